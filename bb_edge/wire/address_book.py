@@ -1,13 +1,15 @@
 """Where peers are reached: their addresses in order, with counts of references, bounded.
 
 Entries come in two ways. `add_peer` holds a reference and stays until as many `drop_peer` have given it back.
-`learn` takes what an envelope says about its sender, so that the node can answer; such an entry has no
-reference. When the book is full, the entry without reference that was learned first makes room.
+`learn` takes what a presence or an envelope says about its sender, so that the node can answer; such an entry
+has no reference. The address of a peer that has a place in the node's table of peers stays as long as the
+place: the table's bound bounds those, the book's own bound the others. Where the others are too many, the one
+without reference that was learned first makes room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from bb_edge.ir.address import Address
@@ -28,7 +30,7 @@ class UnknownPeerError(AddressBookError):
 
 
 class AddressBookFullError(AddressBookError):
-    """All places for referenced peers, or all places for one peer's addresses, are taken."""
+    """All rows for peers without a place, or all those for one peer's addresses, are taken."""
 
 
 class _Entry:
@@ -45,19 +47,37 @@ class _Entry:
 class AddressBook:
     """The addresses of the peers that one node knows."""
 
-    __slots__ = ("_capacity", "_entries", "_per_peer", "addresses", "forgotten", "truncated")
+    __slots__ = (
+        "_capacity",
+        "_entries",
+        "_has_place",
+        "_others",
+        "_per_peer",
+        "addresses",
+        "forgotten",
+        "truncated",
+    )
 
-    def __init__(self, capacity: int = 1024, addresses_per_peer: int = 8) -> None:
-        """Holds `capacity` peers with `addresses_per_peer` addresses each.
+    def __init__(
+        self,
+        capacity: int = 1024,
+        addresses_per_peer: int = 8,
+        has_place: Callable[[PeerId], bool] = lambda _peer: False,
+    ) -> None:
+        """Holds `capacity` peers with `addresses_per_peer` addresses each, and all that `has_place`.
 
         1024 peers is what the other tables about peers hold by default; 8 addresses are an IPv4, an IPv6 and
         a name on a few networks.
         """
         self._capacity = capacity
         self._per_peer = addresses_per_peer
+        self._has_place = has_place
         self.addresses: dict[PeerId, tuple[Address, ...]] = {}
         """The addresses of each peer in order. To be read only."""
         self._entries: dict[PeerId, _Entry] = {}
+        # Rows that are counted against `capacity`, oldest first: each had no place when it was made. Those
+        # that have got one since are taken out when the count matters.
+        self._others: dict[PeerId, None] = {}
         self.forgotten = 0  # learned peers that made room for others
         self.truncated = 0  # learned addresses beyond what one peer may have
 
@@ -99,11 +119,22 @@ class AddressBook:
         entry.references += 1
 
     def drop_peer(self, peer: PeerId) -> None:
-        """Takes a reference back; at 0 the peer is gone. UnknownPeerError where there is no such peer."""
+        """Takes a reference back; at 0 the peer is gone, unless it has a place. Raises UnknownPeerError."""
         entry = self._entry(peer)
-        entry.references -= 1
-        if entry.references <= 0:
-            del self._entries[peer], self.addresses[peer]
+        entry.references = max(entry.references - 1, 0)
+        if entry.references == 0 and not self._has_place(peer):
+            self._remove(peer)
+
+    def lost_place(self, peer: PeerId) -> None:
+        """Another peer has got the peer's place: what was learned of it goes too; references stay."""
+        entry = self._entries.get(peer)
+        if entry is not None and entry.references == 0:
+            self._remove(peer)
+
+    def left_place(self, peer: PeerId) -> None:
+        """The peer has left its place: it stands among the others, and what it asked before is answered."""
+        if peer in self._entries:
+            self._others[peer] = None
 
     def register_address(self, peer: PeerId, address: Address) -> None:
         """Adds an address to a known peer. Raises UnknownPeerError or AddressBookFullError."""
@@ -135,17 +166,27 @@ class AddressBook:
             )
 
     def _make_room(self, peer: PeerId) -> None:
-        if len(self._entries) < self._capacity:
+        if self._has_place(peer):
             return
-        victim = next((p for p, entry in self._entries.items() if entry.references == 0), None)
-        if victim is None:
-            raise AddressBookFullError(
-                f"{self._capacity} peers already",
-                f"peer {peer}",
-                "drop a peer first, or raise NodeConfig.max_peers",
-            )
-        del self._entries[victim], self.addresses[victim]
-        self.forgotten += 1
+        others = self._others
+        if len(others) >= self._capacity:
+            for other in [p for p in others if self._has_place(p)]:
+                del others[other]  # it has got a place since
+        if len(others) >= self._capacity:
+            victim = next((p for p in others if self._entries[p].references == 0), None)
+            if victim is None:
+                raise AddressBookFullError(
+                    f"{self._capacity} peers already",
+                    f"peer {peer}",
+                    "drop a peer first, or raise NodeConfig.max_peers",
+                )
+            self._remove(victim)
+            self.forgotten += 1
+        others[peer] = None
+
+    def _remove(self, peer: PeerId) -> None:
+        del self._entries[peer], self.addresses[peer]
+        self._others.pop(peer, None)
 
     # --- learned peers -----------------------------------------------------------------------------------
 
@@ -184,9 +225,13 @@ class AddressBook:
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
         """Replaces the book's contents. AddressBookFullError where the snapshot holds more than fits."""
-        if len(data) > self._capacity:
-            raise AddressBookFullError(f"{len(data)} peers in the snapshot, {self._capacity} fit", "restore")
-        self._entries = {PeerId.from_bytes(peer): _Entry(references) for peer, references, _ in data}
+        entries = {PeerId.from_bytes(peer): _Entry(references) for peer, references, _ in data}
+        others = {peer: None for peer in entries if not self._has_place(peer)}
+        if len(others) > self._capacity:
+            raise AddressBookFullError(
+                f"{len(others)} peers in the snapshot, {self._capacity} fit", "restore"
+            )
+        self._entries, self._others = entries, others
         self.addresses = {
             PeerId.from_bytes(peer): tuple(Address.from_bytes(a) for a in addresses)
             for peer, _, addresses in data

@@ -109,6 +109,7 @@ class PeerTable:
         "_by_class",
         "_bytes",
         "_capacity",
+        "_displaced",
         "_down",
         "_most_bytes",
         "_peers",
@@ -125,14 +126,18 @@ class PeerTable:
         capacity: int = 1024,
         most_bytes: int = 1 << 20,
         spoke: Callable[[PeerId], bool] = lambda _peer: False,
+        displaced: Callable[[PeerId], object] = lambda _peer: None,
     ) -> None:
         """`capacity` peers whose presences have `most_bytes`; `spoke` tells whether anything came of one.
+
+        `displaced` is told who has lost its place to another.
 
         The defaults are a federation that one broker on a small board carries.
         """
         self._capacity = capacity
         self._most_bytes = most_bytes
         self._spoke = spoke
+        self._displaced = displaced
         self._bytes = 0
         self._peers: dict[PeerId, Presence] = {}
         self._sizes: dict[PeerId, int] = {}
@@ -148,6 +153,9 @@ class PeerTable:
 
     def __iter__(self) -> Iterator[PeerId]:
         return iter(self._peers)
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
 
     @property
     def bytes_held(self) -> int:
@@ -324,6 +332,7 @@ class PeerTable:
             raise self._full(peer, size)
         self._turn(victim, PeerEvent.DISPLACED)
         self.forgotten += 1
+        self._displaced(victim)
 
     def _victim(self) -> PeerId | None:
         """Who makes room: one that never spoke, else the longest down of more than the half."""

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 PATIENCE_S = 60
 """Seconds until a process must have said or done what a test waits for; wide, for emulated machines."""
@@ -37,8 +38,14 @@ class NodeProcess:
                 self._changed.notify_all()
 
     def says(self, pattern: str) -> str:
+        """Returns the first line with the pattern, once there is one."""
+        return self.says_one(lambda line: re.search(pattern, line) is not None)
+
+    def says_one(self, is_it: Callable[[str], bool], since: int = 0) -> str:
+        """Returns the first line behind the first `since` that is wanted, once there is one."""
+
         def found() -> str | None:
-            return next((line for line in self.lines if re.search(pattern, line)), None)
+            return next(filter(is_it, self.lines[since:]), None)
 
         with self._changed:
             assert self._changed.wait_for(lambda: found() is not None, PATIENCE_S), "".join(self.lines)

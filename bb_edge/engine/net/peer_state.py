@@ -28,7 +28,6 @@ from bb_edge.ir.missing import MissingReason
 from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
-from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.health import PeerHealth
@@ -75,9 +74,11 @@ class PeerStates:
         self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False
-        self.address_book = AddressBook(config.max_peers, config.peer_addresses)
         self.uplink = Uplink(runtime)
-        self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of)
+        self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of, self._displaced)
+        self.address_book = AddressBook(
+            config.max_peers, config.peer_addresses, has_place=self.presences.__contains__
+        )
         self._refusals = Refusals(runtime)
         self._restarts = Restarts(runtime)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
@@ -86,7 +87,7 @@ class PeerStates:
         self.failing = Failing(runtime, self._may_ask_again)
         self.unheard = Unheard(runtime, links)
         self._own_limits = PeerLimits.of(config.caps)
-        self.limits: dict[PeerId, PeerLimits] = {}  # of peers whose presence tells them
+        self.limits: dict[PeerId, PeerLimits] = {}  # of peers with a place whose presence tells them
         self.round_trips = RoundTrips(runtime)
         self.changes: list[Change] = []
         self.restarted: list[PeerId] = []  # peers that have come up in a new epoch
@@ -159,12 +160,19 @@ class PeerStates:
         if self.presences.clear(peer, peer_class) is PresenceChange.DOWN:
             self.health.down(peer)
             self._went_down(peer, "removed")
+        if peer not in self.presences:
+            self.address_book.left_place(peer)
+            self.limits.pop(peer, None)
+
+    def _displaced(self, peer: PeerId) -> None:
+        """A newcomer has got the place of a peer: what its presence said goes, and no other peer's."""
+        self.address_book.lost_place(peer)
+        self.limits.pop(peer, None)
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
         limits = PeerLimits.from_meta(meta.get(LIMITS_META))
         self.limits.pop(peer, None)
         if limits is not None:
-            forget_oldest(self.limits, self._runtime.config.max_peers)
             self.limits[peer] = limits
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
@@ -335,9 +343,8 @@ class PeerStates:
         self.unheard.restore(data["unheard"])
         self._backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
-        for peer, meta in data["limits"]:
-            limits = PeerLimits.from_meta(meta)
-            if limits is not None:
-                self.limits[PeerId.from_bytes(peer)] = limits
+        for raw, meta in data["limits"]:
+            if (peer := PeerId.from_bytes(raw)) in self.presences:
+                self._take_limits(peer, {LIMITS_META: meta})
         self.round_trips.restore(data["rtt"])
         self.back_pressure.restore(data, shift)

@@ -6,6 +6,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope
@@ -115,6 +116,28 @@ def test_strangers_do_not_take_the_places_of_those_that_speak(bench):
     b.node.peer_presence(A, True, epoch=2, classes=("C",))
     b.poll()
     assert A in b.node.peers_up("C")
+
+
+def test_a_newcomer_gets_the_place_of_a_dead_peer_and_nobody_s_address(bench):
+    """Those that were heard of first are the ones that a full address book would forget first."""
+    b = bench(PROGRAM, config=NodeConfig(max_peers=4))
+
+    def says(name, up, epoch=1):
+        peer, meta = PeerId.from_name(name), {"limits": [1 << 20, 4, 1 << 18, 64]}
+        address = Address.empty().with_peer(peer).to_bytes()
+        b.node.peer_presence(peer, up, (address,), meta, epoch=epoch, classes=("C",))
+        b.poll()
+
+    for name in ("old", "dead0", "dead1", "dead2"):
+        says(name, True)
+    for name in ("dead0", "dead1", "dead2"):
+        says(name, False)
+    for name in ("late0", "late1", "late2"):  # of the dead nothing ever came
+        says(name, True)
+        peers = b.node.inspect().peers
+        up = [PeerId.from_name(each) for each in ("old", name)]
+        assert all(peers[str(peer)]["addresses"] and peers[str(peer)]["limits"] for peer in up)
+    assert len(b.node.inspect().peers) == 4, "what was known of those that lost their place goes with it"
 
 
 def test_a_server_s_budget_holds_a_region(bench):

@@ -132,6 +132,37 @@ def test_learned_peers_make_room_referenced_ones_do_not() -> None:
         book.learn(A, raw(1))
 
 
+def test_the_address_of_a_peer_with_a_place_stays_as_long_as_the_place() -> None:
+    places = {A}
+    book = AddressBook(capacity=1, has_place=places.__contains__)
+    book.learn(A, raw(1))
+    book.learn(B, raw(2))
+    book.learn(C, raw(3))
+    assert A in book and C in book and B not in book and book.forgotten == 1
+    places.add(C)  # behind its first envelope its presence came
+    book.learn(B, raw(2))
+    assert [*book] == [A, C, B]
+    places.remove(A)
+    book.lost_place(A)
+    assert [*book] == [C, B]
+    places.remove(C)
+    book.left_place(C)  # its presence was removed: it counts among the others again
+    book.learn(A, raw(1))
+    assert [*book] == [C, A]
+
+
+def test_a_dropped_peer_with_a_place_is_still_reached() -> None:
+    book = AddressBook(has_place={A}.__contains__)
+    book.learn(A, raw(1))
+    book.add_peer(A, [at(2)])
+    for _ in range(2):  # once more than it was added
+        book.drop_peer(A)
+        assert book.lookup(A) == (at(1), at(2)) and book.references(A) == 0
+    book.add_peer(A, [at(2)])
+    book.lost_place(A)
+    assert book.references(A) == 1, "what the program entered stays"
+
+
 def test_bytes_that_are_no_address_change_nothing() -> None:
     book = AddressBook()
     with pytest.raises(AddressError):
@@ -151,3 +182,4 @@ def test_snapshot() -> None:
     assert restored.snapshot() == book.snapshot()
     with pytest.raises(AddressBookFullError):
         AddressBook(capacity=1).restore(data)  # type: ignore[arg-type]
+    AddressBook(capacity=1, has_place={B}.__contains__).restore(data)  # type: ignore[arg-type]
