@@ -290,7 +290,7 @@ class Node:
             check_shared(graph, self._shared[target], values)
         if size > config.invoke_bytes:
             what = f"{size} bytes requested, {config.invoke_bytes} available for one invoke"
-            raise InvokeError(what, target, "raise NodeConfig.invoke_bytes")
+            raise InvokeError(what, target, "raise limits.invoke_bytes (NodeConfig)")
         number = self._scheduler.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:

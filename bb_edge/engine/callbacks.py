@@ -118,7 +118,9 @@ class Timers:
         """
         if len(self._live) >= self._bound and not reserved:
             raise TimersFull(
-                f"{self._bound} timers run already", where="timers", hint="raise NodeConfig.max_timers"
+                f"{self._bound} timers run already",
+                where="timers",
+                hint="raise limits.max_timers (NodeConfig)",
             )
         token = self._next
         self._next += 1

@@ -283,7 +283,7 @@ class Engine:
             if error is None and payload_bytes(result) > limit:
                 error = CapacityError(
                     f"a result of {payload_bytes(result)} bytes, {limit} at most",
-                    hint="raise NodeConfig.completion_bytes",
+                    hint="raise limits.completion_bytes (NodeConfig)",
                 )
             if token < 0:  # a remote op's
                 known = self.control.replies.completed(token, result, error)

@@ -78,7 +78,7 @@ class Ledger:
                     f"{size} bytes requested, {free_bytes} available of {self.max_bytes}"
                     + (f", the peer holds {held_bytes}" if free_bytes >= size else ""),
                     where=f"ingress, from {peer.short()}",
-                    hint="raise NodeConfig.ingress_bytes",
+                    hint="raise limits.ingress_bytes (NodeConfig)",
                 )
             if account is None:
                 account = self._account(peer)

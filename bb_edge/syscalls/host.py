@@ -47,7 +47,9 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
     rings = env.states.rings
     if name not in rings and len(rings) >= env.runtime.config.metric_names:
         raise CapacityError(
-            f"{len(rings)} rings exist already", where=op.spec.name, hint="raise NodeConfig.metric_names"
+            f"{len(rings)} rings exist already",
+            where=op.spec.name,
+            hint="raise limits.metric_names (NodeConfig)",
         )
     ring: deque[object] = rings.setdefault(name, deque(maxlen=env.runtime.config.record_entries))
 

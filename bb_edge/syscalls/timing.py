@@ -23,7 +23,7 @@ def _delay(attribute: str) -> Bind:
             if runtime.timers.full:
                 bound = runtime.config.max_timers
                 raise CapacityError(
-                    f"{bound} timers run already", ctx.op.spec.name, "raise NodeConfig.max_timers"
+                    f"{bound} timers run already", ctx.op.spec.name, "raise limits.max_timers (NodeConfig)"
                 )
             token = env.scheduler.waiting.suspend(ctx)
             runtime.timers.at(ctx.now_ns + delay, env.scheduler.fire, token)

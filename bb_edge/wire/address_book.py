@@ -162,7 +162,7 @@ class AddressBook:
             raise AddressBookFullError(
                 f"{len(addresses)} addresses, {self._per_peer} at most",
                 f"peer {peer}",
-                "forget an address first, or raise NodeConfig.peer_addresses",
+                "forget an address first, or raise limits.peer_addresses (NodeConfig)",
             )
 
     def _make_room(self, peer: PeerId) -> None:
@@ -178,7 +178,7 @@ class AddressBook:
                 raise AddressBookFullError(
                     f"{self._capacity} peers already",
                     f"peer {peer}",
-                    "drop a peer first, or raise NodeConfig.max_peers",
+                    "drop a peer first, or raise limits.max_peers (NodeConfig)",
                 )
             self._remove(victim)
             self.forgotten += 1

@@ -344,12 +344,14 @@ class PeerTable:
     def _full(self, peer: PeerId, size: int) -> PeersFullError:
         if len(self._peers) >= self._capacity:
             return PeersFullError(
-                f"{len(self._peers)} peers are known already", f"peer {peer}", "raise NodeConfig.max_peers"
+                f"{len(self._peers)} peers are known already",
+                f"peer {peer}",
+                "raise limits.max_peers (NodeConfig)",
             )
         return PeersFullError(
             f"a presence of {size} bytes, {self._most_bytes - self._bytes} left of {self._most_bytes}",
             f"peer {peer}",
-            "raise NodeConfig.peer_bytes",
+            "raise limits.peer_bytes (NodeConfig)",
         )
 
     def snapshot(self) -> list[list[Any]]:

@@ -106,7 +106,7 @@ class Requests:
             raise CapacityError(
                 f"{config.max_requests} requests are open already",
                 where=op.spec.name,
-                hint="raise NodeConfig.max_requests, or shorten deadlines",
+                hint="raise limits.max_requests (NodeConfig), or shorten deadlines",
             )
         if deadline_ns <= 0:
             raise OpError(

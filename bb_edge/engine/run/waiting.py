@@ -131,7 +131,7 @@ class WaitingRoom:
             raise CapacityError(
                 f"{limit} ops are parked already",
                 where=ctx.op.spec.name,
-                hint="raise NodeConfig.pending_async",
+                hint="raise limits.pending_async (NodeConfig)",
             )
         token = self.next_token
         self.next_token += 1
