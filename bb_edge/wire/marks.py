@@ -31,6 +31,7 @@ SUFFIX: Final = Address.empty().with_component(0, MARKS_OP).to_bytes()
 VERSION: Final = 1
 MAX_WINDOWS: Final = 4
 """Windows in one Took: a receiver has two at most, of an older runtime's flow."""
+_MOST_ITEMS: Final = 1 + 4 + 3 * MAX_WINDOWS  # the list, and what a Took with all windows has in it
 _SPAN: Final = DURABLE_UNACKNOWLEDGED
 _MASK: Final = (1 << _SPAN) - 1
 _U64: Final = (1 << 64) - 1
@@ -150,7 +151,7 @@ def encoded(marks: Ask | Took | Open) -> bytes:
 def decoded(payload: bytes | memoryview) -> Ask | Took | Open:
     """Reads the payload of the fill. MarksError, and nothing else, for other bytes."""
     try:
-        row: Any = cbor.loads(payload, max_items=4 + 3 * MAX_WINDOWS, max_depth=1)
+        row: Any = cbor.loads(payload, max_items=_MOST_ITEMS, max_depth=1)
     except cbor.CborError as error:
         raise MarksError(error.what, "marks") from error
     if not isinstance(row, list) or not all(type(n) is int and 0 <= n <= _U64 for n in row):

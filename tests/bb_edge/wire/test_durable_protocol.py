@@ -273,6 +273,7 @@ def test_what_is_heard_covers_the_last_64() -> None:
         Ask(1, Heard(2, 3, 4)),
         Took(1, 2),
         Took(1, 2, (Taken(3, 4, 5), Taken(6))),
+        Took(0, (1 << 64) - 1, tuple(Taken(n) for n in range(marks.MAX_WINDOWS))),
         Open(1, 2, 3),
         Open(1, 2, 3, True),
     ],
@@ -283,26 +284,30 @@ def test_marks_are_read_as_they_were_written(said: Ask | Took | Open) -> None:
     assert marks.decoded(marks_in(marks.encoded(said))) == said
 
 
+NUMBERS = "expected a list of unsigned numbers"
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "what"),
     [
-        b"",
-        b"\xff",
-        cbor.dumps({}),
-        cbor.dumps([]),
-        cbor.dumps([1]),
-        cbor.dumps([1, -1]),
-        cbor.dumps([2, 0, 1, 2, 3, 4]),
-        cbor.dumps([1, 0, 1]),
-        cbor.dumps([1, 1, 1]),
-        cbor.dumps([1, 2, 1, 2, 3, 4, 5]),
-        cbor.dumps([1, 3, 1]),
-        cbor.dumps([1, 1, *range(2 + 3 * 9)]),
+        (b"", "ends at byte 0"),
+        (b"\xff", "an indefinite length or reserved form at byte 0"),
+        (cbor.dumps([1, [1]]), "nested too deeply"),
+        *((cbor.dumps(other), NUMBERS) for other in (5, {}, [1, -1, 1], [1, 0, True, 0, 0, 0], [1.0])),
+        (cbor.dumps([]), "version -1, this node reads 1"),
+        (cbor.dumps([2, 0, 1, 2, 3, 4]), "version 2, this node reads 1"),
+        (cbor.dumps([1]), "kind -1 with 0 numbers"),
+        *((cbor.dumps([1, 0, *range(n)]), f"kind 0 with {n} numbers") for n in (1, 3, 5)),
+        *((cbor.dumps([1, 1, *range(n)]), f"kind 1 with {n} numbers") for n in (0, 1, 3, 4)),
+        *((cbor.dumps([1, 2, *range(n)]), f"kind 2 with {n} numbers") for n in (2, 3, 5)),
+        (cbor.dumps([1, 3, *range(4)]), "kind 3 with 4 numbers"),
+        (cbor.dumps([1, 1, *range(2 + 3 * marks.MAX_WINDOWS + 3)]), "too many items"),
     ],
 )
-def test_other_bytes_are_no_marks(data: bytes) -> None:
-    with pytest.raises(marks.MarksError):
+def test_other_bytes_are_no_marks(data: bytes, what: str) -> None:
+    with pytest.raises(marks.MarksError) as caught:
         marks.decoded(data)
+    assert (caught.value.what, caught.value.where) == (what, "marks")
 
 
 def rows_of(effects: list[Any]) -> list[bytes]:
