@@ -16,7 +16,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.state import record_framing
 from bb_edge.state.errors import StateDamagedError, StateForeignError
 from bb_edge.state.files import Log, log_name
-from bb_edge.state.record_framing import Header, Link, Owner
+from bb_edge.state.record_framing import Link, Owner, Parsed
 
 _ROW = struct.Struct(">QQB")
 
@@ -59,10 +59,16 @@ class Inventory:
     def __init__(self, owner: Owner | None = None) -> None:
         self.owner = owner
         self._claims: dict[str, tuple[int, int, str]] = {}  # kind, length, and who says so
-        self._read: dict[str, tuple[Log, record_framing.Parsed]] = {}
+        self._read: dict[str, tuple[Log, Parsed]] = {}
 
-    def check(self, name: str, header: Header | None, *, old: bool) -> None:
-        """Raises StateForeignError where the file is another node's; `old`: it may be of version 1."""
+    def check(self, name: str, parsed: Parsed, *, old: bool) -> None:
+        """Raises StateForeignError where the file is another node's, or was written under another name.
+
+        `old`: it may be of version 1.
+        """
+        if parsed.elsewhere is not None:
+            raise self._misplaced(name, parsed.elsewhere)
+        header = parsed.header
         if header is None:
             return
         if header.owner is None:
@@ -88,13 +94,23 @@ class Inventory:
                 "run the artifact and targets that wrote it, or move the folder aside to start anew",
             )
 
+    def _misplaced(self, name: str, found: record_framing.Elsewhere) -> StateForeignError:
+        there, owner = log_name(found.kind, found.number), found.owner
+        if owner is None:
+            what = f"it was written as {there}"
+        elif self.owner is not None and owner.peer != self.owner.peer:
+            what = f"{_peer(owner)} wrote it as {there}, and this is the folder of {_peer(self.owner)}"
+        else:
+            what = f"{_peer(owner)} wrote it as {there}"
+        return StateForeignError(what, name, _advice(name))
+
     def claim(self, kind: int, link: Link, by: str) -> None:
         """Notes that a file says of another one how long it is at least."""
         name = log_name(kind, link.number)
         if name not in self._claims or self._claims[name][1] < link.length:
             self._claims[name] = kind, link.length, by
 
-    def took(self, log: Log, parsed: record_framing.Parsed) -> None:
+    def took(self, log: Log, parsed: Parsed) -> None:
         """Notes a file that was read."""
         self._read[log.name] = log, parsed
 

@@ -79,13 +79,22 @@ class Header:
     before: Link | None
 
 
+class Elsewhere(NamedTuple):
+    """Whose file a whole header says that this is, where it is that of another kind or number."""
+
+    kind: int
+    number: int
+    owner: Owner | None
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """What `parse` found in a file.
 
     `bodies` are those of the whole records. `length` is the number of bytes up to the end of the last of
     them, 0 where not even the header is whole, and `header` is None then. `lost` are the bytes beyond
-    `length`. `damaged` says that whole records follow there, which no power cut leaves behind.
+    `length`. `damaged` says that whole records follow there, which no power cut leaves behind. `elsewhere`
+    is told of a file whose header is whole, and that of another kind or number: somebody put it there.
     """
 
     bodies: tuple[bytes, ...]
@@ -93,6 +102,7 @@ class Parsed:
     header: Header | None
     lost: int
     damaged: bool
+    elsewhere: Elsewhere | None = None
 
 
 def header(
@@ -139,8 +149,21 @@ def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:
             bodies.append(body)
             at += OVERHEAD_BYTES + len(body)
     lost = len(data) - at
-    damaged = lost > 0 and _more_follows(data, at, kind, number, len(bodies) + 1 if at else 0)
-    return Parsed(tuple(bodies), at, found, lost, damaged)
+    elsewhere = None if at else _elsewhere(data, kind, number, where)
+    damaged = (
+        lost > 0 and elsewhere is None and _more_follows(data, at, kind, number, len(bodies) + 1 if at else 0)
+    )
+    return Parsed(tuple(bodies), at, found, lost, damaged, elsewhere)
+
+
+def _elsewhere(data: bytes, kind: int, number: int, where: str) -> Elsewhere | None:
+    """Reads the header of a file of another kind or number; None where there is none that is whole."""
+    if len(data) < OVERHEAD_BYTES + _OLD_HEADER.size:
+        return None
+    _, _, kind_there, number_there, _ = _OLD_HEADER.unpack_from(data, OVERHEAD_BYTES)
+    body = _whole(data, 0, kind_there, number_there, 0)
+    found = None if body is None or (kind_there, number_there) == (kind, number) else _header(body, where)
+    return None if found is None else Elsewhere(kind_there, number_there, found.owner)
 
 
 def owner_at(data: bytes, kind: int, number: int) -> Owner | None:

@@ -130,7 +130,7 @@ class Segments:
                 inventory.claim(record_framing.OUTBOX, Link(row.number, row.length), f"snapshot-{base}")
         for log, parsed in read:
             may_be_old = log.number < max(first, floor) or log.number in old or listed is None
-            inventory.check(log.name, parsed.header, old=may_be_old)
+            inventory.check(log.name, parsed, old=may_be_old)
             if log.number < floor:
                 continue
             inventory.took(log, parsed)

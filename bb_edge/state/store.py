@@ -161,7 +161,7 @@ class StateStore:
             if number >= self._base:
                 log = self._journals[number] = Log(self._files, record_framing.JOURNAL, number)
                 parsed = log.load()
-                inventory.check(log.name, parsed.header, old=old)
+                inventory.check(log.name, parsed, old=old)
                 inventory.took(log, parsed)
                 if log.before is not None and log.before.number >= self._base:
                     inventory.claim(record_framing.JOURNAL, log.before, log.name)
@@ -182,7 +182,7 @@ class StateStore:
                 else:
                     parsed = record_framing.parse(data, record_framing.SNAPSHOT, number, name)
                     header = parsed.header
-                    inventory.check(name, header, old=True)
+                    inventory.check(name, parsed, old=True)
                     old = header is not None and header.version == record_framing.BEFORE_OWNERS
                     if header is not None and not parsed.lost and len(parsed.bodies) == (1 if old else 2):
                         self._base_bytes = len(data)

@@ -80,6 +80,44 @@ def test_one_file_of_another_node_is_refused_by_name(make_store: Opened, name: s
     assert not reopened(make_store, disk).notes, "as the hint says"
 
 
+@pytest.mark.parametrize(
+    ("name", "written_as", "owner"),
+    [
+        ("journal-2", "journal-1", KITCHEN),
+        ("journal-2", "journal-1", HALL),
+        ("journal-2", "outbox-1", KITCHEN),
+        ("outbox-2", "outbox-1", KITCHEN),
+        ("outbox-7", "outbox-1", HALL),
+        ("snapshot-2", "snapshot-1", KITCHEN),
+        ("snapshot-7", "snapshot-2", HALL),
+    ],
+)
+def test_a_file_under_the_name_of_another_is_no_torn_one_and_is_refused(
+    make_store: Opened, name: str, written_as: str, owner: Owner
+) -> None:
+    disk, other = kept(make_store), kept(make_store, owner)
+    rewrite(disk, name, other.files[written_as])
+    with pytest.raises(StateForeignError, match=f"wrote it as {written_as}") as caught:
+        reopened(make_store, disk)
+    assert caught.value.where == name
+    assert ("and this is the folder of peer" in caught.value.what) == (owner is HALL)
+
+
+def test_two_journals_that_were_swapped_are_refused(make_store: Opened) -> None:
+    disk = kept(make_store)
+    first, second = disk.files["journal-1"], disk.files["journal-2"]
+    rewrite(disk, "journal-1", second)
+    rewrite(disk, "journal-2", first)
+    with pytest.raises(StateForeignError, match=r"journal-2: .* wrote it as journal-1"):
+        reopened(make_store, disk)
+
+
+def test_a_header_that_is_not_whole_is_a_torn_one_whatever_it_names(make_store: Opened) -> None:
+    disk = kept(make_store)
+    rewrite(disk, "journal-2", disk.files["journal-1"][:40])
+    assert any("journal-2 is torn" in note for note in reopened(make_store, disk).notes)
+
+
 def test_a_file_of_another_program_is_refused(make_store: Opened) -> None:
     disk = kept(make_store, NEXT_PROGRAM)
     with pytest.raises(
