@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, fields
 from urllib.parse import unquote, urlsplit
@@ -47,6 +48,10 @@ class Broker:
         Raises BrokerUrlError for any other text, and for files that do not fit the URL.
         """
         hint = "for example mqtt://192.168.1.10:1883"
+        if "?" in url or "#" in url:  # in a password, perhaps: nothing of it is shown
+            raise BrokerUrlError(
+                "a broker URL has no ? and no #", "broker", f"{hint}; in a password write %3F and %23"
+            )
         try:
             parts = urlsplit(url)
         except ValueError as error:  # its text may quote the URL, with the password
@@ -60,7 +65,7 @@ class Broker:
         except ValueError as error:
             raise BrokerUrlError(f"{shown!r}: {error}", "broker", hint) from error
         host = parts.hostname or ""
-        sound = host.isprintable() and parts.path in ("", "/") and port != 0
+        sound = _is_host(host) and parts.path in ("", "/") and port != 0
         if parts.scheme not in ("mqtt", "mqtts") or not host or not sound:
             raise BrokerUrlError(f"{shown!r} is not a broker URL", "broker", hint)
         tls = parts.scheme == "mqtts"
@@ -79,8 +84,8 @@ class Broker:
             host,
             port or (8883 if tls else 1883),
             tls,
-            unquote(parts.username) if parts.username else None,
-            unquote(parts.password) if parts.password else None,
+            _unquoted("user name", parts.username, hint),
+            _unquoted("password", parts.password, hint),
             **files,
         )
 
@@ -112,6 +117,39 @@ class Broker:
                 "give readable PEM files, the key without a password",
             ) from error
         return context
+
+
+_HEX = re.compile("%(?![0-9A-Fa-f]{2})")
+_MOST_HOST = 253
+"""Characters of the longest name of a host: RFC 1035, section 2.3.4, without the length bytes."""
+
+
+def _is_host(host: str) -> bool:
+    """Whether a name could be looked up; an IPv6 address has been looked at by `urlsplit`."""
+    if not host.isprintable() or any(character.isspace() for character in host):
+        return False
+    if ":" in host:
+        return True
+    try:
+        return len(host.encode("idna")) <= _MOST_HOST and "%" not in host
+    except UnicodeError:  # an empty label, or one of more than 63 characters
+        return False
+
+
+def _unquoted(what: str, text: str | None, hint: str) -> str | None:
+    """Returns the text of a URL's part. BrokerUrlError, without the text, where a % means no character."""
+    if not text:
+        return None
+    try:
+        if _HEX.search(text) is None:
+            return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise BrokerUrlError(
+        f"a % in the {what} is not followed by the two hex digits of a character in UTF-8",
+        "broker",
+        f"{hint}; write %25 for a %",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,27 @@ def test_a_deep_configuration(
 
 
 @pytest.mark.parametrize(
-    "url", ["mqtt://[::1", "mqtt://[zz]:1", "mqtt://h:0", "mqtt://a\x00b", "mqtt://u:pw@[::1"]
+    "url",
+    [
+        "mqtt://[::1",
+        "mqtt://[zz]:1",
+        "mqtt://h:0",
+        "mqtt://a\x00b",
+        "mqtt://u:pw@[::1",
+        "mqtt://a..b:1",
+        "mqtt://" + "a" * 300,
+        "mqtt://" + "a." * 130 + "b",
+        "mqtt://host:1?x=1",
+        "mqtt://host:1#x",
+        "mqtt://u:p?pw@host",
+        "mqtt://u:#pw@host",
+        "mqtt://127.0.0.1 :1",
+        "mqtt://ho st",
+        "mqtt://h%41",
+        "mqtt://us%zz:pw@host",
+        "mqtt://us:pw%@host",
+        "mqtt://us:pw%ff@host",
+    ],
 )
 def test_a_broker_url_that_cannot_be(url: str) -> None:
     with pytest.raises(BrokerUrlError) as caught:
