@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bb_edge.engine.program.program import Program
+from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.class_names import ENVELOPE_LEVELS
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
@@ -24,6 +25,10 @@ from bb_edge.transport.topics import Topics, check_federation
 
 OPERATOR = "operator"
 """The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
+
+
+MOST_LIST_BYTES = 16 << 20
+"""Of a list of peers: a hundred thousand lines, with their ids, are half of it."""
 
 
 class AclError(BBError):
@@ -46,7 +51,9 @@ def read_members(path: Path) -> tuple[Member, ...]:
     AclError, with the line, where one cannot be read, or a peer is named twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_regular(path, MOST_LIST_BYTES).decode("utf-8").splitlines()
+    except FileRefused as error:
+        raise AclError(error.what, str(path), error.hint) from error
     except (OSError, UnicodeDecodeError) as error:
         raise AclError(f"cannot be read: {error}", str(path), "a line each: kitchen Client") from error
     found: dict[PeerId, Member] = {}

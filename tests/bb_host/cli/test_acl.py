@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import paho.mqtt.publish as publish
@@ -13,7 +14,7 @@ from bb_edge.cli import main as edge
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.topics import TopicError
 from bb_edge.wire.presence import Presence, encode_presence
-from bb_host.cli_acl import OPERATOR, AclError, Member, peer_of, read_members, rules
+from bb_host.cli_acl import MOST_LIST_BYTES, OPERATOR, AclError, Member, peer_of, read_members, rules
 from bb_host.edge import compile_edge
 from federated_digits.federation import program
 
@@ -197,3 +198,19 @@ def test_the_shipped_rules_are_what_the_command_writes(artifacts, capsys) -> Non
     assert (MOSQUITTO / "bb.acl").read_text() == out, (
         "write it anew: the command stands in docs/operations.md"
     )
+
+
+def test_a_list_that_has_no_end_is_refused(tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(MOST_LIST_BYTES + 1)
+    for path, word in (
+        (Path("/dev/zero"), "device"),
+        (pipe, "FIFO"),
+        (tmp_path, "folder"),
+        (large, "larger than"),
+    ):
+        with pytest.raises(AclError, match=word) as caught:
+            read_members(path)
+        assert caught.value.where == str(path)
