@@ -29,6 +29,10 @@ class ReadOnly:
         """Returns a file's bytes. OSError."""
         return (self._folder / name).read_bytes()
 
+    def size(self, name: str) -> int:
+        """Returns a file's length. OSError."""
+        return (self._folder / name).stat().st_size
+
     def write_atomic(self, name: str, data: bytes) -> None:
         """Raises PermissionError."""
         raise PermissionError(f"{name}: opened for reading only")

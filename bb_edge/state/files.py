@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 from bb_edge.ir.transitions import Table
 from bb_edge.state import record_framing
-from bb_edge.state.errors import StateError, StateReadError, StateWriteError
+from bb_edge.state.errors import StateDamagedError, StateError, StateReadError, StateWriteError
 
 T = TypeVar("T")
 
@@ -30,6 +30,9 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes:
         """Returns the file's bytes."""
 
+    def size(self, name: str) -> int:
+        """Returns the length of the file in bytes, without reading it."""
+
     def append(self, name: str, data: bytes, sync: bool) -> None:
         """Adds to the file's end, creating it; with `sync` all of the file survives a power cut."""
 
@@ -43,13 +46,29 @@ class Storage(Protocol):
 class Files:
     """A storage that counts what is written and raises the errors of this package.
 
-    `failures` are the exceptions that the storage raises for faults of the disk.
+    `failures` are the exceptions that the storage raises for faults of the disk. `most` are the bytes of the
+    longest file of a kind that is read; a kind that it does not name has no limit.
     """
 
-    __slots__ = ("_failures", "_storage", "bytes_written", "damaged", "failed_writes", "owner", "syncs")
+    __slots__ = (
+        "_failures",
+        "_most",
+        "_storage",
+        "bytes_written",
+        "damaged",
+        "failed_writes",
+        "owner",
+        "syncs",
+    )
 
-    def __init__(self, storage: Storage, failures: tuple[type[Exception], ...]) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        failures: tuple[type[Exception], ...],
+        most: Mapping[int, int] | None = None,
+    ) -> None:
         self._storage = storage
+        self._most = {_NAMES[kind]: size for kind, size in (most or {}).items()}
         self._failures = failures
         self.owner = record_framing.NOBODY
         """Whose name new files carry."""
@@ -110,7 +129,18 @@ class Files:
             return
 
     def read(self, name: str) -> bytes:
-        """Returns a file's bytes. StateReadError where the disk does not give them."""
+        """Returns a file's bytes.
+
+        Raises StateReadError where the disk does not give them, and StateDamagedError where the file is
+        longer than this node can have written it: it is not read then, whatever memory that would take.
+        """
+        most = self._most.get(name.partition("-")[0])
+        if most is not None and (size := self._reading(name, lambda: self._storage.size(name))) > most:
+            raise StateDamagedError(
+                f"it has {size} bytes, and with its limits this node writes {most} at most",
+                name,
+                "put the node's own file back; or, where the limits of the disk were lowered, raise them",
+            )
         return self._reading(name, lambda: self._storage.read(name))
 
     def names(self) -> list[str]:

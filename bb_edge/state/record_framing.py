@@ -217,10 +217,12 @@ def _whole(data: bytes, at: int, kind: int, number: int, sequence: int) -> bytes
 
 
 def _more_follows(data: bytes, start: int, kind: int, number: int, sequence: int) -> bool:
+    # A file that was grown ends with zeros, gigabytes of them perhaps, and no record begins in those.
+    end = len(data.rstrip(b"\0")) + OVERHEAD_BYTES
     for later in range(sequence + 1, sequence + 1 + LOOKED_AHEAD):
         pattern, at = later.to_bytes(4, "big"), start + 4
         for _ in range(MAX_FINDS):
-            at = data.find(pattern, at + 1)
+            at = data.find(pattern, at + 1, end)
             if at < 0:
                 break
             if _whole(data, at - 4, kind, number, later) is not None:

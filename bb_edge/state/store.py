@@ -76,6 +76,7 @@ class Recovered:
 class StateStore:
     """The files of one node; `failures` are the exceptions that the storage raises for faults of the disk.
 
+    Without `limits` those of `StoreLimits` hold for what is written, and files of any length are read.
     `owner` is whose files they are; without one any owner's are read, as long as it is one and the same.
     `open` reads and changes nothing on disk; it comes before every other call.
     """
@@ -89,7 +90,7 @@ class StateStore:
     ) -> None:
         self.limits = limits or StoreLimits()
         self._owner = owner
-        self._files = Files(storage, failures)
+        self._files = Files(storage, failures, None if limits is None else _longest(limits))
         self._segments = Segments(self._files, self.limits.outbox_bytes)
         self._journals: dict[int, Log] = {}  # those that a recovery from `_base` reads
         self._present: set[str] = set()  # snapshots and journals on disk
@@ -177,7 +178,7 @@ class StateStore:
             if number not in self._unreadable:
                 try:
                     data = self._files.read(name)
-                except StateReadError as error:
+                except (StateReadError, StateDamagedError) as error:
                     self._unreadable[number] = error.what
                 else:
                     parsed = record_framing.parse(data, record_framing.SNAPSHOT, number, name)
@@ -356,6 +357,20 @@ class StateStore:
             "state.generation": self._base,
             "state.losses": self._losses,
         }
+
+
+def _longest(limits: StoreLimits) -> dict[int, int]:
+    """The bytes of the longest file of each kind that is read.
+
+    An outbox's segment holds four times its limit at most (what is needed, what the last two snapshots
+    dropped, and as much garbage). Twice that, for all kinds, lets limits be lowered between two starts.
+    """
+    sizes = {
+        record_framing.SNAPSHOT: limits.snapshot_bytes,
+        record_framing.JOURNAL: limits.journal_bytes,
+        record_framing.OUTBOX: limits.outbox_bytes,
+    }
+    return {kind: 8 * size + (1 << 20) for kind, size in sizes.items()}
 
 
 def _missing(notes: str) -> StateDamagedError:

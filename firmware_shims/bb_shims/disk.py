@@ -65,6 +65,10 @@ class Disk(Protocol):
         """Return the whole file."""
         ...
 
+    def length(self, name: str) -> int:
+        """Return the length of the file in bytes."""
+        ...
+
     def names(self) -> list[str]:
         """Return the names of the regular files, in no order."""
         ...
@@ -188,6 +192,10 @@ class LinuxDisk:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             return file.readall()
+
+    def length(self, name: str) -> int:
+        """Ask stat(2), without following a link."""
+        return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_size
 
     def names(self) -> list[str]:
         """List the folder without following links."""

@@ -48,6 +48,10 @@ class Storage(Protocol):
         """Return the file's bytes. Raises :class:`MissingFileError`."""
         ...
 
+    def size(self, name: str) -> int:
+        """Return the file's length, without reading it. Raises :class:`MissingFileError`."""
+        ...
+
     def append(self, name: str, data: bytes, sync: bool) -> None:
         """Add to the file's end, creating it.
 
@@ -157,6 +161,14 @@ class AtomicStorage:
         self._check(name, "read")
         try:
             return self._disk.read(name)
+        except OSError as error:
+            raise self._error(name, "read", error) from error
+
+    def size(self, name: str) -> int:
+        """Ask the disk anew at each call."""
+        self._check(name, "read")
+        try:
+            return self._disk.length(name)
         except OSError as error:
             raise self._error(name, "read", error) from error
 

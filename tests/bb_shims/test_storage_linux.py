@@ -27,6 +27,15 @@ def test_files_and_the_folder_are_the_owners_alone(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "state" / name).stat().st_mode) == 0o600
 
 
+def test_a_length_is_told_without_reading(tmp_path: Path) -> None:
+    with open_folder(tmp_path / "state") as storage:
+        storage.append("journal", b"secret", sync=True)
+        os.truncate(tmp_path / "state" / "journal", 1 << 40)  # sparse: no memory holds it
+        assert storage.size("journal") == 1 << 40
+        with pytest.raises(MissingFileError):
+            storage.size("snapshot")
+
+
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".bb-new-snapshot").write_bytes(b"half")
     (tmp_path / "snapshot").write_bytes(b"whole")

@@ -331,6 +331,11 @@ class FakeDiskSession:
         self._end(fault)
         return data
 
+    def length(self, name: str) -> int:
+        """Return the file's length; ENOENT without."""
+        self._alive()
+        return len(self._find(name, None).data)
+
     def names(self) -> list[str]:
         """Return all names."""
         self._alive()

@@ -14,6 +14,7 @@ from bb_edge.state import (
     StateDamagedError,
     StateForeignError,
     StateStore,
+    StoreLimits,
     record_framing,
     segments,
 )
@@ -427,3 +428,36 @@ def test_what_a_header_says() -> None:
     )
     found = record_framing.parse(linked, record_framing.JOURNAL, 1, "journal-1").header
     assert found == record_framing.Header(2, 7, KITCHEN, record_framing.Link(0, 99))
+
+
+# --- longer than it can be ----------------------------------------------------------------------------
+
+SMALL = StoreLimits(1024, 1024, 1024)
+
+
+@pytest.mark.parametrize("name", ["journal-2", "outbox-2"])
+def test_a_file_that_has_grown_is_refused_by_its_length(make_store: Opened, name: str) -> None:
+    disk = kept(make_store)
+    rewrite(disk, name, disk.files[name] + bytes(2 << 20))
+    with pytest.raises(StateDamagedError, match="with its limits this node writes") as caught:
+        make_store(disk, SMALL, KITCHEN).open()
+    assert caught.value.where == name
+
+
+def test_a_snapshot_that_has_grown_is_not_read_and_the_one_before_serves(make_store: Opened) -> None:
+    disk = kept(make_store)
+    rewrite(disk, "snapshot-2", disk.files["snapshot-2"] + bytes(2 << 20))
+    found = make_store(disk, SMALL, KITCHEN).open()
+    assert found.snapshot == b"first"
+    assert any("snapshot-2 cannot be used: it has" in note for note in found.notes)
+
+
+def test_zeros_after_the_last_record_are_torn_and_hide_no_whole_record(make_store: Opened) -> None:
+    disk = kept(make_store)
+    whole = disk.files["journal-2"]
+    rewrite(disk, "journal-2", whole + bytes(100_000))
+    assert any("journal-2 is torn: 100000 bytes" in note for note in reopened(make_store, disk).notes)
+    broken = bytearray(whole)
+    broken[-15] ^= 1  # in the record before the last one
+    rewrite(disk, "journal-2", bytes(broken) + bytes(100_000))
+    assert any("journal-2 is damaged" in note for note in reopened(make_store, disk).notes)

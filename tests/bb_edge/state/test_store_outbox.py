@@ -152,6 +152,9 @@ def test_a_storage_of_another_make_serves_too() -> None:
         def read(self, name: str) -> bytes:
             return self.files[name]
 
+        def size(self, name: str) -> int:
+            return len(self.files[name])
+
         def append(self, name: str, data: bytes, sync: bool) -> None:
             self.files[name] = self.files.get(name, b"") + data
 

@@ -111,6 +111,9 @@ class _Memory:
             raise FileNotFoundError(name)
         return self.files[name]
 
+    def size(self, name: str) -> int:
+        return len(self.read(name))
+
     def append(self, name: str, data: bytes, sync: bool) -> None:
         self.files[name] = self.files.get(name, b"") + data
 
