@@ -72,6 +72,12 @@ def run(arguments: argparse.Namespace) -> int:
     from bb_edge.cli.run_settings import MissingArgument
     from bb_edge.transport.roster import read_roster
 
+    forgets = bool(arguments.forget or arguments.forget_down)
+    for flag in ("yes", "force"):
+        if getattr(arguments, flag) and not forgets:
+            arguments.usage_error(f"--{flag} says nothing without --forget or --forget-down")
+    if not all(arguments.forget):
+        arguments.usage_error("--forget: an empty text names no peer")
     config = _config_of(arguments)
     try:
         require(config, "broker")
@@ -81,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     roster = read_roster(broker, config.federation, config.mqtt_version)
     if roster.doubt:
         print(f"bb-edge: warning: {roster.doubt}", file=sys.stderr)
-    if arguments.forget or arguments.forget_down:
+    if forgets:
         return _forget(arguments, config, roster)
     records = [record_of(member) for member in roster.members.values()]
     records.sort(key=lambda record: (not record["up"], str(record["name"] or "~"), str(record["peer"])))

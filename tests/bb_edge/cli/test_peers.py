@@ -242,3 +242,18 @@ def test_a_broker_must_be_named(capsys):
         main(["peers"])
     assert ended.value.code == 2
     assert "--broker" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--yes"], "--yes says nothing without"),
+        (["--force", "--json"], "--force says nothing without"),
+        (["--forget", ""], "an empty text names no peer"),
+    ],
+)
+def test_flags_that_ask_for_nothing_are_usage(flags, word, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["peers", "--broker", "mqtt://127.0.0.1:1", *flags])
+    assert ended.value.code == 2
+    assert word in capsys.readouterr().err
