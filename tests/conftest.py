@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,6 +35,12 @@ with contextlib.suppress(ImportError):
     settings.register_profile("fixed", derandomize=True, **_COMMON)
     settings.register_profile("explore", max_examples=2_000, **_COMMON)
     settings.load_profile(os.environ.get("BB_HYPOTHESIS", "fixed"))
+
+
+# `nohup` and jobs in the background ignore these, and what tests start would ignore them too.
+for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _default)
 
 
 PATIENCE = float(os.environ.get("BB_TEST_PATIENCE", "1"))

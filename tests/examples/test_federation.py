@@ -107,7 +107,7 @@ def test_the_demo_says_why_a_process_died(tmp_path):
     process = demo("--rounds", "2", "--clients", "2", "--broker", "nonsense", out=tmp_path)
     _, err = process.communicate()
     assert process.returncode == 1
-    assert "ended (exit code 3)" in err and "nonsense" in err
+    assert "ended (exit code 2)" in err and "nonsense" in err
     assert "Traceback" not in err
 
 
