@@ -179,9 +179,9 @@ def test_whatever_the_bound_a_request_is_on_disk_or_waits(compile_text, fills):
     data, found = compile_text(text), set()
     with pytest.raises(InstallError, match=r"raise limits\.outbox_bytes to 256"):
         Narrow(data, outbox_bytes=40)
-    for bound in range(256, 560 + 340 * fills, 3 * fills):
+    for bound in range(160, 400 + 240 * fills, 2 * fills):
         node = Narrow(data, outbox_bytes=bound)
-        node.node.invoke("Main", {"x": LARGE[:64], "ask": PEERS[:1]})
+        node.node.invoke("Main", {"x": LARGE[:32], "ask": PEERS[:1]})
         left = [step for step in of(SendEnvelope, node.poll(2)) if step.durable]
         assert not of(OutboundDropped, node.poll(3))
         assert len(left) == len(node.node.inspect().outbox["records"])

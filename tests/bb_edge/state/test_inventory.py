@@ -410,6 +410,20 @@ def test_an_old_folder_is_written_on_and_becomes_a_new_one(make_store: Opened) -
     )
 
 
+def test_an_old_file_under_the_name_of_another_is_refused(make_store: Opened) -> None:
+    disk = old_folder()
+    rewrite(disk, "journal-9", bytes.fromhex(OLD["journal-2"]))
+    with pytest.raises(StateForeignError, match="journal-9: it was written as journal-2"):
+        reopened(make_store, disk)
+
+
+def test_the_beginning_of_a_file_says_whose_it_is(make_store: Opened) -> None:
+    data = kept(make_store, HALL).files["journal-2"]
+    assert record_framing.owner_at(data[:1024], record_framing.JOURNAL, 2) == HALL
+    for other in (data[:40], b"", bytes.fromhex(OLD["journal-2"])):
+        assert record_framing.owner_at(other, record_framing.JOURNAL, 2) is None
+
+
 def test_an_old_file_copied_into_a_folder_that_names_its_owner_is_refused(make_store: Opened) -> None:
     for name in ("journal-2", "outbox-1", "outbox-2"):
         disk = kept(make_store)
