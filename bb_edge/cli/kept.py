@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from bb_edge.cli.endings import MayPass
@@ -41,7 +42,8 @@ _MAY_PASS = frozenset(
 def check_folder(folder: Path, flag: str) -> None:
     """Refuses a folder that is none, that cannot be written to, or that cannot be made.
 
-    A folder that is not there is made for trial, and removed again: nothing else tells that it can be made.
+    For one that is not there a folder like it is made for trial, and removed again: nothing else tells that
+    it can be made. The trial has a name of its own, since other nodes may begin under the same parent.
     Raises StateRefused, or MayPass where a full disk, say, is in the way.
     """
     where = f"{flag} {folder}"
@@ -53,12 +55,13 @@ def check_folder(folder: Path, flag: str) -> None:
         raise StateRefused("it is not a folder", where, "name another one")
     if os.path.islink(folder):
         raise StateRefused("it is a link that leads nowhere", where, "name a folder")
-    with as_it_was(folder):
-        try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-        except OSError as error:
-            kind = MayPass if error.errno in _MAY_PASS else StateRefused
-            raise kind(f"it cannot be made: {error.strerror}", where, _OWN) from error
+    missing = _missing(folder)
+    try:
+        with TemporaryDirectory(prefix=".bb-trial-", dir=missing[-1].parent) as trial:
+            os.makedirs(Path(trial, folder.absolute().relative_to(missing[-1].parent)), mode=0o700)
+    except OSError as error:
+        kind = MayPass if error.errno in _MAY_PASS else StateRefused
+        raise kind(f"it cannot be made: {error.strerror}", where, _OWN) from error
 
 
 _OWN = "name another one, or make it for the node's user"
@@ -67,14 +70,19 @@ _OWN = "name another one, or make it for the node's user"
 @contextmanager
 def as_it_was(folder: Path) -> Iterator[None]:
     """Removes at its end the folder, and those above it, that were made since its beginning, if empty."""
-    absolute = folder.absolute()
-    missing = [place for place in (absolute, *absolute.parents) if not os.path.lexists(place)]
+    missing = _missing(folder)
     try:
         yield
     finally:
         for place in missing:
             with suppress(OSError):
                 place.rmdir()
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the outermost last."""
+    absolute = folder.absolute()
+    return [place for place in (absolute, *absolute.parents) if not os.path.lexists(place)]
 
 
 def in_use(error: Exception) -> bool:
