@@ -154,7 +154,7 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
 
 
 def _program_in(folder: Path) -> bytes | None:
-    """The program of the first file of a state folder that names one; None where there is none."""
+    """The program of the first file of a state folder that names one; None if no file does."""
     from bb_edge.state.files import numbers
     from bb_edge.state.record_framing import JOURNAL, owner_at
 

@@ -40,7 +40,7 @@ _MAY_PASS = frozenset(
 
 
 def check_folder(folder: Path, flag: str) -> None:
-    """Refuses a folder that is none, that cannot be written to, or that cannot be made.
+    """Refuses a path that is not a folder, or a folder that cannot be written to or made.
 
     For one that is not there a folder like it is made for trial, and removed again: nothing else tells that
     it can be made. The trial has a name of its own, since other nodes may begin under the same parent.

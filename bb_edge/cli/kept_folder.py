@@ -57,7 +57,7 @@ class Newest(Generic[T]):
 
 
 def newest(folder: Path, use: Callable[[dict[str, Any]], T]) -> Newest[T] | None:
-    """Opens the newest snapshot whose body `use` takes; None where there is none at all.
+    """Opens the newest snapshot whose body `use` takes; None if the folder holds no snapshot.
 
     Where `use` raises SnapshotDamagedError the one before is tried. Raises StateError, SnapshotError, and
     whatever else `use` raises.

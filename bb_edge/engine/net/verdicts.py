@@ -75,7 +75,7 @@ class Verdicts:
         self._outgoing.notify(peer, Fill(_SUFFIX, notice, False, BYTES_HASH))
 
     def told(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
-        """Serves `ANSWER_REFUSED_OP`: says so here. WireReceiveError for a notice that is none."""
+        """Serves `ANSWER_REFUSED_OP`: says so here. WireReceiveError for other bytes."""
         try:
             notice = cbor.loads(fill.payload)
         except cbor.CborError as error:
