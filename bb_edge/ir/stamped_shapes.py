@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-__all__ = ["StampedShape", "fits", "read_shapes", "shape_text", "write_shapes"]
+__all__ = ["StampedShape", "fits", "read_shape", "read_shapes", "shape_text", "write_shapes"]
 
 StampedShape = tuple[int, ...]
 
@@ -27,12 +27,11 @@ def shape_text(shape: Sequence[object]) -> str:
 
 def read_shapes(stamp: str) -> tuple[StampedShape | None, ...]:
     """Returns what `write_shapes` wrote. ValueError for any other text."""
-    return tuple(_read(text) for text in stamp.split(";")) if stamp else ()
+    return tuple(None if text == "*" else read_shape(text) for text in stamp.split(";")) if stamp else ()
 
 
-def _read(text: str) -> StampedShape | None:
-    if text == "*":
-        return None
+def read_shape(text: str) -> StampedShape:
+    """Returns the shape that `shape_text` wrote. ValueError for any other text."""
     if text[:1] != "[" or text[-1:] != "]" or len(text) < 2:
         raise ValueError(f"{text!r} is not a shape")
     sizes = text[1:-1].split(",") if len(text) > 2 else []

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from bb_edge.ir import keys, types
-from bb_edge.ir.types import TypeNode
+from bb_edge.ir.stamped_parts import StampedPart
+from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler import flow
 from bb_host.program import Function, Op, Program
 
 _PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
 """What is taken out here was put in there, under the name that the attribute says."""
+
+_HANDED_ON = frozenset({(keys.SYSCALL_DOMAIN, "GateDispatch"), (keys.SYSCALL_DOMAIN, "GateManyDispatch")})
+"""Ops whose result is their first input."""
+
+Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
+"""(partition, value) that arrives → the partition that sends it, and how the value is named there."""
 
 
 class Bundles:
@@ -26,6 +33,71 @@ class Bundles:
         What came in from outside (an input of the host, another device) is not known here, and not among it.
         """
         yield from self._parts(function, name, set(), [])
+
+    def layout(self, function: Function, name: str, arrivals: Arrivals) -> tuple[StampedPart, ...] | None:
+        """What a Composite holds for certain, None where that is not known.
+
+        Unlike `parts` this follows only what cannot put another Composite in its place.
+        """
+        return self._layout(function, name, arrivals, frozenset(), ())
+
+    def _layout(
+        self,
+        function: Function,
+        name: str,
+        arrivals: Arrivals,
+        seen: frozenset[tuple[str, str, str]],
+        callers: tuple[tuple[Function, Op], ...],
+    ) -> tuple[StampedPart, ...] | None:
+        key = (*function.key, name)
+        if key in seen:
+            return None
+        seen |= {key}
+        sent = arrivals.get((function.name, name)) if not callers else None
+        if sent is not None:
+            return self._layout(*sent, arrivals, seen, ())
+        op = self._of(function).get(name)
+        if op is None:
+            if not callers or name not in function.inputs:
+                return None
+            caller, call = callers[-1]
+            index = function.inputs.index(name)
+            if index >= len(call.inputs):
+                return None
+            return self._layout(caller, call.inputs[index], arrivals, seen, callers[:-1])
+        if op.domain == keys.COMPOSITE_DOMAIN and op.op_type == "Bundle":
+            return tuple(
+                self._part(function, source, arrivals, seen, callers) for source in flow.data_inputs(op)
+            )
+        if op.domain == keys.COMPOSITE_DOMAIN and op.op_type == "Unbundle":
+            around = self._layout(function, op.inputs[0], arrivals, seen, callers)
+            place = op.outputs.index(name)
+            return around[place][2] if around is not None and place < len(around) else None
+        callee = self._functions.get((op.domain, op.op_type))
+        if callee is not None and op.domain not in flow.LEAF_DOMAINS:
+            formal = callee.outputs[op.outputs.index(name)]
+            return self._layout(callee, formal, arrivals, seen, (*callers, (function, op)))
+        if (op.domain, op.op_type) in _HANDED_ON:
+            return self._layout(function, op.inputs[0], arrivals, seen, callers)
+        if op.domain == keys.GATE_DOMAIN:
+            return self._layout(function, op.inputs[op.outputs.index(name)], arrivals, seen, callers)
+        return None
+
+    def _part(
+        self,
+        function: Function,
+        source: str,
+        arrivals: Arrivals,
+        seen: frozenset[tuple[str, str, str]],
+        callers: tuple[tuple[Function, Op], ...],
+    ) -> StampedPart:
+        known = function.types.get(source, ValueType(types.ANY))
+        type_hash = known.node.wire_hash or 0
+        if known.node is types.COMPOSITE:
+            return type_hash, None, self._layout(function, source, arrivals, seen, callers)
+        if known.shape is None or not types.is_subtype(known.node, types.TENSOR):
+            return type_hash, None, None
+        return type_hash, tuple(size if isinstance(size, int) else -1 for size in known.shape), None
 
     def _parts(
         self,

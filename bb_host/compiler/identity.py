@@ -114,8 +114,9 @@ def contracts(targets: Sequence[TargetSlots]) -> dict[str, str]:
         receivers = [(name, op) for name, op in both if op.op_type in RECV_FLAVORED]
         for sender, op in senders:
             for receiver, taken in receivers:
-                shapes = taken.meta.get(keys.SHAPES_KEY, "")
+                shapes, parts = (taken.meta.get(key, "") for key in (keys.SHAPES_KEY, keys.PARTS_KEY))
                 row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS), shapes]
+                row += [parts] if parts else []  # where no bundle travels, contracts are those of older hosts
                 both_names = (sender, receiver) if sender <= receiver else (receiver, sender)
                 rows.setdefault(both_names, []).append("\0".join(row))
     found = {}

@@ -22,11 +22,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
-from bb_edge.roles import ContributionRefused
+from bb_edge.roles import Composite, ContributionRefused
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import envelope
-from bb_edge.wire.codecs import encode_value
-from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
+from bb_edge.wire.codecs import encode_value, wire_type_hash
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, Fill
 from bb_host import AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
 from bb_host.dsl import Graph
 
@@ -60,20 +60,27 @@ class Averaging(Module):
         g.app_emit("round", g.bundle([mean, total, r.missing]))
 
 
+def compiled(module: Module, **config: object) -> Any:
+    compiler = Compiler().bind_aggregator("agg", FedAvg, config)
+    return compiler.bind_peer_selector("clients", ConstantView).compile(module)
+
+
+def metadata(model: Any, op_type: str) -> list[dict[str, str]]:
+    """Of all ops whose type begins so."""
+    return [
+        {p.key: p.value for p in node.metadata_props}
+        for function in model.functions
+        for node in function.node
+        if node.op_type.startswith(op_type)
+    ]
+
+
 class Server:
     """The server's node, and its peers' side of each request."""
 
-    def __init__(self, module: Module, peers: Sequence[PeerId], **config: object) -> None:
-        compiler = (
-            Compiler().bind_aggregator("agg", FedAvg, config).bind_peer_selector("clients", ConstantView)
-        )
-        data = compiler.compile(module)
-        receiving = [
-            {p.key: p.value for p in node.metadata_props}
-            for function in data.functions
-            for node in function.node
-            if node.op_type.startswith("RecvResp")
-        ]
+    def __init__(self, module: Module, peers: Sequence[PeerId], data: Any = None, **config: object) -> None:
+        data = compiled(module, **config) if data is None else data
+        receiving = metadata(data, "RecvResp")
         (sites,) = [meta[keys.SITE_IDS_KEY] for meta in receiving if keys.SITE_IDS_KEY in meta]
         self._sites = [int(site, 16) for site in sites.split(",")]
         self._install = partial(
@@ -110,7 +117,7 @@ class Server:
         self.poll()
         return dict(self.asked)
 
-    def answer(self, peer: PeerId, number: int, value: np.ndarray, weight: Any = 1.0) -> None:
+    def answer(self, peer: PeerId, number: int, value: Any, weight: Any = 1.0) -> None:
         self.seq += 1
         fills = []
         for site, each in zip(self._sites, (value, np.asarray(weight, np.float32)), strict=False):
@@ -198,6 +205,100 @@ def test_another_layout_is_refused_alone_though_it_comes_first(known: bool, sent
         ((whose, text),) = server.refused
         assert whose == EVIL and str(EVIL) in text and "slot 'agg'" in text
         assert ("is empty" if shape == "empty" else "what was sent has [4]") in text
+
+
+ONE = np.ones((), np.float32)
+
+
+class Bundled(Averaging):
+    """The same with bundles both ways: the vector, and what is counted beside it in a bundle of its own."""
+
+    name = "Bundled"
+
+    def body(self, g: Graph) -> None:
+        params = g.input("params", "F32", (4,))
+        peers = self.clients.sample(g, n=10, after=params)
+        r = g.request("ask", peers, g.bundle([params, g.bundle([params])]), deadline_ns=5 * S)
+        asked, inner = g.unbundle(r.value)
+        r.reply(g.bundle([asked, g.bundle([g.onnx.reduce_sum(asked, keepdims=0)]), inner]))
+        value, counted, _ = g.unbundle(r.answer)
+        (weight,) = g.unbundle(counted, ["F32"])
+        self.agg.contribute(g, value, weight=weight, peer=r.answer.sender)
+        mean, total = self.agg.aggregate(g, after=r.closed)
+        g.app_emit("round", g.bundle([mean, total, r.missing]))
+
+
+def packed(value: np.ndarray, weight: Any = ONE, inner: np.ndarray = PARAMS) -> Composite:
+    def one(*parts: Any) -> Composite:
+        return Composite(tuple((wire_type_hash(part), part) for part in parts))
+
+    return one(value, one(weight), one(inner))
+
+
+MISPACKED: dict[str, tuple[Any, str]] = {
+    "longer": (packed(f32(1, 2, 3, 4, 5)), "[5] in part 0, [4] is expected"),
+    "a rank": (packed(np.ones((4, 1), np.float32)), "[4,1] in part 0, [4] is expected"),
+    "a weight of each": (packed(PARAMS, f32(1, 1)), "[2] in part 0, [] is expected, within part 1"),
+    "what is handed on": (packed(PARAMS, inner=f32(1)), "[1] in part 0, [4] is expected, within part 2"),
+    "a dtype": (packed(np.ones(4)), "type hash 0x102 in part 0, 0x101 is expected"),
+    "a part": (Composite(packed(PARAMS).children[:2]), "2 parts, 3 are expected"),
+}
+
+
+@pytest.mark.parametrize("what", MISPACKED)
+def test_a_bundle_with_another_shape_inside_is_no_answer(what: str) -> None:
+    """It arrived as an answer, and failed the op that read it, for which nobody was named."""
+    value, text = MISPACKED[what]
+    server = Server(Bundled(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], value)
+    for number, peer in enumerate(HONEST):
+        server.answer(peer, asked[peer], packed(PARAMS + number))
+    assert server.rounds == [([2, 3, 4, 5], 3)] and server.missing == [(EVIL,)]
+    (failure,) = of(steps.WireReceiveFailed, server.seen)
+    kind = "TypeMismatch" if "hash" in text else "ShapeMismatch"
+    assert (failure.peer, failure.kind) == (EVIL, kind) and not server.refused
+    assert failure.detail.endswith(f"{text}, of the bundle that is payload 0 of 'ask'")
+
+
+def test_a_request_with_another_shape_inside_is_refused() -> None:
+    data = compiled(Bundled())
+    meta = next(m for m in metadata(data, "RecvReq") if keys.PARTS_KEY in m)
+    assert meta[keys.PARTS_KEY] == "(101[4];302(101[4]))"
+    client = install(PeerId.from_name("client"), (), data.SerializeToString(), ["Client"], seed=1)
+    address = Address.empty().with_peer(EVIL).to_bytes()
+    client.peer_presence(EVIL, True, (address,), {"features": ["failures"]}, epoch=1, classes=("Server",))
+    told: dict[int, str] = {}
+    for seq, length in ((1, 4), (2, 3)):
+        vector = np.ones(length, np.float32)
+        hashed, payload = encode_value(Composite(((0x101, PARAMS), (0x302, Composite(((0x101, vector),))))))
+        fill = Fill(site_suffix(int(meta[keys.SITE_IDS_KEY], 16)), payload, False, hashed)
+        message = Envelope([fill], REQUEST, wire_req_id=seq, epoch=1, seq=seq, src_peer=EVIL.to_bytes())
+        client.deliver_inbound(envelope.encode(message), EVIL)
+        for now in range(1, 5):
+            for step in client.poll(seq * S + now):
+                if isinstance(step, steps.SendEnvelope):
+                    sent = envelope.decode(step.payload, CAPS)
+                    if sent.kind == RESPONSE:
+                        told[sent.wire_req_id] = sent.failure.detail if sent.failure else ""
+    assert told[1] == ""
+    assert "ShapeMismatch" in told[2] and "[3] in part 0, [4] is expected, within part 1" in told[2]
+
+
+def test_an_artifact_that_does_not_say_what_bundles_hold_is_taken() -> None:
+    """Those of older hosts: what does not fit fails where it is read."""
+    data = compiled(Bundled())
+    for function in data.functions:
+        for node in function.node:
+            for entry in [p for p in node.metadata_props if p.key == keys.PARTS_KEY]:
+                node.metadata_props.remove(entry)
+    server = Server(Bundled(), (EVIL, *HONEST), data)
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], packed(f32(1, 2, 3, 4, 5)))
+    for number, peer in enumerate(HONEST):
+        server.answer(peer, asked[peer], packed(PARAMS + number))
+    assert server.rounds == [([2, 3, 4, 5], 3)]
+    assert not server.unread and [peer for peer, _ in server.refused] == [EVIL]
 
 
 BAD: dict[str, tuple[Callable[[], np.ndarray], float]] = {

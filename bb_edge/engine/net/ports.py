@@ -11,9 +11,10 @@ from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import ReplyPort
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_RESP
-from bb_edge.ir.stamped_shapes import StampedShape, read_shapes
-from bb_edge.roles import Backend
-from bb_edge.wire.codecs import tensor_dtype
+from bb_edge.ir.stamped_parts import StampedPart, misfits, read_parts
+from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
+from bb_edge.roles import Backend, Composite
+from bb_edge.wire.codecs import WireReceiveError, WireReceiveErrorKind, tensor_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Port:
     """A payload of a Recv-flavored op: where an inbound fill goes. `index` counts the payloads of its op.
 
     `dtype` is that of the arrays where the site expects a tensor that the node itself reads.
-    `shape` is what arrays must have, as far as the compiler knows it.
+    `shape` is what arrays must have, `parts` what a bundle must hold, as far as the compiler knows it.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
     `reply` is the op that answers what it asks. `sender_class` is the class of its senders, where the program
     names it.
@@ -41,6 +42,7 @@ class Port:
     dtype: np.dtype[Any] | None = None
     shape: StampedShape | None = None
     sender_class: str = ""
+    parts: tuple[StampedPart, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -48,11 +50,34 @@ class Port:
         port = self.op.spec.meta.get(keys.PORT_KEY, self.op.spec.name)
         return f"payload {self.index} of {port!r}"
 
+    def held(self, value: object) -> object:
+        """A value as it came, held to the shape or the parts. WireReceiveError for another one.
+
+        An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
+        """
+        shape = self.shape
+        if shape is not None and isinstance(value, np.ndarray):
+            if value.shape == shape or fits(value.shape, shape):
+                return value
+            if value.shape == (0,) and shape and self.op.spec.op_type != OP_RECV_RESP_BATCHED:
+                return value
+            came, wanted = shape_text(value.shape), shape_text(shape)
+            raise WireReceiveError(
+                WireReceiveErrorKind.ShapeMismatch, f"{came} for {self.name}, {wanted} is expected"
+            )
+        if self.parts is not None and isinstance(value, Composite):
+            misfit = misfits(value, self.parts)
+            if misfit is not None:
+                what, of_type = misfit
+                kind = WireReceiveErrorKind.TypeMismatch if of_type else WireReceiveErrorKind.ShapeMismatch
+                raise WireReceiveError(kind, f"{what}, of the bundle that is {self.name}")
+        return value
+
 
 def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tuple[int, Port]]:
     """(travelling site id, port) of each payload that a Recv-flavored op declares.
 
-    ValueError where its metadata are no numbers.
+    ValueError where its metadata are not what a compiler writes.
     """
     meta = op.spec.meta
     sites = meta.get(keys.SITE_IDS_KEY, "")
@@ -61,6 +86,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
     hashes = meta.get(keys.WIRE_TYPES_KEY, "")
     expected = [int(h, 16) for h in hashes.split(",")] if hashes else []
     shapes = read_shapes(meta.get(keys.SHAPES_KEY, ""))
+    parts = read_parts(meta.get(keys.PARTS_KEY, ""))
     trigger = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
     ports = []
     texts = sites.split(",")
@@ -82,6 +108,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
             tensor_dtype(type_hash) if backend is None else None,
             shapes[index] if index < len(shapes) else None,
             meta.get(keys.SENDER_CLASS_KEY, ""),
+            parts[index] if index < len(parts) else None,
         )
         ports.append((int(text, 16), port))
     return ports

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Written
@@ -21,8 +19,6 @@ from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys, types
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
-from bb_edge.ir.stamped_shapes import fits, shape_text
 from bb_edge.ir.tensors import TensorError, decode_tensor
 from bb_edge.roles import TRIGGER, BackendError
 from bb_edge.wire import envelope
@@ -35,24 +31,6 @@ from bb_edge.wire.outbox import Cause
 def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
     """What tells the sends of the execution that a durable envelope starts; None for any other envelope."""
     return Cause(peer, message.epoch, message.seq) if message.base else None
-
-
-def _held(port: Port, value: object) -> object:
-    """A value as it came, held to the shape. WireReceiveError for another one.
-
-    An empty vector stands for nothing, whatever the shape; only answers that are stacked must have it.
-    """
-    shape = port.shape
-    if shape is None or not isinstance(value, np.ndarray):
-        return value
-    if value.shape == shape or fits(value.shape, shape):
-        return value
-    if value.shape == (0,) and shape and port.op.spec.op_type != OP_RECV_RESP_BATCHED:
-        return value
-    came, wanted = shape_text(value.shape), shape_text(shape)
-    raise WireReceiveError(
-        WireReceiveErrorKind.ShapeMismatch, f"{came} for {port.name}, {wanted} is expected"
-    )
 
 
 RESERVE_NS = 50_000_000
@@ -212,7 +190,7 @@ class Routing:
             except Exception as error:
                 what = f"backend {backend.TYPE_NAME}: {type(error).__name__}: {error}"
                 raise WireReceiveError(WireReceiveErrorKind.BackendMaterializeFailed, what) from error
-            return _held(port, value)
+            return port.held(value)
         if port.dtype is not None:
             try:
                 array = decode_tensor(fill.payload)
@@ -220,8 +198,8 @@ class Routing:
                 pass  # `decode_value` says what is wrong
             else:
                 if array.dtype == port.dtype:
-                    return array if port.shape is None else _held(port, array)
-        return _held(port, decode_value(fill.type_hash, fill.payload, self._caps))
+                    return array if port.shape is None else port.held(array)
+        return port.held(decode_value(fill.type_hash, fill.payload, self._caps))
 
     def _port(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
         """The port of a fill; None for a fill that goes to a component, which has got it then, or nowhere."""

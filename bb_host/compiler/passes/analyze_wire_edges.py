@@ -5,9 +5,9 @@
 2. Both halves carry the wire hash of each payload's type (0 where the type is abstract: any) and the largest
    size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel, neither
    alone nor in a bundle: `NotWireEligible`.
-3. The receiving half carries the shapes of tensors as far as they are numbers, so that the device refuses
-   others. A size that the compiler does not know, or knows by a symbol alone, is open. Answers that are read
-   as a batch and whose shape is open are warned about (`layout-unknown`).
+3. The receiving half carries the shapes of tensors as far as they are numbers, and what bundles hold, so that
+   the device refuses others. A size that the compiler does not know, or knows by a symbol alone, is open.
+   Answers that are read as a batch and whose shape is open are warned about (`layout-unknown`).
 4. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
 5. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
+from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
@@ -76,9 +77,16 @@ class _Analysis:
         self.readers: dict[str, dict[str, list[int]]] = {}
         self.stamps: dict[int, dict[str, str]] = {}  # id of an op → what to stamp
         self.arrives: dict[str, dict[str, ValueType]] = {f.name: {} for f in mains}
+        self.came_as: dict[tuple[str, str], tuple[Function, str]] = {}
 
     def run(self) -> None:
         paired: set[int] = set()
+        for edge in self.edges:
+            sender = self.by_name[edge.producer_role]
+            for sent, arrived in zip(
+                flow.payload_inputs(edge.send), _payload_outputs(edge.recv), strict=False
+            ):
+                self.came_as[edge.consumer_role, arrived] = sender, sent
         for edge in self.edges:
             sender, receiver = self.by_name[edge.producer_role], self.by_name[edge.consumer_role]
             self._edge(edge, sender, receiver)
@@ -107,13 +115,22 @@ class _Analysis:
             self.arrives[receiver.name].update(found)
         self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
         common = _stamp(edge.send, payloads, kinds, trigger)
-        self._put(edge.recv, {**common, **({} if trigger else _shapes(kinds))})
+        known = {} if trigger else {**_shapes(kinds), **self._parts(sender, payloads, kinds)}
+        self._put(edge.recv, {**common, **known})
         if edge.recv.op_type == OP_RECV_RESP_BATCHED:
             self._stacked(edge.recv, kinds)
         self._put(edge.send, common)
         for name, site in zip(payloads, arrive, strict=True):
             if site:
                 self.stamps[id(edge.send)].setdefault(keys.DEST_SITE_NAME_PREFIX + name, site)
+
+    def _parts(self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]) -> dict[str, str]:
+        """Rule 3 for bundles: nothing where nothing is known."""
+        stamp = write_parts(
+            self.bundles.layout(sender, name, self.came_as) if kind.node is types.COMPOSITE else None
+            for name, kind in zip(names, kinds, strict=True)
+        )
+        return {keys.PARTS_KEY: stamp} if stamp else {}
 
     def _stacked(self, recv: Op, kinds: Sequence[ValueType]) -> None:
         """Rule 3 for answers that are read as a batch: those of several shapes make none."""

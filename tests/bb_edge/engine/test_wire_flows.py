@@ -353,6 +353,13 @@ def test_a_damaged_stamp_of_shapes_is_refused_at_install(net):
         net("program Demo {module=Demo}\n" + text, {"r": ("R",)})
 
 
+def test_a_damaged_stamp_of_bundles_is_refused_at_install(net):
+    site = 'wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=302, wire.parts="(101[2]"'
+    text = main("R", "", f"  x: Composite, s: PeerIdVec = wire.Recv() {{{site}}}\n{emit('x')}")
+    with pytest.raises(BBError, match="says of no bundle what it holds"):
+        net("program Demo {module=Demo}\n" + text, {"r": ("R",)})
+
+
 def test_planned_sizes_raise_their_sites_cap_and_no_others(net):
     text = main("R", "", "".join(
         f"  x{n}: F32, s{n}: PeerIdVec = wire.Recv() {{wire.wire_id={n}, wire.site_ids=a{n}, wire.type_hashes=101{more}}}\n{emit(f'x{n}')}"

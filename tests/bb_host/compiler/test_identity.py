@@ -43,6 +43,9 @@ class Hub(Module):
         r = g.request(self.changed.get("port", "ask"), peers, value, deadline_ns=100 * MS)
         samples = self.data.num_samples(g, after=r.value)
         r.reply(samples if "reply" in self.changed else [r.value, samples])
+        if "bundled" in self.changed:
+            sent = g.net_out("beside", peers, g.bundle([g.onnx.reshape(value, self.changed["bundled"])]))
+            g.app_emit("beside", g.unbundle(sent)[0])
         g.app_emit("missing", r.missing)
 
 
@@ -90,6 +93,12 @@ def test_what_travels_changes_the_contract(base, change):
     other = compiled(**change)
     assert digest(other) != digest(base)
     assert contract(other) != contract(base)
+
+
+def test_the_shape_of_what_lies_in_a_bundle_is_in_the_contract():
+    flat, square = compiled(bundled=[8]), compiled(bundled=[2, 4])
+    assert contract(flat) == contract(compiled(bundled=[8]))
+    assert contract(flat) != contract(square)
 
 
 def test_another_configuration_is_another_program(base):
