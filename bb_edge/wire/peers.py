@@ -205,8 +205,8 @@ class PeerTable:
     def update(self, peer: PeerId, presence: Presence) -> PresenceChange:
         """Takes over what a presence says in its classes, and returns what it changed.
 
-        Within an epoch classes add up; a new epoch begins with those of its first presence. Raises
-        PeersFullError, changing nothing, where a new peer finds no place.
+        Within an epoch classes add up; a new epoch begins with those of its first presence that names any.
+        Raises PeersFullError, changing nothing, where a new peer finds no place.
         """
         before = self._peers.get(peer)
         if before is not None and presence.is_older_than(before):
@@ -380,9 +380,12 @@ def size_of(presence: Presence) -> int:
 
 
 def _merged(before: Presence, news: Presence) -> Presence:
-    """What is believed of a peer after an up: the later facts, and within an epoch all classes."""
+    """What is believed of a peer after an up: the later facts, and within an epoch all classes.
+
+    A topic that is read for its will alone names no class: then the classes that were known stay.
+    """
     if before.epoch != news.epoch:
-        return news
+        return news if news.classes else replace(news, classes=before.classes)
     added = tuple(name for name in news.classes if name not in before.classes)
     classes = (*before.classes, *added)[:MAX_CLASSES]
     if before.up and news.session == before.session and news.seq < before.seq:

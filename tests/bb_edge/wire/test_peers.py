@@ -102,6 +102,15 @@ def test_classes_are_taken_away_one_by_one() -> None:
     assert table.clear(A, None) is PresenceChange.NONE
 
 
+def test_a_topic_that_is_read_for_its_will_alone_takes_no_class_away() -> None:
+    table = PeerTable()
+    table.update(A, Presence(True, 1, ("Client",)))
+    assert table.update(A, Presence(True, 2, ())) is PresenceChange.NEW_EPOCH
+    assert table.up_peers("Client") == (A,)
+    table.update(A, Presence(True, 3, ("Server",)))
+    assert (table.up_peers("Client"), table.up_peers("Server")) == ((), (A,))
+
+
 def test_the_classes_of_a_peer_are_bounded() -> None:
     table = PeerTable()
     for number in range(MAX_CLASSES + 1):
