@@ -21,6 +21,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
+from bb_edge.transport.roster import DROPPED, UPTIME
 from bb_edge.transport.topics import Topics, check_federation
 
 OPERATOR = "operator"
@@ -125,6 +126,7 @@ def rules(
         f"user {OPERATOR}",
         f"topic readwrite {prefix}presence/#",
         f"topic write {prefix}rollcall/+",
+        *(f"topic read {topic}" for topic in (DROPPED, UPTIME)),  # whether presences were dropped
         "",
         "# Each peer: the classes that it may say it is of, and in which it is called; those whose presence",
         "# it needs, and whose rolls it may call.",

@@ -6,19 +6,20 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.endings import Exit
-from bb_edge.cli.peer_names import peer_text
+from bb_edge.cli.peer_names import PeerNames, peer_text
 from bb_edge.cli.run_settings import require
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
 if TYPE_CHECKING:
     from bb_edge.run_config import RunConfig
+    from bb_edge.transport.broker import Broker
     from bb_edge.transport.roster import Member, Roster
 
 UNKNOWN, NONE = "unknown", "none"
@@ -27,6 +28,10 @@ COLUMNS = ("name", "state", "classes", "since", "program", "runtime", "last fail
 
 class ForgetError(BBError):
     """A peer that cannot be forgotten: it is not there, or it is up."""
+
+
+class NodeLoginError(BBError):
+    """The login is that of a node, which a visit under its name may throw out of the broker."""
 
 
 def add_parser(verbs: Any) -> None:
@@ -63,6 +68,12 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--force", action="store_true", help="with --forget: also one that says up, for example a forged one"
     )
+    p.add_argument(
+        "--as-node",
+        action="store_true",
+        help="log in under the name of a node all the same: where the broker sets client ids by user name"
+        " (use_username_as_clientid), this ends that node's connection and session",
+    )
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run, usage_error=p.error)
 
@@ -84,17 +95,25 @@ def run(arguments: argparse.Namespace) -> int:
     except MissingArgument as error:
         arguments.usage_error(str(error))
     broker = config.broker_record()
+    if not arguments.as_node:
+        _check_login(broker)
     roster = read_roster(broker, config.federation, config.mqtt_version)
     if roster.doubt:
         print(f"bb-edge: warning: {roster.doubt}", file=sys.stderr)
     if forgets:
         return _forget(arguments, config, roster)
-    records = [record_of(member) for member in roster.members.values()]
-    records.sort(key=lambda record: (not record["up"], str(record["name"] or "~"), str(record["peer"])))
+    own = None if config.peer is None else PeerId.from_name(config.peer)
+    if own is not None and own not in roster.members:
+        print(
+            f"bb-edge: warning: the broker tells nothing of {config.peer} ({own}) itself: it has never run"
+            " here, its presence was cleared, or rules keep presences from this client",
+            file=sys.stderr,
+        )
+    records = _records(roster, list(roster.members.values()))
     for topic in roster.unreadable:
         print(f"bb-edge: warning: what is retained under {topic} is no presence", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({"federation": config.federation, "broker": str(broker), "peers": records}))
+        print(json.dumps({**_head(config, roster), "peers": records}))
         return Exit.DONE
     for line in table([_row(record) for record in records]):
         print(line)
@@ -105,13 +124,60 @@ def run(arguments: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def record_of(member: Member) -> dict[str, object]:
-    """What is known of a peer, in values that JSON has; None for what its presence does not tell."""
+def _check_login(broker: Broker) -> None:
+    """Refuses the login of a node, by certificate or user name: it is the node's peer id.
+
+    A broker that takes the user name for the client id ends the session of the one that is there, and says to
+    nobody beforehand that it does so.
+    """
+    from bb_edge.transport.credentials import common_name
+
+    names = (broker.username, None if broker.cert_file is None else common_name(broker.cert_file))
+    for name in filter(None, names):
+        try:
+            PeerId.from_text(name)
+        except PeerIdError:
+            continue
+        raise NodeLoginError(
+            f"it would log in as the node {name}, and a broker that sets client ids by user name"
+            " (use_username_as_clientid) would throw the node out",
+            str(broker),
+            "log in as the user operator (--broker with operator:PASSWORD@, or --cert and --key); --as-node"
+            " where the node is stopped, or the broker leaves client ids alone",
+        )
+
+
+def _head(config: RunConfig, roster: Roster) -> dict[str, object]:
+    return {
+        "federation": config.federation,
+        "broker": str(config.broker_record()),
+        "doubt": roster.doubt or None,
+    }
+
+
+def _records(roster: Roster, members: list[Member]) -> list[dict[str, object]]:
+    """What is known of these members, those that are up first, by name and id."""
+
+    def meta_of(peer: PeerId) -> Mapping[str, object]:
+        member = roster.members.get(peer)
+        return {} if member is None else member.meta
+
+    in_text = PeerNames(meta_of).in_text
+    records = [record_of(member, in_text) for member in members]
+    records.sort(key=lambda record: (not record["up"], str(record["name"] or "~"), str(record["peer"])))
+    return records
+
+
+def record_of(member: Member, in_text: Callable[[str], str]) -> dict[str, object]:
+    """What is known of a peer, in values that JSON has; None for what its presence does not tell.
+
+    `in_text` adds names to the ids of peers in a text.
+    """
     meta, peer = member.meta, member.peer
     claimed = meta.get("name")
     shown = peer_text(peer, claimed)
     since = meta.get("since")
-    program = meta.get("program")
+    program, failure = meta.get("program"), _text(meta.get("failure"))
     return {
         "name": claimed if shown == f"{claimed} ({peer})" else None,
         "peer": str(peer),
@@ -121,7 +187,7 @@ def record_of(member: Member) -> dict[str, object]:
         "since": _utc(since) if type(since) is int else None,
         "program": program.hex() if isinstance(program, bytes) else _text(program),
         "runtime": _text(meta.get("runtime")),
-        "failure": _text(meta.get("failure")),
+        "failure": None if failure is None else in_text(failure),
     }
 
 
@@ -179,9 +245,14 @@ def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) ->
     members = list({id(member): member for member in (*named, *fitting) if member not in up}.values())
     many = bool(patterns or arguments.forget_down)
     does = arguments.yes or not many
+    members.sort(key=_shown)
     if does and members:
         topics = [topic for member in members for topic in member.topics]
         clear(config.broker_record(), topics, config.mqtt_version)
+    if arguments.json:
+        listed = {"forgot": does, "peers": _records(roster, members), "left": _records(roster, up)}
+        print(json.dumps({**_head(config, roster), **listed}))
+        return Exit.DONE
     for member in members:
         state = f", {'up' if member.up else 'down'}" if many else ""
         verb = "forgot" if does else "would forget"
@@ -229,8 +300,11 @@ def _config_of(arguments: argparse.Namespace) -> RunConfig:
 
     from bb_edge.config_file import load_config
     from bb_edge.run_config import RunConfig
+    from bb_edge.transport.broker import Broker
 
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     names = ("broker", "federation", "ca", "cert", "key", "mqtt_version")
     flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    if arguments.broker is not None and Broker.from_url(arguments.broker).username is not None:
+        flags |= {"username": None, "password": None}  # another login than the file's
     return replace(config, **flags)

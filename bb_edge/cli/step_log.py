@@ -22,6 +22,8 @@ ENOUGH = MissingReason.ENOUGH.text
 """Why peers are missing that nobody needed."""
 MAX_FAILURE = 200
 """Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
+MAX_LAST_WORD = 60
+"""Letters by which a failure may be shorter than that, so that it ends with a whole word: an id has 46."""
 
 
 class StepLog:
@@ -80,6 +82,8 @@ class StepLog:
                     self._failed(f"{step.op}: {step.text}")
                 elif isinstance(step, steps.StorageFailed):
                     self._failed(f"{step.what}: {step.error}")
+                elif isinstance(step, steps.AnswerRefused):
+                    self._failed(f"{step.peer} refuses its answers: {step.reason}")
             if isinstance(step, steps.OpFailed):
                 self._traceback(step)
 
@@ -87,7 +91,7 @@ class StepLog:
         """Tells what failed, where it is something else than before; the presence has its first time."""
         if what != self._failure:
             self._failure = what
-            self._tell("failure", f"{utc_time()} {what}"[:MAX_FAILURE])
+            self._tell("failure", shortened(f"{utc_time()} {what}"))
 
     def _about(self, step: steps.EngineStep) -> str:
         """Whom a line is about, for its limit: a peer, else an op, else a target."""
@@ -150,6 +154,18 @@ class StepLog:
 
             lines = "".join(traceback.format_exception(step.error)).rstrip()
             self._output.log("debug", f"traceback of {step.op}:\n{lines}")
+
+
+def shortened(text: str) -> str:
+    """A failure as a presence has it: one line, which ends with a whole word where it is cut.
+
+    It is shown where a part of a word would mislead: half a name or number is another one.
+    """
+    line = " ".join(text.split())
+    if len(line) <= MAX_FAILURE:
+        return line
+    end = line.rfind(" ", MAX_FAILURE - MAX_LAST_WORD, MAX_FAILURE - 1)
+    return f"{line[: end if end > 0 else MAX_FAILURE - 2]} …"
 
 
 _LEVEL = {

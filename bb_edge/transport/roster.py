@@ -6,8 +6,9 @@ device which is gone for good stays for ever, unless somebody clears it.
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir.class_names import is_class_name
@@ -16,7 +17,7 @@ from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.rollcall import ANSWER_S, encode_call, spread_of
 from bb_edge.transport.topics import check_federation
-from bb_edge.transport.visitor import Visitor, visit
+from bb_edge.transport.visitor import VisitError, Visitor, visit
 from bb_edge.wire.presence import Presence, PresenceError, decode_presence
 
 QUIET_S = 0.3
@@ -33,10 +34,16 @@ CLEARED_AT_ONCE = 100
 """Presences that are cleared before their answers are waited for: no more than a broker queues."""
 FAILURE = 0x80
 """The lowest reason code of a refused publish."""
+DROPPED, UPTIME = "$SYS/broker/publish/messages/dropped", "$SYS/broker/uptime"
+"""Where mosquitto tells how many messages it has dropped, and how long it runs whenever it tells anything."""
+TELLS_S = 12.0
+"""Seconds until a broker must have told them anew: mosquitto does every 10 s, unless it is set otherwise."""
+NOBODY = "nobody"
+"""The class of a message that nobody listens to but a reader of all classes."""
 
 
 class RosterError(BBError):
-    """A presence cannot be cleared; the message says why."""
+    """Presences cannot be read, or one cannot be cleared; the message says why."""
 
 
 @dataclass(slots=True)
@@ -95,14 +102,24 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
     """Reads the presences of a federation: those that the broker keeps and, where these are many, those that
     its peers say when they are called (`rollcall.py`).
 
-    Raises VisitError where the broker refuses, BrokerFileError.
+    Raises VisitError where the broker refuses, RosterError where nothing comes and this client hears not even
+    itself, BrokerFileError.
     """
     check_federation(federation)
     prefix = f"bb/{federation}/presence/"
     found: dict[str, bytes] = {}
     last = [time.monotonic()]
+    own = f"{prefix}{NOBODY}/{PeerId.from_name(f'bb-edge peers {secrets.token_hex(8)}')}"
+    heard: set[str] = set()
+    told: dict[str, bytes] = {}
 
     def take(topic: str, payload: bytes) -> None:
+        if topic == own:
+            heard.add(topic)
+            return
+        if topic in (DROPPED, UPTIME):
+            told[topic] = payload
+            return
         last[0] = time.monotonic()
         if payload:
             found[topic] = payload
@@ -110,11 +127,22 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
             found.pop(topic, None)
 
     with visit(broker, version, take) as visitor:
+        losses = _Losses(visitor, told)
         visitor.subscribe(f"{prefix}+", f"{prefix}+/+", qos=0)
         # What was retained stands in the queue before the answer to this one.
         visitor.settle(f"bb/{federation}/roster")
         visitor.until(lambda: time.monotonic() - last[0] > QUIET_S, READ_S)
-        doubt = _call(visitor, federation, found, last) if len(found) >= MANY else ""
+        doubt = ""
+        if not found:
+            _hears_itself(visitor, own, heard)
+        elif len(found) >= MANY:
+            kept = len(found)
+            doubt = _call(visitor, federation, found, last)
+            if not doubt and losses.may_be():
+                doubt = (
+                    f"the broker sent {kept} presences at once, and has dropped messages or does not tell"
+                    " whether: those of peers that are down may be missing (raise its max_queued_messages)"
+                )
     members: dict[PeerId, Member] = {}
     unreadable = []
     for topic, payload in sorted(found.items()):
@@ -130,14 +158,51 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
     return Roster(members, tuple(unreadable), doubt)
 
 
+def _hears_itself(visitor: Visitor, topic: str, heard: Collection[str]) -> None:
+    """Says something where presences are said, and listens: a broker need not tell that it lets nobody read.
+
+    Mosquitto grants each subscription and passes on nothing. Raises RosterError where nothing comes back.
+    """
+    mid = visitor.publish(topic, b"")
+    visitor.until(lambda: bool(heard) and visitor.reason_of(mid) is not None, QUIET_S)
+    visitor.settle(f"{topic}/settled")
+    if not heard:
+        raise RosterError(
+            "the broker passes on no presence to this client, not even what it says itself: its rules let it"
+            " read none, or, where it may read and not write, the federation is empty",
+            str(visitor.broker),
+            OPERATOR,
+        )
+
+
+class _Losses:
+    """Whether the broker has dropped messages since the beginning, as mosquitto counts it under `$SYS`."""
+
+    def __init__(self, visitor: Visitor, told: MutableMapping[str, bytes]) -> None:
+        self._visitor, self._told = visitor, told
+        try:
+            visitor.subscribe(DROPPED, UPTIME, qos=0)
+            visitor.settle(f"{DROPPED}/settled")
+        except VisitError:
+            told.clear()
+        self._before = told.get(DROPPED)
+
+    def may_be(self) -> bool:
+        """Waits until the broker has counted anew; True where it dropped something, or tells nothing."""
+        if self._before is None or self._told.pop(UPTIME, None) is None:
+            return True
+        if not self._visitor.until(lambda: UPTIME in self._told, TELLS_S):
+            return True
+        self._visitor.until(lambda: False, QUIET_S)  # the counts come in no promised order
+        return self._told.get(DROPPED) != self._before
+
+
 def _call(visitor: Visitor, federation: str, found: Mapping[str, bytes], last: Sequence[float]) -> str:
     """Calls the peers of all classes that have any, until a call brings no more than it was wide enough for.
 
     `found` grows and `last` is the time of the last presence, while the visitor is served. Returns why peers
-    may be missing all the same.
+    that are up may be missing all the same; empty where nothing speaks for that.
     """
-    kept = len(found)
-    down = f"the broker sent {kept} presences at once: those of peers that are down may be missing"
     for _ in range(CALLS):
         before = len(found)
         spread_s = spread_of(before)
@@ -153,7 +218,7 @@ def _call(visitor: Visitor, federation: str, found: Mapping[str, bytes], last: S
         end = time.monotonic() + max(spread_s, ANSWER_S)
         visitor.until(lambda end=end: time.monotonic() > max(end, last[0] + QUIET_S), spread_s + READ_S)  # type: ignore[misc]
         if len(found) <= 2 * before:
-            return down
+            return ""
     return f"after {CALLS} roll calls still more peers answer"
 
 
@@ -188,5 +253,8 @@ def _denied(broker: Broker, topic: str) -> RosterError:
     return RosterError(
         f"the broker does not let this client clear {topic}",
         str(broker),
-        "log in as the user operator, whom the rules of bb-host acl let write there",
+        OPERATOR,
     )
+
+
+OPERATOR = "log in as the user operator, whom the rules of bb-host acl let read and write there"

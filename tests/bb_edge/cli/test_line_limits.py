@@ -12,7 +12,7 @@ import pytest
 from bb_edge.cli.line_limits import MAX_KINDS, PER_KIND, PER_SUBJECT, SAMPLES, WINDOW_NS, LineLimits
 from bb_edge.cli.peer_names import PeerNames
 from bb_edge.cli.render import Output
-from bb_edge.cli.step_log import StepLog
+from bb_edge.cli.step_log import MAX_FAILURE, StepLog, shortened
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 
@@ -182,6 +182,27 @@ def test_what_keeps_rounds_from_their_end_is_a_warning_with_its_reason(
     assert [line["level"] for line in lines] == ([] if level is None else [level])
     if not isinstance(step, steps.RoundBackedOff):
         assert all(f"kitchen ({KITCHEN})" in str(line) for line in lines)
+
+
+def test_a_presence_tells_who_refuses_the_answers_of_the_node() -> None:
+    told: list[tuple[str, str]] = []
+    output, shown = Output(True, "info", io.StringIO(), io.StringIO()), names(kitchen="kitchen")
+    log = StepLog("own", Quiet(), Quiet(), output, shown, lambda *fact: told.append(fact))  # type: ignore[arg-type]
+    log(steps.AnswerRefused(KITCHEN, "a contribution holds inf or nan", "train"))
+    ((fact, text),) = told
+    assert fact == "failure" and text.endswith(
+        f" {KITCHEN} refuses its answers: a contribution holds inf or nan"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [("a " * 100, "a a"), ("word " * 60, "word …"), ("x" * 300, "x …"), (f"{'y ' * 80}{HALL} is out", "y …")],
+)
+def test_a_failure_is_cut_between_words(text: str, end: str) -> None:
+    short = shortened(text)
+    assert len(short) <= MAX_FAILURE and short.endswith(end)
+    assert short == text.strip() or text.startswith(short.removesuffix(" …"))
 
 
 def test_a_flood_of_refused_envelopes_is_bounded() -> None:

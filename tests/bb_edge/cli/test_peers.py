@@ -124,6 +124,32 @@ def test_many_are_listed_before_they_are_forgotten(say, peers):
     assert peers("--forget", "*", "--yes")[:2] == (0, "0 peers\n")
 
 
+def test_who_is_forgotten_is_listed_by_name_in_json_too(say, peers):
+    for name in ("hall-2", "hall-1", "attic"):
+        say(name, False, name=name)
+    say("hall-3", True, name="hall-3")
+    for words, forgot in (((), False), (("--yes",), True)):
+        code, out, err = peers("--forget", "hall-*", "--forget", "attic", "--json", *words)
+        told = json.loads(out)
+        assert (code, err, told["forgot"], told["federation"]) == (0, "", forgot, "home")
+        assert [record["name"] for record in told["peers"]] == ["attic", "hall-1", "hall-2"]
+        assert [record["name"] for record in told["left"]] == ["hall-3"]
+    assert len(listed(peers)) == 1
+    for name in ("hall-2", "attic", "hall-1"):
+        say(name, False, name=name)
+    lines = peers("--forget-down")[1].splitlines()
+    assert [line.split()[2] for line in lines[:-1]] == ["attic", "hall-1", "hall-2"]
+
+
+def test_peers_in_a_failure_are_shown_by_name(say, peers):
+    hub, stranger = PeerId.from_name("hub"), PeerId.from_name("stranger")
+    say("hub", True, name="hub")
+    say("kitchen", True, name="kitchen", failure=f"{hub} refuses its answers, {stranger} does not")
+    failure = listed(peers)[str(PeerId.from_name("kitchen"))]["failure"]
+    assert failure == f"hub ({hub}) refuses its answers, {stranger} does not"
+    assert failure in peers()[1]
+
+
 @pytest.mark.parametrize(("session", "up"), [(3, False), (2, True)])
 def test_the_end_of_a_connection_is_told_under_one_class(session, up, peers, mosquitto_broker):
     """A broker publishes one will per connection; the presences of other classes still say up."""
@@ -235,6 +261,53 @@ def test_rules_that_let_nobody_clear_presences(version, start_broker, tmp_path, 
     assert "does not let this client clear" in capsys.readouterr().err
     words[2] = broker.url.replace("mqtt://", "mqtt://node@")
     assert main([*words, "--forget", "kitchen"]) == 0
+
+
+LOGINS = {"as an operator": ("operator@", 0), "as one that may read nothing": ("guest@", 1)}
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+@pytest.mark.parametrize(("login", "code"), LOGINS.values(), ids=LOGINS)
+def test_nobody_is_there_or_the_rules_let_nobody_be_seen(
+    login, code, version, start_broker, tmp_path, capsys
+):
+    rules = tmp_path / "rules"
+    rules.write_text("user operator\ntopic readwrite bb/home/presence/#\n")
+    rules.chmod(0o644)
+    broker = start_broker("mosquitto", config=[f"acl_file {rules}"])
+    url = broker.url.replace("mqtt://", f"mqtt://{login}")
+    words = ["peers", "--broker", url, "--federation", "home", "--mqtt-version", version]
+    assert main(words) == code
+    out, err = capsys.readouterr()
+    if code:
+        assert not out and "passes on no presence to this client" in err and "operator" in err
+    else:
+        assert "0 peers in federation home" in out
+
+
+def test_a_visit_under_a_node_s_name_is_refused_and_the_node_stays(configured, start, start_broker, capsys):
+    """Such a broker takes the user name for the client id, and ends the session that has it."""
+    broker = start_broker("mosquitto", config=["use_username_as_clientid true"])
+    peer = PeerId.from_name("kitchen")
+    path = configured(federation="home", broker={"url": broker.url, "username": str(peer)})
+    node = start("run", "--config", str(path))
+    node.says("connected to")
+    assert main(["peers", "--config", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert f"as the node {peer}" in err and "use_username_as_clientid" in err and "--as-node" in err
+    other = broker.url.replace("mqtt://", "mqtt://operator@")
+    assert main(["peers", "--config", str(path), "--broker", other]) == 0
+    assert "kitchen" in capsys.readouterr().out
+    assert not [line for line in node.lines if "lost" in line], "nobody threw the node out"
+    assert main(["peers", "--config", str(path), "--as-node"]) == 0
+    node.says("connection to .* lost")
+    assert node.end() == 0
+
+
+def test_a_node_s_own_presence_that_is_missing_is_told(say, configured, capsys):
+    say("hall", True, name="hall")
+    assert main(["peers", "--config", str(configured(federation="home"))]) == 0
+    assert "tells nothing of kitchen" in capsys.readouterr().err
 
 
 def test_a_broker_must_be_named(capsys):
