@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from bb_edge.ir.errors import BBError
 
-__all__ = ["FileRefused", "open_regular", "read_artifact", "read_regular", "refuse_special"]
+__all__ = ["MAX_ARTIFACT", "FileRefused", "open_regular", "read_artifact", "read_regular", "refuse_special"]
 
 MAX_ARTIFACT = 2**31 - 1
 """Bytes of the largest artifact: protobuf reads no larger message."""
@@ -22,13 +22,13 @@ class FileRefused(BBError):
     """A path leads to no regular file, or to one that is too large to be what it is given for."""
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file for reading, without waiting.
+def open_regular(path: str | os.PathLike[str], follow: bool = True) -> BinaryIO:
+    """Opens a regular file for reading, without waiting; with `follow` also one that a link leads to.
 
     Raises FileRefused for anything else but a file, OSError where it cannot be opened.
     """
     try:
-        handle = os.open(path, _FLAGS)
+        handle = os.open(path, _FLAGS if follow else _FLAGS | getattr(os, "O_NOFOLLOW", 0))
     except ValueError as error:  # a NUL in it
         raise _no_name(path, error) from error
     try:
@@ -39,12 +39,14 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         raise
 
 
-def read_regular(path: str | os.PathLike[str], most: int, hint: str = "is it the right file?") -> bytes:
-    """Returns the content of a regular file of `most` bytes at most.
+def read_regular(
+    path: str | os.PathLike[str], most: int, hint: str = "is it the right file?", follow: bool = True
+) -> bytes:
+    """Returns the content of a regular file of `most` bytes at most; with `follow` also through a link.
 
     Raises FileRefused for a larger file and for anything else but a file, OSError where it cannot be read.
     """
-    with open_regular(path) as file:
+    with open_regular(path, follow) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= most:
             try:

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import AuthoringError, BBError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.errors import is_ours
+from bb_host.onnx_files import load_weights, read_onnx
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
@@ -101,11 +101,9 @@ def read_model(path: Path) -> Any:
     """The ModelProto in a file, external data included. Raises SourceFileError and FileRefused."""
     import onnx
     from google.protobuf.message import DecodeError
-    from onnx.external_data_helper import load_external_data_for_model
 
-    refuse_special(path)
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model = read_onnx(path)
     except OSError as error:
         raise SourceFileError(error.strerror or str(error), str(path)) from error
     except (DecodeError, ValueError) as error:
@@ -120,7 +118,7 @@ def read_model(path: Path) -> Any:
         what = "it is empty" if not path.stat().st_size else "no graph and no function in it"
         raise SourceFileError(f"no ONNX model: {what}", str(path), "copy or export the file again")
     try:
-        load_external_data_for_model(model, str(path.parent))
+        load_weights(model, path.parent)
     except (onnx.checker.ValidationError, OSError, ValueError, RuntimeError) as error:
         text = (str(error).strip().splitlines() or [type(error).__name__])[0]
         hint = "the file of its weights belongs beside it, as it was when it was exported"

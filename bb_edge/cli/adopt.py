@@ -155,17 +155,18 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
 
 def _program_in(folder: Path) -> bytes | None:
     """The program of the first file of a state folder that names one; None if no file does."""
+    from bb_edge.input_files import FileRefused, open_regular
     from bb_edge.state.files import numbers
     from bb_edge.state.record_framing import JOURNAL, owner_at
 
     try:
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
         for number in numbers(names, JOURNAL):
-            with (folder / f"journal-{number}").open("rb") as file:
+            with open_regular(folder / f"journal-{number}") as file:
                 owner = owner_at(file.read(1024), JOURNAL, number)
             if owner is not None:
                 return owner.program
-    except (OSError, StateError):
+    except (FileRefused, OSError, StateError):
         pass
     return None
 

@@ -233,7 +233,7 @@ def _unreadable(path: Path, why: str, where: str) -> BootstrapInputError:
 def _array_of(path: Path, port: str, where: str) -> Array:
     """The array of an `.npy` file; of an `.npz` file the one named like the input, else its only one."""
     try:
-        arrays = read_arrays(path)
+        arrays = read_arrays(path, MAX_BYTES)
     except (ArrayFileError, FileRefused) as error:
         raise _unreadable(path, error.what, where) from error
     except OSError as error:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from bb_edge.input_files import MAX_ARTIFACT, FileRefused, read_regular
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
@@ -14,24 +17,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MOST: Final = MAX_ARTIFACT
+"""Bytes of the longest file that is read. The limits of the node that wrote it are not known here."""
+
 
 class ReadOnly:
-    """The files of a folder as a storage that refuses to write."""
+    """The files of a folder as a storage that refuses to write.
+
+    As for the node itself, links and what is no regular file are none of its files.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def list(self) -> list[str]:
         """Returns the names of the files, sorted."""
-        return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+        return sorted(
+            entry.name for entry in os.scandir(self._folder) if entry.is_file(follow_symlinks=False)
+        )
 
     def read(self, name: str) -> bytes:
-        """Returns a file's bytes. OSError."""
-        return (self._folder / name).read_bytes()
+        """Returns a file's bytes. OSError, also for one that is longer than `MOST` or no regular file."""
+        try:
+            return read_regular(self._folder / name, MOST, follow=False)
+        except FileRefused as error:
+            raise OSError(errno.EINVAL, error.what, name) from error
 
     def size(self, name: str) -> int:
         """Returns a file's length. OSError."""
-        return (self._folder / name).stat().st_size
+        return (self._folder / name).stat(follow_symlinks=False).st_size
 
     def write_atomic(self, name: str, data: bytes) -> None:
         """Raises PermissionError."""

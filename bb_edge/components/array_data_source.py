@@ -132,6 +132,12 @@ class ArrayDataSource(DataSource):
         chosen = self._take()
         return self._x.take(chosen, 0), None if self._y is None else self._y.take(chosen, 0)
 
+    def batch_like(self) -> tuple[Array, ...]:
+        if type(self).next_batch is not ArrayDataSource.next_batch:
+            return ()  # what a subclass makes of its samples is not known
+        batch = self._x[: self._batch]
+        return (batch,) if self._y is None else (batch, self._y[: self._batch])
+
     def num_samples(self, ctx: Ctx) -> Array:
         return self._count
 

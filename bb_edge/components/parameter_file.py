@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from bb_edge.input_files import MAX_ARTIFACT
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import fnv1a_64
 
@@ -73,7 +74,7 @@ def unpack(data: bytes, where: str = "parameters") -> ParameterFile:
     from bb_edge.ir.plain_values import from_json
 
     try:
-        arrays = unpacked(io.BytesIO(data), where)
+        arrays = unpacked(io.BytesIO(data), where, MAX_ARTIFACT)
         text = arrays.pop(METADATA, None)
         meta = {} if text is None else from_json(str(text))
     except (ArrayFileError, ValueError) as error:

@@ -264,6 +264,13 @@ class DataSource(_Contract):
     def num_samples(self, ctx: Ctx) -> Array | Later:
         """Returns the number of samples in the shard, 0-D i64."""
 
+    def batch_like(self) -> tuple[Array, ...]:
+        """Returns arrays of the dtypes and shapes of a batch, and of its labels where there are any.
+
+        They are held against the program when it is installed. Nothing where that is not known, the default.
+        """
+        return ()
+
     @_optional
     def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger | Later:
         """Goes back to the first batch, and returns the trigger."""

@@ -15,11 +15,14 @@ from bb_edge.engine.run.waiting import PENDING, WaitingRoom
 from bb_edge.ir import keys, types
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
+from bb_edge.ir.stamped_parts import misfits, read_parts
+from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.ir.types import ValueType
-from bb_edge.roles import Aggregator, ProtocolComponent, method_name, offers
+from bb_edge.roles import Aggregator, Composite, DataSource, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import contributions
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
+from bb_edge.wire.codecs import wire_type_hash
 
 if TYPE_CHECKING:
     from bb_edge.roles import Component
@@ -61,11 +64,40 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     method = getattr(component, method_name(op.spec.op_type))
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, component, method)
+    if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
+        _hold_batches(op, component, slot)
     known, promised = env.graph.slot.output_types, _promised(component, definition)
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
     op.check = sized(check, definition, keywords)
     return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
+
+
+def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:
+    """OpError where a shard's batches are not those that the program was compiled for."""
+    try:
+        stamped = read_parts(op.spec.meta.get(keys.PARTS_KEY, ""))
+    except ValueError as error:
+        raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
+    arrays = component.batch_like()
+    if not stamped or stamped[0] is None or not arrays:
+        return
+    ports = ("batches", "labels")
+    for name, array, part in zip_longest(ports, arrays[:2], stamped[0][:2]):
+        type_hash, shape, _ = part or (0, None, None)
+        wanted = (
+            f"{types.by_wire_hash(type_hash) or types.TENSOR}{'' if shape is None else shape_text(shape)}"
+        )
+        if array is None:
+            if type_hash or shape:
+                hint = "give it data with labels: y in the .npz of bb.ArrayDataSource"
+                raise OpError(f"it gives no labels, the program takes {wanted}", f"slot {slot!r}", hint)
+        elif part is not None and misfits(Composite(((wire_type_hash(array), array),)), (part,)):
+            raise OpError(
+                f"it gives {name} of {described(array)}, the program takes {wanted}",
+                f"slot {slot!r}",
+                "give it the data that the program was compiled for, or compile it for these",
+            )
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 
+from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
 
@@ -16,6 +17,9 @@ _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 """OpenSSL's codes (X509_V_ERR_…) for a certificate whose authority is not among those that are trusted."""
 _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = frozenset({62, 64})
+
+_MAX_CERTIFICATES = 1 << 20
+"""Bytes of a file of certificates; bundles of all public authorities have a quarter of that."""
 
 REPEAT_S = 600.0
 """Seconds between two lines about a broker that refuses a node for the same reason."""
@@ -103,8 +107,7 @@ def stranger(broker: Broker, peer: PeerId) -> str:
 def common_name(path: str) -> str | None:
     """The common name of the first certificate in a PEM file; None where there is none to be read."""
     try:
-        with open(path, encoding="ascii") as file:
-            text = file.read()
+        text = read_regular(path, _MAX_CERTIFICATES).decode("ascii")
         pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
         _, certificate, _ = _value(ssl.PEM_cert_to_DER_cert(pem), 0)
         _, signed, _ = _value(certificate, 0)
@@ -117,7 +120,7 @@ def common_name(path: str) -> str | None:
                 (_, kind), (_, name) = _values(pair)
                 if kind == _COMMON_NAME:
                     return name.decode()
-    except (OSError, ValueError, IndexError):
+    except (FileRefused, OSError, ValueError, IndexError):
         return None
     return None
 

@@ -20,6 +20,16 @@ Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
 """(partition, value) that arrives → the partition that sends it, and how the value is named there."""
 
 
+def part_of(known: ValueType | None) -> StampedPart:
+    """What is stamped of a value of a type, but for what a bundle holds."""
+    if known is None:
+        return 0, None, None
+    type_hash = known.node.wire_hash or 0
+    if known.shape is None or not types.is_subtype(known.node, types.TENSOR):
+        return type_hash, None, None
+    return type_hash, tuple(size if isinstance(size, int) else -1 for size in known.shape), None
+
+
 class Bundles:
     """The bundles of one program; a function is read when one of its Composites is asked about."""
 
@@ -91,13 +101,10 @@ class Bundles:
         seen: frozenset[tuple[str, str, str]],
         callers: tuple[tuple[Function, Op], ...],
     ) -> StampedPart:
-        known = function.types.get(source, ValueType(types.ANY))
-        type_hash = known.node.wire_hash or 0
-        if known.node is types.COMPOSITE:
-            return type_hash, None, self._layout(function, source, arrivals, seen, callers)
-        if known.shape is None or not types.is_subtype(known.node, types.TENSOR):
-            return type_hash, None, None
-        return type_hash, tuple(size if isinstance(size, int) else -1 for size in known.shape), None
+        part = part_of(function.types.get(source))
+        if part[0] != types.COMPOSITE.wire_hash:
+            return part
+        return part[0], None, self._layout(function, source, arrivals, seen, callers)
 
     def _parts(
         self,

@@ -44,6 +44,7 @@ from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip, targets_of
 from bb_host.edge.tflite.lower import BackendChoice, Lowering, lower_program
+from bb_host.onnx_files import read_onnx
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_bytes
 
@@ -382,8 +383,8 @@ def _origin_of(path: Path) -> dict[str, str]:
     except (FileRefused, OSError, ValueError, AttributeError):
         pass  # no source map: the file itself knows less
     try:
-        model = onnx.load(str(path), load_external_data=False)
-    except (OSError, ValueError, DecodeError):
+        model = read_onnx(path)
+    except (FileRefused, OSError, ValueError, DecodeError):
         return {}
     meta = {entry.key: entry.value for entry in model.metadata_props}
     return {"module": meta[keys.MODULE_KEY]} if keys.MODULE_KEY in meta else {}

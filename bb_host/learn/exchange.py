@@ -18,10 +18,11 @@ import onnx.checker
 from onnx import numpy_helper
 
 from bb_edge.components.parameter_file import ParameterFile, ParameterFileError, unpack
-from bb_edge.input_files import FileRefused, read_artifact, refuse_special
+from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.learn.errors import LearnError
+from bb_host.onnx_files import read_onnx
 from bb_host.program import Array, Function, Op, Program, Subgraph
 from bb_host.program_proto import from_proto, write_attribute
 
@@ -91,8 +92,7 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
 
 def has_external_data(path: str | Path) -> bool:
     """Whether the weights of a model lie in a file of their own."""
-    refuse_special(path)
-    model = onnx.load(str(path), load_external_data=False)
+    model = read_onnx(path)
     return any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
 
 

@@ -16,13 +16,13 @@ import onnx.version_converter
 from google.protobuf.message import DecodeError
 
 from bb_edge.components.parameter_file import METADATA
-from bb_edge.input_files import refuse_special
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds
+from bb_host.onnx_files import load_weights, read_onnx
 from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError, refuse_classical, refuse_training
 from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.program_proto import array_of, read_graph
@@ -104,8 +104,8 @@ def _load(source: Any) -> tuple[str, onnx.ModelProto]:
     where = str(source) if isinstance(source, (str, Path)) else "model"
     try:
         if isinstance(source, (str, Path)):
-            refuse_special(source)
-            model = onnx.load(str(source))
+            model = read_onnx(source)
+            load_weights(model, Path(source).parent)
         elif isinstance(source, bytes):
             model = onnx.ModelProto.FromString(source)
         elif isinstance(source, onnx.ModelProto):

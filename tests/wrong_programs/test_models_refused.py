@@ -196,7 +196,7 @@ WRONG_CALLS = [
     ("None", "no ONNX model: None"),
     ("3", "no ONNX model: 3"),
     ('"missing.onnx"', "missing.onnx: No such file or directory"),
-    ('"."', "Is a directory"),
+    ('"."', "it is a folder"),
     ('b"junk"', "no valid ONNX model"),
 ]
 

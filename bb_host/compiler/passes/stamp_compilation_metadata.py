@@ -4,7 +4,8 @@
 2. `binding.<target>.<slot> = <role>|<TYPE_NAME>|<slot id>` for every bound slot of every target.
 3. An inbound op whose payload flows into an op on a slot, through gates or straight, says that slot's id
    (`recv_site_to_slot_id`); one that flows into ONNX operators, the backend's.
-4. Ops of aggregators say which sum they are about, and which shape they are given (bb_host/compiler/sums.py).
+4. Ops of aggregators say which sum they are about, and which shape they are given (bb_host/compiler/sums.py);
+   ops that give batches, what the program takes for one (bb_host/compiler/batches.py).
 5. `hears.<target>` = the classes of peers whose presence the target needs, comma-joined;
    `contract.<class>.<class>` = the digest of what travels between the two (bb_host/compiler/identity.py).
 6. The model imports all opsets that its functions do, and those of the functions' own domains.
@@ -17,6 +18,7 @@ import dataclasses
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.compiler import flow
+from bb_host.compiler.batches import with_batches
 from bb_host.compiler.heard_classes import heard_classes
 from bb_host.compiler.identity import contracts
 from bb_host.compiler.options import Options, Stats
@@ -47,7 +49,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
                 meta[f"{keys.BINDING_PREFIX}{target.main.name}.{name}"] = text
                 stats.count("bindings")
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
-    functions = with_sums(functions, stats)
+    functions = tuple(map(with_batches, with_sums(functions, stats)))
     imports = _imports(functions, program)
     if (
         meta == program.meta

@@ -19,7 +19,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
-from bb_edge.state import StateStore
+from bb_edge.state import StateError, StateStore
 from bb_shims import StorageError, StorageFullError, detect
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
@@ -192,6 +192,31 @@ def test_a_damaged_snapshot_falls_back_and_says_so(node, tmp_path, capsys):
     assert main(["export", "--state", str(folder), "--slot", "first", "-o", str(tmp_path / "p.npz")]) == 0
     assert "snapshot-2 cannot be used" in capsys.readouterr().err
     assert unpack((tmp_path / "p.npz").read_bytes()).meta["generation"] == 1
+
+
+def test_links_and_files_that_are_too_long_are_no_state(state, tmp_path):
+    """A link to /dev/zero took all memory; a file of a terabyte of nothing, too."""
+    newest = max(state.glob("snapshot-*"))
+    for wrong in ("a link", "a pipe", "too long"):
+        (state / "snapshot-9").unlink(missing_ok=True)
+        if wrong == "a link":
+            (state / "snapshot-9").symlink_to("/dev/zero")
+            assert look(state).generation == 1, "a link is no file of a node"
+        elif wrong == "a pipe":
+            os.mkfifo(state / "snapshot-9")
+            assert look(state).generation == 1
+        else:
+            with (state / "snapshot-9").open("wb") as file:
+                file.truncate(1 << 40)
+            found = look(state)
+            assert found.generation == 1
+            assert any("larger than 2147483647 bytes" in note for note in found.notes), found.notes
+    (state / "snapshot-9").unlink()
+    moved = tmp_path / "elsewhere"
+    newest.rename(moved)
+    newest.symlink_to(moved)
+    with pytest.raises((ExportError, StateError)):
+        look(state)
 
 
 def test_what_is_not_there_is_refused_by_name(state, tmp_path, capsys):

@@ -1,0 +1,33 @@
+"""What a program was compiled for is stamped on the ops that give batches, for whoever configures a shard."""
+
+from __future__ import annotations
+
+from bb_edge.ir import keys
+from bb_edge.ir.stamped_parts import write_parts
+from bb_host.compiler import flow
+from bb_host.compiler.bundles import part_of
+from bb_host.program import Function, Op
+
+
+def with_batches(function: Function) -> Function:
+    """Returns the function with the types and shapes of batches and labels on each `NextBatch`, as known.
+
+    How many samples a batch has is the configuration's to say, and what nothing reads may be anything.
+    """
+    if keys.ROLE_DATA_LOADER_DOMAIN not in flow.summary(function.ops).domains:
+        return function
+    changed: dict[int, Op] = {}
+    given = {name for op in function.ops for name in op.outputs if name and op.op_type == "NextBatch"}
+    read = {*flow.readers(function.ops, given), *function.outputs}
+    for index, op in enumerate(function.ops):
+        if op.domain != keys.ROLE_DATA_LOADER_DOMAIN or op.op_type != "NextBatch":
+            continue
+        parts = []
+        for name in op.outputs:
+            type_hash, shape, _ = part_of(function.types.get(name) if name in read else None)
+            parts.append((type_hash, (-1, *shape[1:]) if shape else shape, None))
+        if any(type_hash or shape for type_hash, shape, _ in parts):
+            stamp = write_parts([parts])
+            if op.meta.get(keys.PARTS_KEY) != stamp:
+                changed[index] = op.with_meta({keys.PARTS_KEY: stamp})
+    return flow.restamped(function, changed, [keys.PARTS_KEY])

@@ -1,0 +1,139 @@
+"""A shard whose samples are not those that the program was compiled for is refused before the node runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+from bb_edge import PeerId, install
+from bb_edge.cli import main
+from bb_edge.components import ArrayDataSource, GraphModel
+from bb_edge.engine.errors import OpError
+from bb_edge.ir import keys
+from bb_edge.registry import Registry
+from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
+from bb_host.learn import mlp, trainable
+from tests.aids.refusals import refused
+
+SAMPLES = np.zeros((10, 6), np.float32)
+LABELS = np.arange(10) % 3
+
+
+class Learner(Module):
+    """Learns from batches of six columns; reads the labels, too, where it is said to."""
+
+    name = "Learner"
+    data, model = DataSourceSlot("data"), ModelSlot("model")
+
+    def __init__(self, labels: bool) -> None:
+        super().__init__()
+        self.labels = labels
+
+    def body(self, g: Graph) -> None:
+        batch, labels = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        g.output("y", self.model.forward(g, batch))
+        if self.labels:
+            g.output("loss", self.model.evaluate(g, batch, labels))
+
+
+def compiled(labels: bool = True, kind: Any = ArrayDataSource) -> Any:
+    compiler = Compiler().bind_data_source("data", kind, {"one_hot": 3} if labels else {})
+    return compiler.bind_model("model", GraphModel, trainable(mlp([6, 4, 3]))).compile(Learner(labels))
+
+
+def held(artifact: Any, path: Path, registry: Registry | None = None, **config: object) -> None:
+    """Installs the program with a shard."""
+    settings = {"data": {"path": str(path), **config}}
+    install(
+        PeerId.from_name("n"),
+        (),
+        artifact.SerializeToString(),
+        ["Learner"],
+        components=settings,
+        registry=registry,
+        seed=1,
+    )
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Callable[..., Path]:
+    def written(**arrays: np.ndarray) -> Path:
+        path = tmp_path / "shard.npz"
+        np.savez(path, **arrays)
+        return path
+
+    return written
+
+
+WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "columns": ({"x": SAMPLES[:, :5], "y": LABELS}, "batches of Tensor<F32>[10, 5], the program takes"),
+    "a rank": ({"x": SAMPLES[..., None], "y": LABELS}, "batches of Tensor<F32>[10, 6, 1], the program"),
+    "a dtype": ({"x": SAMPLES.astype(np.float64), "y": LABELS}, "batches of Tensor<F64>[10, 6], the program"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_other_samples_are_refused_at_install(what: str, shard: Callable[..., Path]) -> None:
+    arrays, said = WRONG[what]
+    with refused(OpError, "slot 'data'", said, "Tensor<F32>[?,6]", marked=False):
+        held(compiled(), shard(**arrays))
+
+
+def test_missing_and_other_labels_are_refused_where_they_are_read(shard: Callable[..., Path]) -> None:
+    silent = compiled(labels=False)
+    held(silent, shard(x=SAMPLES))
+    with refused(
+        OpError, "slot 'data'", "labels of Tensor<I64>[10], the program takes Tensor<F32>[?,3]", marked=False
+    ):
+        held(compiled(), shard(x=SAMPLES, y=LABELS), one_hot=0)
+    with refused(OpError, "slot 'data'", "gives no labels, the program takes Tensor<F32>[?,3]", marked=False):
+        held(compiled(), shard(x=SAMPLES), one_hot=0)
+
+
+def test_what_fits_is_taken_whatever_the_batch(shard: Callable[..., Path]) -> None:
+    for size in (0, 1, 7):
+        held(compiled(), shard(x=SAMPLES, y=LABELS), batch_size=size)
+
+
+def test_check_says_it(tmp_path: Path, shard: Callable[..., Path], capsys: Any) -> None:
+    artifact = tmp_path / "learner.onnx"
+    artifact.write_bytes(compiled().SerializeToString())
+    path = shard(x=SAMPLES[:, :5], y=LABELS)
+    assert main(["check", str(artifact), "--set", f"data.path={path}"]) != 0
+    said = capsys.readouterr()
+    assert "[10, 5], the program takes Tensor<F32>[?,6]" in said.out + said.err
+    shard(x=SAMPLES, y=LABELS)
+    assert main(["check", str(artifact), "--set", f"data.path={path}"]) == 0
+
+
+class Padded(ArrayDataSource):
+    """Gives one column more than the file has."""
+
+    TYPE_NAME = "tests.Padded"
+
+    def next_batch(self, ctx: Any) -> Any:
+        batch, labels = super().next_batch(ctx)
+        return np.pad(batch, ((0, 0), (0, 1))), labels
+
+
+def test_what_a_source_makes_of_its_samples_is_its_own(shard: Callable[..., Path]) -> None:
+    registry = Registry()
+    registry.register(Padded)
+    held(compiled(kind=Padded), shard(x=SAMPLES[:, :5], y=LABELS), registry)
+
+
+def test_a_damaged_stamp_is_refused(shard: Callable[..., Path]) -> None:
+    model = compiled()
+    for function in model.functions:
+        for node in function.node:
+            for entry in node.metadata_props:
+                if entry.key == keys.PARTS_KEY:
+                    entry.value = "(101[6"
+    with refused(OpError, "a stamp is damaged", marked=False):
+        held(model, shard(x=SAMPLES, y=LABELS))
