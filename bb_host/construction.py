@@ -132,7 +132,7 @@ def check_state(kind: type[Component], slot: str, state: AttrValue, functions: I
 
     What is missing may come from the device's own settings, except graphs. Raises ConstructionError.
     """
-    wrong = misfit(kind, _config(state), complete=False)
+    wrong = misfit(kind, config_of(state), complete=False)
     if wrong is not None:
         where = f"{kind.TYPE_NAME}, key {wrong.key!r}" if wrong.key else kind.TYPE_NAME
         raise ConstructionError(f"{where}: {wrong.what}", hint=wrong.hint)
@@ -145,7 +145,7 @@ def check_state(kind: type[Component], slot: str, state: AttrValue, functions: I
         )
 
 
-def _config(state: AttrValue) -> Mapping[str, object]:
+def config_of(state: AttrValue) -> Mapping[str, object]:
     """The configuration that a construction state holds, as the device reads it."""
     if isinstance(state, bytes):
         found: dict[str, object] = cbor2.loads(state) if state else {}
@@ -161,6 +161,7 @@ __all__ = [
     "Constructs",
     "check_state",
     "class_of",
+    "config_of",
     "construction_state",
     "construction_warnings",
 ]

@@ -1,4 +1,4 @@
-"""`bb.PresenceSelector`: chooses among the peers of a class whose presence says that they are up."""
+"""`bb.PresenceSelector`: chooses among the peers of a class that are up, or among all that are known."""
 
 from __future__ import annotations
 
@@ -46,33 +46,37 @@ class PresenceSelector(PeerSelector):
     """Has the peers in view that are up and whose presence lists the slot's class.
 
     The node itself is in view only where that class is not the asking partition's: a node that gossips does
-    not gossip to itself. There is no configuration.
+    not gossip to itself.
+
+    Configuration: `known`, false. With true, all peers of the class that the node remembers are in view, up
+    or not. That is for durable sends, which wait for whoever is away; requests and other sends refuse such
+    peers, when the program is compiled or the node starts.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.PresenceSelector"
-    CONFIG: ClassVar[Mapping[str, Setting]] = {}
+    CONFIG: ClassVar[Mapping[str, Setting]] = {"known": Setting.flag(False)}
 
-    def __init__(self, peer_class: str, own_class: str) -> None:
+    def __init__(self, peer_class: str, own_class: str, known: bool = False) -> None:
         self._peer_class = peer_class
         self._same_class = peer_class == own_class
+        self.sees_absent = known
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> PresenceSelector:
-        env.check(cls)
-        return cls(env.peer_class, env.own_class)
+        return cls(env.peer_class, env.own_class, env.settings(cls)["known"])
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
         least = min - self.resting(ctx) if min else 0
         return sample_of(ctx, self.current_view(ctx), n, least)
 
     def resting(self, ctx: Ctx) -> int:
-        return ctx.peers.resting(self._peer_class)
+        return 0 if self.sees_absent else ctx.peers.resting(self._peer_class)
 
     def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
         return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
-        peers = ctx.peers.up_peers(self._peer_class)
+        peers = (ctx.peers.known_peers if self.sees_absent else ctx.peers.up_peers)(self._peer_class)
         if not self._same_class:
             return peers
         own = ctx.own_peer

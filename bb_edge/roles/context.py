@@ -19,12 +19,19 @@ __all__ = ["AddressBookView", "Bus", "Ctx", "PeerView", "ProtocolCtx", "Schedule
 
 
 class PeerView(Protocol):
-    """The peers that are up, by class; the node itself counts where its own presence lists the class."""
+    """The peers of the node, by class; the node itself counts where its own presence lists the class."""
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """Returns the peers that are up and whose presence lists `peer_class`, sorted.
 
         A peer that is present but left requests without answer is among them once per back-off interval.
+        """
+
+    def known_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        """Returns the peers of `peer_class` that the node remembers, up or not, sorted.
+
+        For what waits until they are there: durable sends. A peer is forgotten once its presence is removed
+        from the broker, or another needs its place (`limits.max_peers`).
         """
 
     def resting(self, peer_class: str) -> int:

@@ -287,6 +287,9 @@ class PeerSelector(_Contract):
 
     ROLE: ClassVar[str] = keys.ROLE_PEER_SELECTOR
     shared: ClassVar[bool] = True
+    sees_absent: bool = False
+    """Whether peers that are away are in view on purpose. Only durable sends go to what it chooses: `install`
+    refuses a request of such peers, and a send that does not wait for them."""
 
     @abstractmethod
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> Peers | Later:

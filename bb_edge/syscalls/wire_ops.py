@@ -18,7 +18,7 @@ from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
 from bb_edge.ir.tensors import MAX_RANK, tensor_pieces
-from bb_edge.roles import TRIGGER
+from bb_edge.roles import TRIGGER, PeerSelector
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.body_bytes import shared_body
@@ -83,10 +83,33 @@ def _remaining(ctx: OpContext, own_ns: int) -> int:
     return min(own, inherited) if own and inherited else own or inherited
 
 
+def _refuse_absent(op: BoundOp, env: BindEnv, remedy: str) -> None:
+    """OpError where the peers come from a selector that has those in view that are away."""
+    chosen = {
+        index: component
+        for index, component in enumerate(env.scheduler.components)
+        if isinstance(component, PeerSelector) and component.sees_absent
+    }
+    makers = {site: other for other in env.graph.ops for site in other.outs} if chosen else {}
+    maker = makers.get(op.inputs[-1]) if op.inputs else None
+    while maker is not None and maker.spec.domain == keys.GATE_DOMAIN:
+        maker = makers.get(maker.inputs[0])
+    if maker is None or maker.spec.domain != keys.ROLE_PEER_SELECTOR_DOMAIN:
+        return
+    slot = maker.spec.meta.get(keys.SLOT_KEY, "")
+    if env.scheduler.components.slots.get((env.graph.target, slot)) in chosen:
+        raise OpError(f"the peers of slot {slot!r} may be away, and {remedy}", where=op.spec.name, hint=_UP)
+
+
+_UP = "choose among those that are up: without known=true in the slot's configuration"
+
+
 def _send(op: BoundOp, env: BindEnv) -> Run:
     port = _Port(op, env.outgoing)
     outgoing = env.outgoing
     group = None if port.group is None else (env.graph.index, port.group)
+    if not port.durable:
+        _refuse_absent(op, env, "this send does not wait for them")
 
     def run(ctx: OpContext, *inputs: Any) -> object:
         *payloads, peers = inputs
@@ -112,6 +135,7 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
 
 def _send_req(op: BoundOp, env: BindEnv) -> Run:
     port = _Port(op, env.outgoing)
+    _refuse_absent(op, env, "a request asks those that are up")
     requests = env.requests
     wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
     region: BoundRegion | None = next(

@@ -111,6 +111,7 @@ class PeerTable:
         "_capacity",
         "_displaced",
         "_down",
+        "_known",
         "_most_bytes",
         "_peers",
         "_silent",
@@ -146,6 +147,7 @@ class PeerTable:
         self._silent: dict[PeerId, None] = {}  # the peers in state SILENT
         self._by_class: dict[str, list[PeerId]] = {}  # the peers in state UP, sorted
         self._tuples: dict[str, tuple[PeerId, ...]] = {}  # the same as they were handed out last
+        self._known: dict[str, tuple[PeerId, ...]] = {}  # in any state, as they were handed out last
         self.forgotten = 0  # peers that made room for others
 
     def __len__(self) -> int:
@@ -187,6 +189,14 @@ class PeerTable:
             if up is None:
                 return ()
             peers = self._tuples[peer_class] = tuple(up)
+        return peers
+
+    def known_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        """Returns all peers of `peer_class` that are remembered, up or not, sorted."""
+        peers = self._known.get(peer_class)
+        if peers is None:
+            found = sorted(peer for peer, known in self._peers.items() if peer_class in known.classes)
+            peers = self._known[peer_class] = tuple(found)
         return peers
 
     def up_counts(self) -> tuple[dict[str, int], int]:
@@ -283,6 +293,7 @@ class PeerTable:
         elif before is not _UNKNOWN:
             self._list(peer, self._peers[peer].classes if before is _UP else (), ())
             del self._states[peer], self._peers[peer]
+            self._known.clear()
             self._bytes -= self._sizes.pop(peer)
             self._down.pop(peer, None)
             self._silent.pop(peer, None)
@@ -297,6 +308,8 @@ class PeerTable:
             presence.classes if state is _UP else (),
         )
         self._peers[peer] = presence
+        if known is None or known.classes != presence.classes:
+            self._known.clear()
         if state is not before:
             self._states[peer] = state
             self._down.pop(peer, None)
@@ -366,6 +379,7 @@ class PeerTable:
         self._peers, self._sizes, self._states, self._down, self._silent = {}, {}, {}, {}, {}
         self._by_class.clear()
         self._tuples.clear()
+        self._known.clear()
         self._bytes = 0
         for raw, encoded, reachable in data[-self._capacity :]:
             peer, presence = PeerId.from_bytes(raw), decode_presence(encoded)

@@ -207,6 +207,10 @@ class StateNotSaved(BindingError):
     """A component of a durable partition keeps state that a restart would lose."""
 
 
+class AbsentPeers(PassError):
+    """Peers that may be away are asked, or sent to without `durable`."""
+
+
 class RuntimeIncomplete(PassError):
     """The compiled form lacks an op that the runtime counts on."""
 

@@ -1,4 +1,7 @@
-"""Tx gates: filters on the list of peers that a send goes to. Replies pass none (semantics §6)."""
+"""Tx gates: filters on the list of peers that a send goes to.
+
+Replies pass none (semantics §6), nor do durable sends, which wait on disk for peers that are away.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,12 @@ _GATED_INPUT = {OP_SEND: -1, OP_SEND_REQ: -2}
 
 
 def gated_input(op: Op) -> str:
-    """The list of peers of a send that gates filter; empty where there is none (replies, a fixed peer)."""
+    """The list of peers of a send that gates filter; empty where there is none (replies, a fixed peer, and
+    durable sends).
+    """
     index = _GATED_INPUT.get(op.op_type) if op.domain == keys.WIRE_DOMAIN else None
+    if op.op_type == OP_SEND and op.meta.get(keys.DURABLE_KEY) == "1":
+        return ""
     return "" if index is None or len(op.inputs) < -index else op.inputs[index]
 
 

@@ -319,7 +319,11 @@ class DataSourceSlot(ComponentSlot):
 
 @typed_calls
 class PeerSelectorSlot(ComponentSlot):
-    """Chooses peers of the class `peer_class`; without one, of the module's home class (gossip)."""
+    """Chooses peers of the class `peer_class`; without one, of the module's home class (gossip).
+
+    With the configuration `{"known": True}`, `bb.PresenceSelector` chooses among all that are known, up or
+    not: for durable sends, which wait for them (`net_out(…, durable=True)`).
+    """
 
     ROLE = keys.ROLE_PEER_SELECTOR
     DOMAIN = keys.ROLE_PEER_SELECTOR_DOMAIN

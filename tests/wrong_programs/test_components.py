@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bb_edge import PeerId, install, load, register
-from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector, ScalarQuantizer
+from bb_edge.components import ArrayDataSource, FedAvg, Float16Codec, GraphModel, ScalarQuantizer
 from bb_edge.ir.opsets import Table
 from bb_edge.registry import Registry, RegistryError
 from bb_edge.roles import Aggregator, Codec, ComponentError, DataSource, ProtocolComponent, Setting
@@ -98,12 +98,7 @@ BAD_CONFIGS = {
     "a batch as a text": ("data_source", ArrayDataSource, {"batch_size": "8"}, "must be an integer, not '8'"),
     "a flag as a number": ("data_source", ArrayDataSource, {"shuffle": 1}, "must be true or false, not 1"),
     "a choice that is none": ("data_source", ArrayDataSource, {"remainder": "keep"}, "one of drop, wrap"),
-    "keys where there are none": (
-        "peer_selector",
-        PresenceSelector,
-        {"min": 3},
-        "bb.PresenceSelector has none",
-    ),
+    "keys where there are none": ("codec", Float16Codec, {"min": 3}, "bb.Float16Codec has none"),
     "rounds out of range": ("aggregator", FedAvg, {"remembered_rounds": 0}, "must lie in [1, 1024]"),
     "another aggregator's key": (
         "aggregator",

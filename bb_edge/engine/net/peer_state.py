@@ -249,19 +249,17 @@ class PeerStates:
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up, the node itself among them where it is of that class; sorted."""
-        up, own = self.presences.up_peers(peer_class), self._runtime.own_peer
+        return self.members(peer_class, self.presences.up_peers(peer_class))
+
+    def members(self, peer_class: str, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        """Of peers of a class, those whose program fits, and the node itself where it is of it; sorted."""
         if strangers := self.programs.strangers:
-            up = tuple(peer for peer in up if peer not in strangers)
-        return tuple(sorted({*up, own})) if peer_class in self.own_classes else up
+            peers = tuple(peer for peer in peers if peer not in strangers)
+        return tuple(sorted({*peers, self._runtime.own_peer})) if peer_class in self.own_classes else peers
 
     def failing_of(self, peer_class: str) -> tuple[PeerId, ...]:
         """The peers of a class that are up and failing; sorted."""
         return tuple(peer for peer in self.up_peers(peer_class) if peer in self.failing)
-
-    def unreachable(self, peer_class: str) -> list[PeerId]:
-        """The peers of a class that are present and do not answer, in no particular order."""
-        found, strangers = self.presences.unreachable(peer_class), self.programs.strangers
-        return [peer for peer in found if peer not in strangers] if strangers else found
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""

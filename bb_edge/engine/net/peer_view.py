@@ -22,9 +22,15 @@ class PeerView:
         up = states.up_peers(peer_class)
         if states.failing:
             up = tuple(peer for peer in up if states.failing.may_ask(peer))
-        again = [peer for peer in states.unreachable(peer_class) if states.probe(peer)]
+        mute, strangers = states.presences.unreachable(peer_class), states.programs.strangers
+        again = [peer for peer in mute if peer not in strangers and states.probe(peer)]
         seen = tuple(sorted((*up, *again))) if again else up
         return states.unheard.visible(seen) if states.unheard.are_greeted else seen
+
+    def known_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        states = self._states
+        known = states.members(peer_class, states.presences.known_peers(peer_class))
+        return states.unheard.visible(known) if states.unheard.are_greeted else known
 
     def resting(self, peer_class: str) -> int:
         failing, unheard = self._states.failing, self._states.unheard

@@ -2,7 +2,8 @@
 
 1. Before every Send and request with a list of peers, behind the gates that are there, stands a
    `BackoffGateTx`.
-2. Replies and sends to a fixed peer have none. A send that has its gate is left alone. Needs partitions.
+2. Replies, durable sends and sends to a fixed peer have none. A send that has its gate is left
+   alone. Needs partitions.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 1. Before every Send and request with a list of peers stands a `PeerHealthGateTx` on that list; a request
    keeps the list as authored beside it, because it closes over all of them.
-2. Replies and sends to a fixed peer have none. A send that has its gate is left alone. Needs partitions.
+2. Replies, durable sends and sends to a fixed peer have none. A send that has its gate is left
+   alone. Needs partitions.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@
 7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings.
 8. A binding for a partition that the program does not have is refused: `BindingError`. So is one to a class
    that leaves out an optional op of its role that the program uses.
+9. Peers that a selector has in view though they are away are for durable sends alone: `AbsentPeers`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.contracts import method_name, offers
 from bb_host.compiler import flow
+from bb_host.compiler.absent_peers import check_absent_peers
 from bb_host.compiler.errors import AmbiguousRole, BindingError
 from bb_host.compiler.options import Binding, Options, Stats
 from bb_host.compiler.pairs import check_pairs
@@ -50,6 +52,8 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
     warn_of_slots(targets, slots, options, stats)
     check_pairs(targets, stats)
+    for target in targets:
+        check_absent_peers(target, slots[target.main.key])
     numbers = numbering([dataclasses.replace(t, main=m) for t, m in zip(targets, resolved, strict=True)])
     functions = []
     for function in program.functions:

@@ -13,12 +13,16 @@ from bb_edge.ir.ids import PeerId
 
 @dataclass
 class Presence:
-    """Peers that are up, by class."""
+    """Peers that are up, by class, and those that are away."""
 
     classes: dict[str, tuple[PeerId, ...]] = field(default_factory=dict)
+    away: dict[str, tuple[PeerId, ...]] = field(default_factory=dict)
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         return self.classes.get(peer_class, ())
+
+    def known_peers(self, peer_class: str) -> tuple[PeerId, ...]:
+        return tuple(sorted((*self.up_peers(peer_class), *self.away.get(peer_class, ()))))
 
     def resting(self, peer_class: str) -> int:
         return 0

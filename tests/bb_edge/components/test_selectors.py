@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge.components import ConstantView, PresenceSelector
+from bb_edge.components import (
+    ConstantView,
+    Cyclon,
+    GlobalRegistryClient,
+    GlobalRegistryServer,
+    PresenceSelector,
+)
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ComponentEnv, ComponentError
 
@@ -32,6 +38,22 @@ def test_itself_only_where_the_class_is_another(ctx: Ctx) -> None:
     ctx.peers.classes = {"Client": everybody, "self": everybody}
     assert selector("Client", "Server").current_view(ctx) == everybody
     assert selector("self", "self").current_view(ctx) == PEERS
+
+
+def test_those_that_are_away_are_in_view_where_the_slot_says_so(ctx: Ctx) -> None:
+    ctx.peers.classes, ctx.peers.away = {"Client": PEERS[:2]}, {"Client": PEERS[2:]}
+    env = ComponentEnv("clients", config={"known": True}, own_class="Server", peer_class="Client")
+    known, up = PresenceSelector.construct(env), selector("Client", "Server")
+    assert (known.sees_absent, up.sees_absent) == (True, False)
+    assert (known.current_view(ctx), up.current_view(ctx)) == (PEERS, PEERS[:2])
+    assert set(known.sample(ctx, n=9, min=5)) == set(PEERS) and not up.sample(ctx, n=9, min=5)
+    assert set(known.near_key(ctx, b"x", n=9)) == set(PEERS)
+
+
+@pytest.mark.parametrize("kind", [ConstantView, Cyclon, GlobalRegistryClient, GlobalRegistryServer])
+def test_selectors_that_cannot_tell_who_is_away_refuse_to_be_asked(kind: Any) -> None:
+    with pytest.raises(ComponentError, match="known"):
+        kind.construct(ComponentEnv("clients", config={"known": True}, peer_class="Client"))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,32 @@ def test_peers_by_class_sorted() -> None:
     assert table.up_peers("Client") == (B, C)
 
 
+def test_all_that_are_known_of_a_class_up_or_not() -> None:
+    table = PeerTable(capacity=3)
+    for peer in (C, A):
+        table.update(peer, CLIENT)
+    assert table.known_peers("Client") == (A, C)
+    table.update(B, Presence(False, 1, ("Client",)))  # first heard of as down
+    table.update(A, Presence(False, 1))
+    table.set_reachable(C, False)
+    assert (table.up_peers("Client"), table.known_peers("Client")) == ((), (A, B, C))
+    table.update(C, Presence(True, 1, ("Server",)))
+    assert table.known_peers("Server") == (C,)
+    kept = PeerTable()
+    kept.known_peers("Client")
+    kept.restore(table.snapshot())
+    assert kept.known_peers("Client") == (A, B, C)
+    table.clear(C, "Client")
+    assert table.known_peers("Client") == (A, B)
+    table.clear(A, None)
+    assert table.known_peers("Client") == (B,)
+    other = PeerId.from_name("d")
+    table.update(A, CLIENT)
+    table.update(other, CLIENT)  # B never spoke and is down: it makes room
+    assert table.known_peers("Client") == tuple(sorted((A, other)))
+    assert table.known_peers("Other") == ()
+
+
 def test_transitions() -> None:
     table = PeerTable()
     assert table.update(A, Presence(False, 1)) is PresenceChange.NONE  # never seen: nothing to keep
