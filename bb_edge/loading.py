@@ -274,13 +274,17 @@ def _targets(
             bootstrap=bootstrap if bootstrap in graphs else None,
             bindings=bindings.get(name, {}),
             states={a.name: a for a in functions[function_key].attribute_proto},
-            **_classes(name, graph.meta, meta.get(keys.HEARS_PREFIX + name)),
+            **_classes(
+                name, graph.meta, meta.get(keys.HEARS_PREFIX + name), meta.get(keys.ASKS_PREFIX + name)
+            ),
         )
     return targets
 
 
-def _classes(target: str, of_main: Mapping[str, str], heard: str | None) -> dict[str, Any]:
+def _classes(target: str, of_main: Mapping[str, str], heard: str | None, asked: str | None) -> dict[str, Any]:
     """The classes that a target speaks of, as they stand on the wire. DamagedArtifact for what is no class.
+
+    Where the artifact does not say what is `asked` for, all that is heard is.
 
     The class `self` of a target that is named otherwise is the only one of its program: its peers know it by
     the module's name, which is the target's too.
@@ -294,11 +298,16 @@ def _classes(target: str, of_main: Mapping[str, str], heard: str | None) -> dict
             raise DamagedArtifact(f"{name!r} is no name for a class", f"target {target}", CLASS_NAME_RULE)
         return alone if name == SELF_CLASS else name
 
-    names = [name for name in (heard or "").split(",") if name]
+    def all_of(text: str | None) -> tuple[str, ...] | None:
+        if text is None or text == EVERY_CLASS:
+            return None
+        return tuple(on_the_wire(name) for name in text.split(",") if name)
+
     return {
         "peer_class": on_the_wire(own),
         "peer_classes": {
             key[len(prefix) :]: on_the_wire(value) for key, value in of_main.items() if key.startswith(prefix)
         },
-        "hears": None if heard in (None, EVERY_CLASS) else tuple(map(on_the_wire, names)),
+        "hears": all_of(heard),
+        "asks": all_of(heard if asked is None else asked),
     }

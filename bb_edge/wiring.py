@@ -80,9 +80,16 @@ class Bound:
 
 
 def core(
-    runtime: Runtime, slots: Slots, peer_classes: Mapping[str, str], claim: ProgramClaim, durable: bool
+    runtime: Runtime,
+    slots: Slots,
+    peer_classes: Mapping[str, str],
+    claim: ProgramClaim,
+    durable: bool,
+    asked: tuple[str, ...] | None = None,
 ) -> Core:
     """Makes everything up to what ops may call. `peer_classes` are by target, `claim` tells of the program.
+
+    `asked` are the classes of peers that the targets ask for, None for every class.
 
     `durable` tells whether the driver keeps on disk what the node asks it to keep.
     """
@@ -101,7 +108,7 @@ def core(
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
-    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim)
+    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, asked)
     wish = SnapshotWish(runtime, durable)
     kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))

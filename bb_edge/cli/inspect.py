@@ -32,6 +32,7 @@ def describe(program: Program) -> dict[str, object]:
         targets[target.name] = {
             "class": target.peer_class,
             "hears": None if target.hears is None else list(target.hears),
+            "asks": None if target.asks is None else list(target.asks),
             "contracts": {
                 pair: digest.hex()
                 for pair, digest in sorted(program.identity.contracts.items())

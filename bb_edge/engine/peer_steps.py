@@ -16,6 +16,12 @@ class PeerUp(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class PeerDown(EngineStep):
+    """A peer is not up any more.
+
+    `reason` is `presence` (it said goodbye, or its will did), `removed` (an operator cleared its presence),
+    `unanswered`, or `displaced`: a peer of a class that the program asks for needed its place (`max_peers`).
+    """
+
     peer: PeerId
     reason: str = "presence"
 

@@ -76,6 +76,7 @@ DIGEST_KEY = f"{PREFIX}.digest"
 BINDING_PREFIX = f"{PREFIX}.binding."  # + "<target>.<slot>" = "<role>|<TYPE_NAME>|<slot_id>"
 MODULE_KEY = f"{PREFIX}.module"  # model: name of the root module (site ids are hashed from it)
 HEARS_PREFIX = f"{PREFIX}.hears."  # + "<target>" = comma-joined classes of the peers it deals with; "*": any
+ASKS_PREFIX = f"{PREFIX}.asks."  # + "<target>" = those of them that the program asks for, where not all are
 TARGETS_KEY = f"{PREFIX}.targets"  # model: comma-joined partition names, in order
 PROGRAM_KEY = f"{PREFIX}.program"  # model: SHA-256 of the recorded program, hex
 ACCEPTS_KEY = f"{PREFIX}.accepts"  # model: comma-joined digests of the other programs whose nodes it takes

@@ -71,6 +71,7 @@ METRICS: Mapping[str, Metric] = {
         peers__failing="times that a peer had left so many requests unanswered that it is only tried",
         peers__other_program="peers whose program does not go with this node's, by their presence",
         peers__refused="presences of peers that found no place: max_peers, peer_bytes",
+        peers__displaced="peers that were up and lost their place to one of an asked class",
         peers__blocked="peers that the program has blocked",
         requests__opened="requests that were made",
         requests__repeated="requests that were sent once more to peers that had started anew",

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
+from bb_edge.wire.places import PeersFullError, Places
 from bb_edge.wire.presence import MAX_CLASSES, Presence, decode_presence, encode_presence
-
-
-class PeersFullError(BBError):
-    """No place for another peer, or none for what it says of itself; the message names the bound."""
 
 
 class PresenceChange(enum.Enum):
@@ -78,6 +74,10 @@ PRESENCE: Final = Table(
         (_UP, PeerEvent.FELL_SILENT): _SILENT,
         (_UP, PeerEvent.ANSWERED): _UP,
         (_UP, PeerEvent.CLEARED): _UNKNOWN,
+        (
+            _UP,
+            PeerEvent.DISPLACED,
+        ): _UNKNOWN,  # of a class that the program does not ask for, or beyond a share
         (_SILENT, PeerEvent.CAME): _UP,  # a peer that says it is up deserves another try
         (_SILENT, PeerEvent.WENT): _DOWN,
         (_SILENT, PeerEvent.ECHOED): _SILENT,
@@ -99,24 +99,16 @@ PRESENCE: Final = Table(
 class PeerTable:
     """What is believed about each peer, and the peers that are up by class.
 
-    Bounded in peers and in bytes, and as large as what it holds. Where it is full, a newcomer finds the place
-    of a peer from which nothing ever came and that is down or does not answer; of the others those that are
-    down make room, longest first, while they hold more than half of the places. So whoever is here and speaks
-    keeps its place, however many others are announced.
+    Bounded in peers and in bytes, and as large as what it holds. Where it is full, `Places` says who makes
+    room for whom: classes that the program asks for come first, and within a class who was seen first.
     """
 
     __slots__ = (
         "_by_class",
-        "_bytes",
-        "_capacity",
         "_displaced",
-        "_down",
         "_known",
-        "_most_bytes",
         "_peers",
-        "_silent",
-        "_sizes",
-        "_spoke",
+        "_places",
         "_states",
         "_tuples",
         "forgotten",
@@ -127,24 +119,20 @@ class PeerTable:
         capacity: int = 1024,
         most_bytes: int = 1 << 20,
         spoke: Callable[[PeerId], bool] = lambda _peer: False,
-        displaced: Callable[[PeerId], object] = lambda _peer: None,
+        displaced: Callable[[PeerId, bool], object] = lambda _peer, _was_up: None,
+        asked: Iterable[str] | None = None,
     ) -> None:
         """`capacity` peers whose presences have `most_bytes`; `spoke` tells whether anything came of one.
 
-        `displaced` is told who has lost its place to another.
+        `displaced` is told who has lost its place to another, and whether it was up. `asked` are the classes
+        that the program asks for, None for every class.
 
         The defaults are a federation that one broker on a small board carries.
         """
-        self._capacity = capacity
-        self._most_bytes = most_bytes
-        self._spoke = spoke
         self._displaced = displaced
-        self._bytes = 0
+        self._places = Places(capacity, most_bytes, spoke, asked)
         self._peers: dict[PeerId, Presence] = {}
-        self._sizes: dict[PeerId, int] = {}
         self._states: dict[PeerId, PeerState] = {}  # of the same peers; only `_turn` and `restore` write it
-        self._down: dict[PeerId, None] = {}  # the peers in state DOWN, longest first
-        self._silent: dict[PeerId, None] = {}  # the peers in state SILENT
         self._by_class: dict[str, list[PeerId]] = {}  # the peers in state UP, sorted
         self._tuples: dict[str, tuple[PeerId, ...]] = {}  # the same as they were handed out last
         self._known: dict[str, tuple[PeerId, ...]] = {}  # in any state, as they were handed out last
@@ -162,7 +150,7 @@ class PeerTable:
     @property
     def bytes_held(self) -> int:
         """Bytes of all presences that are kept."""
-        return self._bytes
+        return self._places.bytes
 
     def get(self, peer: PeerId) -> Presence | None:
         """Returns the peer's last presence, with all its classes; None for a peer without one."""
@@ -202,7 +190,7 @@ class PeerTable:
     def up_counts(self) -> tuple[dict[str, int], int]:
         """Returns how many peers are up: by class, and in all."""
         by_class = {name: len(up) for name, up in self._by_class.items()}
-        return by_class, len(self._peers) - len(self._down) - len(self._silent)
+        return by_class, len(self._peers) - len(self._places.down) - len(self._places.silent)
 
     def present(self) -> list[PeerId]:
         """Returns the peers whose presence says up, whether they answer or not; first heard of first."""
@@ -210,7 +198,7 @@ class PeerTable:
 
     def unreachable(self, peer_class: str) -> list[PeerId]:
         """Returns the peers of the class that are present and do not answer, in no particular order."""
-        return [p for p in self._silent if peer_class in self._peers[p].classes]
+        return [p for p in self._places.silent if peer_class in self._peers[p].classes]
 
     def update(self, peer: PeerId, presence: Presence) -> PresenceChange:
         """Takes over what a presence says in its classes, and returns what it changed.
@@ -226,18 +214,15 @@ class PeerTable:
             return self._went_down(peer, before, presence)
         if before is None:
             now, size = presence, size_of(presence)
-            self._make_room(peer, size)
+            self._displace(self._places.who_makes_room(peer, now.classes, size))
         else:
-            now, size = _merged(before, presence), self._sizes[peer]
+            now, size = _merged(before, presence), None
             if now is before and self._states[peer] is _UP:
                 return PresenceChange.NONE
             if (now.addresses, now.meta) != (before.addresses, before.meta):
                 size = size_of(now)
-                if self._bytes - self._sizes[peer] + size > self._most_bytes:
-                    raise self._full(peer, size)
-        self._bytes += size - self._sizes.get(peer, 0)
-        self._sizes[peer] = size
-        if self._turn(peer, PeerEvent.CAME, now) is not _UP or before is None:
+                self._displace(self._places.who_makes_room(peer, now.classes, size))
+        if self._turn(peer, PeerEvent.CAME, now, size) is not _UP or before is None:
             return PresenceChange.UP
         if before.epoch != now.epoch:
             return PresenceChange.NEW_EPOCH
@@ -256,13 +241,16 @@ class PeerTable:
         return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
 
     def _remember(self, peer: PeerId, presence: Presence) -> None:
-        """Notes a peer that is first heard of as down, in a class and where there is room anyway."""
+        """Notes a peer that is first heard of as down, in a class and where nobody who is here makes room."""
+        if not presence.classes:
+            return
         size = size_of(presence)
-        room = len(self._peers) < self._capacity and self._bytes + size <= self._most_bytes
-        if presence.classes and room:
-            self._bytes += size
-            self._sizes[peer] = size
-            self._turn(peer, PeerEvent.WENT, presence)
+        try:
+            room = self._places.who_makes_room_for_absent(peer, presence.classes, size)
+        except PeersFullError:
+            return
+        self._displace(room)
+        self._turn(peer, PeerEvent.WENT, presence, size)
 
     def clear(self, peer: PeerId, peer_class: str | None) -> PresenceChange:
         """Forgets that the peer serves a class, or any at all (None): its presence was removed there."""
@@ -280,26 +268,26 @@ class PeerTable:
         """Takes over what the health table found out; a present peer that does not answer is not up."""
         self._turn(peer, PeerEvent.ANSWERED if reachable else PeerEvent.FELL_SILENT)
 
-    def _turn(self, peer: PeerId, event: PeerEvent, presence: Presence | None = None) -> PeerState:
+    def _turn(
+        self, peer: PeerId, event: PeerEvent, presence: Presence | None = None, size: int | None = None
+    ) -> PeerState:
         """Moves a peer to the state that the table gives, with a presence where there is a new one.
 
-        Returns the state before.
+        `size` is what it is charged with from now on. Returns the state before.
         """
         before = self._states.get(peer, _UNKNOWN)
         after = PRESENCE.rows[before, event]
         if after is not _UNKNOWN:
             if after is not before or presence is not None:
-                self._put(peer, presence or self._peers[peer], after)
+                self._put(peer, presence or self._peers[peer], after, size)
         elif before is not _UNKNOWN:
             self._list(peer, self._peers[peer].classes if before is _UP else (), ())
             del self._states[peer], self._peers[peer]
             self._known.clear()
-            self._bytes -= self._sizes.pop(peer)
-            self._down.pop(peer, None)
-            self._silent.pop(peer, None)
+            self._places.leave(peer)
         return before
 
-    def _put(self, peer: PeerId, presence: Presence, state: PeerState) -> None:
+    def _put(self, peer: PeerId, presence: Presence, state: PeerState, size: int | None = None) -> None:
         """Writes a peer's row, and the lists that it stands in."""
         before, known = self._states.get(peer), self._peers.get(peer)
         self._list(
@@ -310,14 +298,16 @@ class PeerTable:
         self._peers[peer] = presence
         if known is None or known.classes != presence.classes:
             self._known.clear()
+        places = self._places
+        places.sit(peer, presence.classes, places.sizes[peer] if size is None else size)
         if state is not before:
             self._states[peer] = state
-            self._down.pop(peer, None)
-            self._silent.pop(peer, None)
+            places.down.pop(peer, None)
+            places.silent.pop(peer, None)
             if state is _DOWN:
-                self._down[peer] = None
+                places.down[peer] = None
             elif state is _SILENT:
-                self._silent[peer] = None
+                places.silent[peer] = None
 
     def _list(self, peer: PeerId, before: tuple[str, ...], after: tuple[str, ...]) -> None:
         """Keeps the sorted lists of those that are up."""
@@ -335,37 +325,11 @@ class PeerTable:
                 insort(self._by_class.setdefault(name, []), peer)
                 self._tuples.pop(name, None)
 
-    def _make_room(self, peer: PeerId, size: int) -> None:
-        """Frees a place and the bytes for a newcomer. PeersFullError, changing nothing, where it cannot."""
-        if len(self._peers) < self._capacity and self._bytes + size <= self._most_bytes:
-            return
-        victim = self._victim()
-        freed = 0 if victim is None else self._sizes[victim]
-        if victim is None or self._bytes - freed + size > self._most_bytes:
-            raise self._full(peer, size)
-        self._turn(victim, PeerEvent.DISPLACED)
-        self.forgotten += 1
-        self._displaced(victim)
-
-    def _victim(self) -> PeerId | None:
-        """Who makes room: one that never spoke, else the longest down of more than the half."""
-        for peer in (*self._down, *self._silent):
-            if not self._spoke(peer):
-                return peer
-        return next(iter(self._down)) if len(self._down) * 2 > self._capacity else None
-
-    def _full(self, peer: PeerId, size: int) -> PeersFullError:
-        if len(self._peers) >= self._capacity:
-            return PeersFullError(
-                f"{len(self._peers)} peers are known already",
-                f"peer {peer}",
-                "raise limits.max_peers (NodeConfig)",
-            )
-        return PeersFullError(
-            f"a presence of {size} bytes, {self._most_bytes - self._bytes} left of {self._most_bytes}",
-            f"peer {peer}",
-            "raise limits.peer_bytes (NodeConfig)",
-        )
+    def _displace(self, peers: Iterable[PeerId]) -> None:
+        for peer in peers:
+            was_up = self._turn(peer, PeerEvent.DISPLACED) is _UP
+            self.forgotten += 1
+            self._displaced(peer, was_up)
 
     def snapshot(self) -> list[list[Any]]:
         """Returns [peer, presence as CBOR, whether it answers] rows."""
@@ -375,17 +339,28 @@ class PeerTable:
         ]
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
-        """Replaces the table by what `snapshot` returned; the latest `capacity` rows stay."""
-        self._peers, self._sizes, self._states, self._down, self._silent = {}, {}, {}, {}, {}
+        """Replaces the table by what `snapshot` returned.
+
+        Where the bounds or the asked classes are others now, each row is a newcomer: those without a place
+        are forgotten, and nobody is told.
+        """
+        self._peers, self._states = {}, {}
         self._by_class.clear()
         self._tuples.clear()
         self._known.clear()
-        self._bytes = 0
-        for raw, encoded, reachable in data[-self._capacity :]:
+        self._places.clear()
+        for raw, encoded, reachable in data:
             peer, presence = PeerId.from_bytes(raw), decode_presence(encoded)
-            self._sizes[peer] = size = size_of(presence)
-            self._bytes += size
-            self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT)
+            size = size_of(presence)
+            try:
+                room = self._places.who_makes_room(peer, presence.classes, size)
+            except PeersFullError:
+                self.forgotten += 1
+                continue
+            for other in room:
+                self._turn(other, PeerEvent.DISPLACED)
+            self.forgotten += len(room)
+            self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT, size)
 
 
 def size_of(presence: Presence) -> int:

@@ -2,13 +2,15 @@
 
 1. Both sides of a wire edge hear each other. A selector hears its class. A component that calls its like on
    other nodes (a Protocol) may call every class of the program.
+   What the wires and selectors of the target name is asked for; what a component may call is merely heard.
 2. An open port leads to another program: where the class of its peers is none that this program names, the
    target hears every class there is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, EVERY_CLASS, SELF_CLASS, is_class_name
@@ -22,8 +24,17 @@ from bb_host.construction import ConstructionError, class_of
 from bb_host.program import Op, Slot
 
 
-def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, str]:
-    """By target: the classes whose presence it needs, sorted and comma-joined; `*` for every class.
+class Heard(NamedTuple):
+    """Of one target, sorted and comma-joined; `*` for every class."""
+
+    hears: str
+    """The classes whose presence it needs."""
+    asks: str
+    """Those of them that it sends to, receives from or selects."""
+
+
+def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
+    """By target: the classes that it deals with.
 
     Raises InvalidClassName for a selector's class that cannot be part of a topic.
     """
@@ -43,12 +54,21 @@ def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, str]:
         for op in _open_ports(target, senders, receivers):
             where = _leads_to(target, op)
             found[name].add(where if where in named else EVERY_CLASS)
-        if any(_calls_others(slot) for slot in target.main.slots.values()):
-            found[name].update(classes.values())
     return {
-        name: EVERY_CLASS if EVERY_CLASS in heard else ",".join(sorted(heard))
-        for name, heard in found.items()
+        target.main.name: Heard(
+            _text(found[target.main.name] | _called(target, classes)), _text(found[target.main.name])
+        )
+        for target in targets
     }
+
+
+def _text(classes: Collection[str]) -> str:
+    return EVERY_CLASS if EVERY_CLASS in classes else ",".join(sorted(classes))
+
+
+def _called(target: TargetSlots, classes: Mapping[str, str]) -> set[str]:
+    """The classes that the target's components may call."""
+    return set(classes.values()) if any(map(_calls_others, target.main.slots.values())) else set()
 
 
 def _selected(target: TargetSlots) -> set[str]:

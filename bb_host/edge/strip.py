@@ -77,15 +77,16 @@ def strip(program: Program, target: str) -> Stripped:
         known = ", ".join(targets_of(program))
         raise StripError(f"no target {target!r}", f"program {program.name}", f"targets: {known}")
     prefix = f"{keys.BINDING_PREFIX}{target}."
-    own = (prefix, keys.PROGRAM_KEY, keys.ACCEPTS_KEY, keys.HEARS_PREFIX + target)
+    prefixes = (prefix, keys.PROGRAM_KEY, keys.ACCEPTS_KEY)
+    whole = (keys.HEARS_PREFIX + target, keys.ASKS_PREFIX + target)
     kept = functions_of(program, target)
     main = next(f for f in kept if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1")
     own_class, contracts = class_of_target(main), keys.CONTRACT_PREFIX
     of_target = {
         key: text
         for key, text in program.meta.items()
-        if key.startswith(own[:3])
-        or key == own[3]
+        if key.startswith(prefixes)
+        or key in whole
         or (key.startswith(contracts) and own_class in key[len(contracts) :].split("."))
     }
     stripped = [_function(f) for f in kept]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
+from bb_edge.engine.net import features
 from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.failing import Failing
 from bb_edge.engine.net.programs import PeerPrograms
@@ -31,20 +32,13 @@ from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.health import PeerHealth
-from bb_edge.wire.peers import PeersFullError, PeerTable, PresenceChange
+from bb_edge.wire.peers import PeerTable, PresenceChange
+from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import Presence
 from bb_edge.wire.programs import ProgramClaim
 
 LIMITS_META = "limits"
 """Where a node's presence says what it accepts (`PeerLimits.meta`)."""
-FEATURES_META = "features"
-"""Where a node's presence names what it understands beyond the first version of the wire, as texts."""
-FAILURES = "failures"
-"""The feature of a node that reads failures in place of replies."""
-REFUSALS = "refusals"
-"""The feature of a node that wants to hear which of its answers are refused."""
-FEATURES = (FAILURES, REFUSALS)
-"""What this node says of itself."""
 
 
 class MayBeAsked(NamedTuple):
@@ -65,8 +59,11 @@ class PeerStates:
         links: Links,
         own_classes: tuple[str, ...],
         claim: ProgramClaim | None = None,
+        asked: tuple[str, ...] | None = None,
     ) -> None:
-        """`claim` is what the node says of its program; none where its artifact does not name it."""
+        """`claim` is what the node says of its program, `asked` are the classes that its targets ask for;
+        None where its artifact names no program, and for every class.
+        """
         config = runtime.config
         self._runtime = runtime
         self._links = links
@@ -75,7 +72,8 @@ class PeerStates:
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False
         self.uplink = Uplink(runtime)
-        self.presences = PeerTable(config.max_peers, config.peer_bytes, links.heard_of, self._displaced)
+        bounds = (config.max_peers, config.peer_bytes)
+        self.presences = PeerTable(*bounds, links.heard_of, self._displaced, asked)
         self.address_book = AddressBook(
             config.max_peers, config.peer_addresses, has_place=self.presences.__contains__
         )
@@ -164,10 +162,14 @@ class PeerStates:
             self.address_book.left_place(peer)
             self.limits.pop(peer, None)
 
-    def _displaced(self, peer: PeerId) -> None:
+    def _displaced(self, peer: PeerId, was_up: bool) -> None:
         """A newcomer has got the place of a peer: what its presence said goes, and no other peer's."""
         self.address_book.lost_place(peer)
         self.limits.pop(peer, None)
+        if was_up:  # whoever waits for it does so no longer
+            self._runtime.count("peers.displaced")
+            self.health.down(peer)
+            self._went_down(peer, "displaced")
 
     def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
         limits = PeerLimits.from_meta(meta.get(LIMITS_META))
@@ -291,22 +293,20 @@ class PeerStates:
 
     def reads_failures(self, peer: PeerId) -> bool:
         """Whether the peer's presence says that it reads failures in place of replies."""
-        return self._understands(peer, FAILURES)
+        return self._understands(peer, features.FAILURES)
 
     def reads_refusals(self, peer: PeerId) -> bool:
         """Whether the peer's presence says that it wants to hear which of its answers are refused."""
-        return self._understands(peer, REFUSALS)
+        return self._understands(peer, features.REFUSALS)
 
     def _understands(self, peer: PeerId, feature: str) -> bool:
-        presence = self.presences.get(peer)
-        features = None if presence is None else presence.meta.get(FEATURES_META)
-        return peer == self._runtime.own_peer or (isinstance(features, list) and feature in features)
+        return peer == self._runtime.own_peer or features.names(self.presences.get(peer), feature)
 
     @property
     def own_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
         limits, claim = self._own_limits.meta(), self.programs.claim.meta()
-        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, FEATURES_META: list(FEATURES), **claim}
+        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, features.META: list(features.OWN), **claim}
 
     # --- addresses -------------------------------------------------------------------------------------
 

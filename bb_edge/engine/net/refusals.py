@@ -5,7 +5,7 @@ from __future__ import annotations
 from bb_edge.engine import steps
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.peers import PeersFullError
+from bb_edge.wire.places import PeersFullError
 
 FIRST_NS, LONGEST_NS = 10_000_000_000, 600_000_000_000
 """Between two steps: the first wait, doubling up to the longest: who sends one presence can send more."""

@@ -123,7 +123,8 @@ class Binding:
 class Target:
     """One partition: its main, its bootstrap (or None), and its slots.
 
-    `hears` are the classes of peers whose presence it needs; None for every class.
+    `hears` are the classes of peers whose presence it needs; None for every class. `asks` are those of them
+    that it sends to, receives from or selects: what is left a component might call.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Target:
     states: Mapping[str, AttributeProto]
     peer_classes: Mapping[str, str]
     hears: tuple[str, ...] | None = None
+    asks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +170,11 @@ class Program:
 
     def heard_by(self, targets: Iterable[str]) -> tuple[str, ...] | None:
         """The classes of peers that these targets hear of, sorted; None for every class."""
-        heard = [self.targets[name].hears for name in targets]
-        if any(classes is None for classes in heard):
-            return None
-        return tuple(sorted({name for classes in heard for name in classes or ()}))
+        return _together(self.targets[name].hears for name in targets)
+
+    def asked_by(self, targets: Iterable[str]) -> tuple[str, ...] | None:
+        """The classes of peers that these targets ask for, sorted; None for every class."""
+        return _together(self.targets[name].asks for name in targets)
 
     def _only(self) -> Target:
         if len(self.targets) != 1:
@@ -181,3 +184,12 @@ class Program:
                 "look at one: program.graphs[program.targets[NAME].main]",
             )
         return next(iter(self.targets.values()))
+
+
+def _together(of_targets: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    found: set[str] = set()
+    for classes in of_targets:
+        if classes is None:
+            return None
+        found.update(classes)
+    return tuple(sorted(found))

@@ -35,9 +35,12 @@ _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "Pas
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
     numbers = numbering(targets)
-    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX, keys.CONTRACT_PREFIX)
+    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX, keys.ASKS_PREFIX, keys.CONTRACT_PREFIX)
     meta = {k: v for k, v in program.meta.items() if not k.startswith(made_here)}
-    meta.update((keys.HEARS_PREFIX + name, heard) for name, heard in heard_classes(targets).items())
+    for name, (heard, asked) in heard_classes(targets).items():
+        meta[keys.HEARS_PREFIX + name] = heard
+        if asked != heard:
+            meta[keys.ASKS_PREFIX + name] = asked
     meta.update((keys.CONTRACT_PREFIX + pair, digest) for pair, digest in contracts(targets).items())
     meta[keys.MODULE_KEY] = options.module
     meta[keys.COMPILED_KEY] = keys.COMPILED_VERSION

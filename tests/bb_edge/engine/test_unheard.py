@@ -9,7 +9,7 @@ from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net import peer_state
+from bb_edge.engine.net import features
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 
@@ -118,7 +118,7 @@ def test_slow_clients_are_heard_by_their_acknowledgements(askers, monkeypatch):
 
     Their server reads no failures, so that nothing but acknowledgements comes of them.
     """
-    monkeypatch.setattr(peer_state, "FEATURES", ())
+    monkeypatch.setattr(features, "OWN", ())
     slow = SLOWLY.replace("2000000000", "9000000000")
     fed = askers(clients=12, changes=[("  h: Trigger = wire.SendResp(y,", slow)])
     for _ in range(2):

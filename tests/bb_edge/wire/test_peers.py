@@ -8,7 +8,8 @@ import pytest
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
-from bb_edge.wire.peers import PRESENCE, PeersFullError, PeerTable, PresenceChange, size_of
+from bb_edge.wire.peers import PRESENCE, PeerTable, PresenceChange, size_of
+from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import MAX_CLASSES, Presence
 from tests.aids.transitions import assert_decides_by
 
@@ -243,6 +244,10 @@ def test_presence_is_decided_by_its_table() -> None:
         table.set_reachable(A, False)
         assert table.update(B, CLIENT) is PresenceChange.UP  # silent: displaced
         assert table.get(A) is None
+        table = PeerTable(capacity=1, asked=["Server"])
+        table.update(A, first)
+        assert table.update(B, replace(CLIENT, classes=("Server",))) is PresenceChange.UP  # up: displaced
+        assert table.get(A) is None and table.up_peers("Client") == ()
         table = PeerTable(capacity=1)
         assert table.update(A, replace(gone, classes=("Client",))) is PresenceChange.NONE  # unknown: went
         assert table.is_down(A) and table.clear(A, None) is PresenceChange.NONE

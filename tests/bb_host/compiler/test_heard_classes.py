@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from bb_edge import install, load
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
-from bb_host import Compiler, Graph, Module, PeerSelectorSlot, S
+from bb_edge.ir.opsets import Opset, Table
+from bb_edge.roles import ProtocolComponent
+from bb_host import Compiler, Graph, Module, PeerSelectorSlot, ProtocolSlot, S
 from bb_host.edge import compile_edge
 from bb_host.program_proto import to_proto
 
@@ -84,6 +88,44 @@ class Alone(Module):
         g.app_emit("x", g.input("x", "F32"))
 
 
+class Calls(ProtocolComponent):
+    """A component of the author that others may call."""
+
+    TYPE_NAME: ClassVar[str] = "test.Calls"
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table(cls.TYPE_NAME)
+        table.op("Count", "x:Tensor", "y:Tensor")
+        table.op("Told", "sender:PeerId, payload:Bytes", "", remote=True)
+        return table.opset()
+
+    @classmethod
+    def construct(cls, env: object) -> Calls:
+        return cls()
+
+    def count(self, ctx: object, x: object) -> object: ...
+
+    def told(self, ctx: object, sender: object, payload: object) -> None: ...
+
+
+class Counted(Module):
+    """A server asks, and the component of the author answers."""
+
+    name, home = "Counted", "Server"
+    clients = PeerSelectorSlot("clients", "bb.PresenceSelector", peer_class="Client")
+
+    def __init__(self, kind: type[ProtocolComponent]) -> None:
+        self.counts = ProtocolSlot("counts", kind, at="Client")
+
+    def body(self, g: Graph) -> None:
+        tick = g.interval(S)
+        clients = self.clients.sample(g, n=1, after=tick)
+        request = g.request("ask", clients, g.constant(np.float32(1.0)), deadline_ns=S)
+        request.reply(self.counts.count(g, request.value))
+        g.app_emit("x", request.answer)
+
+
 def hears(module: Module) -> dict[str, tuple[str, ...] | None]:
     """By target, from the portable artifact and from the stripped ones, which agree."""
     program = to_proto(module.record())
@@ -114,9 +156,31 @@ def test_a_component_that_calls_others_hears_the_classes_of_its_program() -> Non
     assert hears(Found()) == {"Client": ("Client",)}
 
 
+def test_what_a_component_might_call_is_heard_and_not_asked_for() -> None:
+    program = to_proto(Counted(Calls).record())
+    model = Compiler().compile(program)
+    whole = load(model.SerializeToString())
+    client = whole.targets["Client"]
+    assert (client.hears, client.asks) == (("Client", "Server"), ("Server",))
+    assert whole.asked_by(["Client"]) == ("Server",) and whole.asked_by(["Client", "Server"]) == (
+        "Client",
+        "Server",
+    )
+    for artifact in compile_edge(program, Compiler()).artifacts:
+        for name, target in load(artifact.data).targets.items():
+            assert (target.hears, target.asks) == (whole.targets[name].hears, whole.targets[name].asks)
+    kept = [entry for entry in model.metadata_props if not entry.key.startswith(keys.ASKS_PREFIX)]
+    assert len(kept) == len(model.metadata_props) - 1, "it is said only where it is not all that is heard"
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    assert load(model.SerializeToString()).targets["Client"].asks == ("Client", "Server")
+
+
 @pytest.mark.parametrize("module", [Open(), Taking()])
 def test_an_open_port_of_an_unknown_class_hears_every_class(module: Module) -> None:
     assert set(hears(module).values()) == {None}
+    program = load(Compiler().compile(to_proto(module.record())).SerializeToString())
+    assert program.asked_by(program.targets) is None
 
 
 def test_who_has_no_peers_hears_nobody() -> None:
