@@ -7,13 +7,14 @@ be is refused; what goes on in turns, or leaves somebody out, is said, with the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
 from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.wire.bodies import SHARED_FROM
 
 ANSWERS_IN_JOURNAL = 32
@@ -71,12 +72,22 @@ class Request(NamedTuple):
 
 
 def findings(
-    program: Program, targets: Sequence[Target], config: NodeConfig, disk: DiskLimits | None = None
+    program: Program,
+    targets: Sequence[Target],
+    config: NodeConfig,
+    disk: DiskLimits | None = None,
+    broker: Mapping[str, int] | None = None,
 ) -> list[Finding]:
-    """What the targets plan that does not fit `config`, nor, where it is given, `disk`."""
+    """What the targets plan that does not fit `config`, nor, where they are given, `disk` and `broker`.
+
+    `broker` are the limits of the connection (`MqttOptions`) that somebody has set, by name; others follow
+    from the plan.
+    """
     found: list[Finding] = []
     for target in targets:
         graph = program.graphs[target.main]
+        for arrival in arrivals_of(graph, target.name):
+            found += _of_arrival(arrival, config, broker or {})
         trained = sum(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
         )
@@ -109,6 +120,33 @@ def planned_journal(program: Program, targets: Sequence[Target]) -> int:
 # --- what a program asks ------------------------------------------------------------------------------------
 
 
+class Arrival(NamedTuple):
+    """What an op of a target receives in one envelope; a planned size is 0 where nobody knows it."""
+
+    where: str
+    sizes: tuple[int, ...]
+
+    @property
+    def planned(self) -> int:
+        """The bytes of all its payloads, as far as they are known."""
+        return sum(self.sizes)
+
+
+def arrivals_of(graph: GraphSlot, target: str) -> Iterator[Arrival]:
+    """What a graph receives, op by op."""
+    for op in graph.ops:
+        if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and keys.SITE_IDS_KEY in op.meta:
+            named = op.meta.get(keys.PORT_KEY, op.name)
+            kind = "what answers" if keys.WIRE_REQUEST_KEY in op.meta else "what arrives at"
+            yield Arrival(f"{target}, {kind} {named!r}", _sizes(op))
+
+
+def largest_arrival(program: Program, targets: Sequence[Target]) -> int:
+    """Payload bytes of the largest planned envelope that the targets receive."""
+    graphs = ((program.graphs[target.main], target.name) for target in targets)
+    return max((a.planned for graph, name in graphs for a in arrivals_of(graph, name)), default=0)
+
+
 def requests_of(graph: GraphSlot, target: str) -> Iterator[Request]:
     """The requests of a graph to peers."""
     makers = {site: op for op in graph.ops for site in op.outputs if site >= 0}
@@ -136,8 +174,13 @@ def requests_of(graph: GraphSlot, target: str) -> Iterator[Request]:
 
 def _size(op: OpSpec) -> int:
     """The planned bytes of what one envelope of the op carries."""
+    return sum(_sizes(op))
+
+
+def _sizes(op: OpSpec) -> tuple[int, ...]:
+    """The planned bytes of each payload of the op."""
     sizes = op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
-    return sum(int(size) for size in sizes.split(",") if size.isdecimal())
+    return tuple(int(size) for size in sizes.split(",") if size.isdecimal())
 
 
 def _selection(op: OpSpec, makers: dict[int, OpSpec]) -> OpSpec | None:
@@ -158,6 +201,34 @@ def _count(op: OpSpec | None, name: str) -> int:
 
 
 # --- what fits ----------------------------------------------------------------------------------------------
+
+
+def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int]) -> Iterator[Finding]:
+    """What can never come in, though it is planned."""
+    planned, where, caps = arrival.planned, arrival.where, config.caps
+    largest = max(arrival.sizes, default=0)
+    if len(arrival.sizes) > caps.fills:
+        what = f"{len(arrival.sizes)} payloads in one envelope, and caps.fills is {caps.fills}"
+        yield Finding(Level.REFUSED, what, where, f"raise limits.caps.fills to {len(arrival.sizes)}")
+    if planned > caps.ceiling_bytes:
+        part = f" (the largest payload has {largest})" if largest < planned else ""
+        what = f"an envelope of {planned} bytes{part} is never taken: caps.ceiling_bytes is"
+        hint = f"raise limits.caps.ceiling_bytes to {2 * planned}"
+        yield Finding(Level.REFUSED, f"{what} {caps.ceiling_bytes}", where, hint)
+    if planned > config.ingress_bytes:
+        what = f"an envelope of {planned} bytes is never taken: ingress_bytes is {config.ingress_bytes}"
+        hint = f"raise limits.ingress_bytes to {2 * planned}: room for the next while one is worked on"
+        yield Finding(Level.REFUSED, what, where, hint)
+    most = broker.get("max_envelope_bytes", planned)
+    if planned > most:
+        what = f"an envelope of {planned} bytes is never taken: broker.max_envelope_bytes is {most}"
+        hint = f"raise broker.max_envelope_bytes to {planned + RECORD_BYTES}, or leave it out"
+        yield Finding(Level.REFUSED, what, where, hint)
+    most = broker.get("chunked_bytes", planned)
+    if planned > most:
+        what = f"an envelope of {planned} bytes in chunks is never taken: broker.chunked_bytes is {most}"
+        hint = f"raise broker.chunked_bytes to {2 * planned}; a broker without a limit sends it whole"
+        yield Finding(Level.WARNING, what, where, hint)
 
 
 def _of_peers(request: Request, config: NodeConfig) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge import wiring
 from bb_edge.backends.tensor_budget import tensor_budget
-from bb_edge.capacity import findings, refusals
+from bb_edge.capacity import findings, largest_arrival, refusals
 from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, Core, make_gather
@@ -40,7 +40,6 @@ from bb_edge.targets import (
     chosen_targets,
     refuse_forgetful,
 )
-from bb_edge.wire.caps import RaisedSite
 from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
@@ -108,8 +107,8 @@ def install(
     body = None if snapshot is None else snapshots.read(snapshot, identity)
     number = (random.SystemRandom() if seed is None else random.Random(seed)).getrandbits(128)
     config = config or NodeConfig.edge()
-    caps, raised = config.caps.with_sites(_planned_sizes(program, chosen))
-    _check_room(config, raised)
+    planned = _planned_sizes(program, chosen)
+    caps, raised = config.caps.with_sites(planned, largest_arrival(program, chosen))
     for finding in refusals(findings(program, chosen, config)):
         raise InstallError(finding.what, finding.where, finding.hint)
     tensor_bytes = config.tensor_bytes or tensor_budget(program.functions.values())
@@ -331,18 +330,6 @@ def _planned_sizes(program: Program, targets: Sequence[Target]) -> dict[int, int
                 except ValueError as error:
                     raise _no_number(error, target.name, op.name) from error
     return planned
-
-
-def _check_room(config: NodeConfig, raised: Sequence[RaisedSite]) -> None:
-    """InstallError where the plan receives more at once than the node ever has room for."""
-    for site in raised:
-        if site.granted > config.ingress_bytes:
-            raise InstallError(
-                f"it receives {site.planned} bytes at site {site.site:#018x}, "
-                f"and ingress_bytes is {config.ingress_bytes}",
-                "install",
-                f"raise ingress_bytes to {2 * site.planned}: room for the next while one is worked on",
-            )
 
 
 def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durable: bool) -> None:

@@ -132,7 +132,7 @@ def _look_at_room(program: Program, target: Target, verdict: Verdict, config: Ru
 
     try:
         disk = config.store_limits(planned_journal(program, [target]))
-        found = findings(program, [target], config.node_config(), disk)
+        found = findings(program, [target], config.node_config(), disk, config.mqtt_options)
     except BBError:
         return  # limits that cannot be are refused elsewhere
     for finding in found:

@@ -199,14 +199,17 @@ class Launch:
         return any(op.op_type == "Repeat" for main in mains for op in main.ops)
 
     def _capacity(self) -> None:
-        """What never fits on disk is refused; what takes turns is told, by `bb-edge check` on its own."""
+        """What never fits on disk or through the connection is refused; what takes turns is told.
+
+        `bb-edge check` tells the latter on its own.
+        """
         from bb_edge.capacity import findings, planned_journal, refusals, tell
         from bb_edge.targets import InstallError
 
         config = self.config
         node = config.node_config()
         disk = config.store_limits(planned_journal(self.program, self.targets)) if config.state else None
-        found = findings(self.program, self.targets, node, disk)
+        found = findings(self.program, self.targets, node, disk, config.mqtt_options)
         in_memory = refusals(findings(self.program, self.targets, node))  # which `install` refuses
         for finding in refusals(found):
             if finding not in in_memory:

@@ -12,6 +12,10 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
+HEAD_BYTES = 4 * KIB
+"""Of an envelope, beside its payloads: addresses, acknowledgements, and some 40 per fill."""
+
+
 class CapsError(BBError):
     """A cap below 1; it names the field."""
 
@@ -67,11 +71,14 @@ class EnvelopeCaps:
             if isinstance(value, int) and value < 1:
                 raise CapsError(f"{spec.name} = {value}", "EnvelopeCaps", "give at least 1")
 
-    def with_sites(self, planned: Mapping[int, int]) -> tuple[EnvelopeCaps, tuple[RaisedSite, ...]]:
+    def with_sites(
+        self, planned: Mapping[int, int], envelope: int = 0
+    ) -> tuple[EnvelopeCaps, tuple[RaisedSite, ...]]:
         """Returns caps that let the sites' planned payload sizes in, and the sites that this raised.
 
         A site is raised to its planned size, never above `ceiling_bytes`; `total_bytes` grows with the raised
-        sites, so that an envelope with all of them passes, under the same ceiling.
+        sites, so that an envelope with all of them passes, and to the largest planned `envelope` of small
+        payloads, under the same ceiling.
         """
         sites = dict(self.site_fill_bytes)
         raised = []
@@ -79,9 +86,11 @@ class EnvelopeCaps:
             if size > max(self.fill_bytes, sites.get(site, 0)):
                 sites[site] = min(size, self.ceiling_bytes)
                 raised.append(RaisedSite(site, size, sites[site]))
-        if not raised:
-            return self, ()
         grown = self.total_bytes + sum(site.granted for site in raised)
+        if envelope > self.total_bytes:
+            grown = max(grown, envelope + HEAD_BYTES)
+        if grown == self.total_bytes:
+            return self, ()
         total = max(self.total_bytes, min(grown, self.ceiling_bytes))
         return replace(self, total_bytes=total, site_fill_bytes=sites), tuple(raised)
 

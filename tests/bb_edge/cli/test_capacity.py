@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from node_processes import PATIENCE_S
 
@@ -21,11 +23,16 @@ from bb_edge.capacity import (
     tell,
 )
 from bb_edge.cli import main
+from bb_edge.engine import steps
 from bb_edge.engine.net.durable import RECORD_BYTES
+from bb_edge.ir.address import site_suffix
+from bb_edge.ir.tensors import encode_tensor
 from bb_edge.loading import load
 from bb_edge.run_config import RunConfig
 from bb_edge.state import StoreLimits
 from bb_edge.targets import InstallError
+from bb_edge.wire import envelope
+from bb_edge.wire.envelope import Envelope, Fill
 
 MB = 1_000_000
 TEXT = """
@@ -236,4 +243,92 @@ def test_a_folder_that_can_never_hold_it_keeps_the_node_from_running(plan, confi
     assert out.count("no durable request ever leaves") == 1
     process = start("run", "--config", str(path))
     process.says("no durable request ever leaves: a snapshot of 1000000 bytes has to hold it")
+    assert process.process.wait(PATIENCE_S) == 3
+
+
+# --- what arrives -----------------------------------------------------------------------------------------
+
+
+ARRIVING = """
+program Demo {module=Demo, targets="Server"}
+function program.Server() -> () {entry=1, partition=Server}
+  OUTPUTSs: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids="SITES", wire.type_hashes="HASHES", wire.max_bytes="SIZES", port=report}
+"""
+
+
+@pytest.fixture
+def arriving(compile_text):
+    """The artifact of a node that receives payloads of these planned sizes in one envelope."""
+
+    def make(*sizes: int) -> bytes:
+        text = ARRIVING.replace("OUTPUTS", "".join(f"x{n}: F32, " for n in range(len(sizes))))
+        text = text.replace("SITES", ",".join(f"a{n:x}" for n in range(len(sizes))))
+        text = text.replace("HASHES", ",".join("101" for _ in sizes))
+        return compile_text(text.replace("SIZES", ",".join(map(str, sizes))))
+
+    return make
+
+
+@pytest.mark.parametrize("sizes", [(2000,), (1500, 500)])
+def test_an_envelope_for_which_there_is_never_room_is_refused(arriving, sizes):
+    """Only payloads above the cap of a fill were looked at, one by one."""
+    small = EDGE.with_(ingress_bytes=1999)
+    told = only(arriving(*sizes), Level.REFUSED, small)
+    assert (
+        "Server, what arrives at 'report': an envelope of 2000 bytes is never taken: ingress_bytes is 1999"
+        in told
+    )
+    assert "raise limits.ingress_bytes to 4000" in told
+    with pytest.raises(InstallError, match="ingress_bytes is 1999"):
+        installed(arriving(*sizes), small)
+    installed(arriving(*sizes), EDGE.with_(ingress_bytes=2000))
+
+
+def test_an_envelope_above_the_ceiling_is_refused(arriving):
+    told = only(arriving(4 * MB, MB), Level.REFUSED)
+    assert "an envelope of 5000000 bytes (the largest payload has 4000000) is never taken" in told
+    assert "caps.ceiling_bytes is 4194304 (raise limits.caps.ceiling_bytes to 10000000)" in told
+    raised = EDGE.with_(caps=replace(EDGE.caps, ceiling_bytes=10 * MB))
+    assert found(arriving(4 * MB, MB), raised) == []
+
+
+def test_more_payloads_than_an_envelope_may_have(arriving):
+    told = only(arriving(*[8] * 17), Level.REFUSED)
+    assert "17 payloads in one envelope, and caps.fills is 16 (raise limits.caps.fills to 17)" in told
+
+
+def test_many_small_payloads_raise_what_an_envelope_may_have(arriving, compile_text):
+    """Sixteen of 60 kB are more than the 256 KiB of a small board; they were refused when they came."""
+    sizes = [60_000] * 16
+    node = install(PeerId.from_name("server"), (), arriving(*sizes), ["Server"], seed=1)
+    assert node.raised_sites == ()
+    fills = [
+        Fill(site_suffix(0xA0 + n), encode_tensor(np.zeros(14_000, np.float32)), False, 0x101)
+        for n in range(len(sizes))
+    ]
+    node.deliver_inbound(envelope.encode(Envelope(fills=fills)), PeerId.from_name("x"))
+    failures = [s for s in node.poll(1) if isinstance(s, steps.WireReceiveFailed)]
+    assert not failures and node.counters.get("wire.malformed", 0) == 0
+
+
+def test_limits_of_the_connection_are_held_against_the_plan(arriving):
+    program = load(arriving(MB))
+    targets = tuple(program.targets.values())
+    (finding,) = findings(program, targets, EDGE, None, {"max_envelope_bytes": 1000})
+    assert finding.level is Level.REFUSED
+    assert "an envelope of 1000000 bytes is never taken: broker.max_envelope_bytes is 1000" in str(finding)
+    (finding,) = findings(program, targets, EDGE, None, {"chunked_bytes": 1000, "keepalive_s": 1})
+    assert finding.level is Level.WARNING
+    assert "in chunks is never taken: broker.chunked_bytes is 1000" in str(finding)
+    assert findings(program, targets, EDGE, None, {"max_envelope_bytes": MB, "chunked_bytes": MB}) == []
+
+
+def test_check_and_run_refuse_a_connection_that_takes_no_envelope(arriving, configured, start, capsys):
+    path = configured(targets=["Server"], broker={"url": "mqtt://127.0.0.1:1", "max_envelope_bytes": 1000})
+    (path.parent / "program.onnx").write_bytes(arriving(MB))
+    assert main(["check", "--config", str(path)]) == 1
+    said = "an envelope of 1000000 bytes is never taken: broker.max_envelope_bytes is 1000"
+    assert capsys.readouterr().out.count(said) == 1
+    process = start("run", "--config", str(path))
+    process.says(said)
     assert process.process.wait(PATIENCE_S) == 3

@@ -145,7 +145,7 @@ def test_what_never_fits_is_refused_at_install(compile_text):
     planned = planned.replace(f"{{{REPLY}}}", f"{{{REPLY}, wire.max_bytes=100000}}")
     data = compile_text(planned)
     with pytest.raises(
-        InstallError, match="receives 100000 bytes at site 0x00000000000000bb, and ingress_bytes is 99999"
+        InstallError, match="an envelope of 100000 bytes is never taken: ingress_bytes is 99999"
     ):
         install(SERVER, (), data, ["Server"], NodeConfig(ingress_bytes=99_999), seed=1)
     install(SERVER, (), data, ["Server"], NodeConfig(ingress_bytes=100_000), seed=1)
