@@ -8,7 +8,7 @@ from envelopes import fill
 from kinds_of_steps import of
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.peer_state import FAILURES, FEATURES_META
+from bb_edge.engine.net import features
 from bb_edge.engine.net.senders import CLASS_NS
 from bb_edge.installer import install
 from bb_edge.ir.address import Address
@@ -42,7 +42,7 @@ class Leaf:
         self.node.presences_come()
 
     def is_told(self, claim=SAME, classes=("Hub",), up=True):
-        meta = {**claim.meta(), FEATURES_META: [FAILURES]}
+        meta = {**claim.meta(), features.META: [features.FAILURES]}
         here = Address.empty().with_peer(A).to_bytes()
         self.node.peer_presence(A, up, (here,), meta, epoch=5, classes=classes)
         return self.bench.poll()
