@@ -177,6 +177,7 @@ _LEVEL = {
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",
     steps.AnswerRefused: "warning",
+    steps.NobodyHeard: "warning",
     steps.ContributionsGivenUp: "warning",
     steps.LayoutUndeclared: "warning",
     steps.RoundBackedOff: "warning",

@@ -138,6 +138,19 @@ class RequestFailed(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class NobodyHeard(EngineStep):
+    """This node has nothing to reply to `peer`, because nobody answered what it asked in turn.
+
+    `why` says whether anybody was asked, `remedy` what to look at.
+    """
+
+    peer: PeerId
+    target: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerRefused(EngineStep):
     """A peer that asked this node says that the answer does not count, and why.
 

@@ -33,6 +33,7 @@ ClassMismatch = peer_steps.ClassMismatch
 RequestClosed = peer_steps.RequestClosed
 RequestFailed = peer_steps.RequestFailed
 AnswerRefused = peer_steps.AnswerRefused
+NobodyHeard = peer_steps.NobodyHeard
 LayoutUndeclared = peer_steps.LayoutUndeclared
 
 

@@ -29,7 +29,7 @@ class MissingReason(enum.IntEnum):
     BACKING_OFF = 10
     """It has asked for patience, or is tried again later."""
     NOTHING = 11
-    """It has nothing to contribute: its contribution is empty, or nobody answered what it asked in turn."""
+    """It has nothing to reply with: nobody answered what it asked in turn."""
     OFFLINE = 12
     """This node lost its connection while it waited: the request, or its answer, may be lost with it."""
 

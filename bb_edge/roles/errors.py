@@ -58,13 +58,6 @@ class ContributionRefused(ComponentError):
         self.why = why
 
 
-class NothingContributed(ContributionRefused):
-    """An empty contribution: its peer has nothing to contribute, as a relay whose own peers are all gone.
-
-    It is not held against the peer.
-    """
-
-
 class AggregateNotFinite(ComponentError):
     """Contributions whose combination holds inf or nan; it is dropped. `peers` are those that were in it."""
 

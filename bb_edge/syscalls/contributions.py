@@ -21,7 +21,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
 from bb_edge.roles import Aggregator
-from bb_edge.roles.errors import ComponentError, ContributionRefused, NothingContributed
+from bb_edge.roles.errors import ComponentError, ContributionRefused
 
 REMEDY = (
     "give sent=, what the peer was asked with, to contribute; or declare the shape of what is contributed"
@@ -81,8 +81,7 @@ def _refusing(
             return result
         except BBError as error:
             whose = _one_peer(peer) or ctx.execution.source
-            kind = ContributionRefused if getattr(contribution, "size", 1) else NothingContributed
-            raise kind(
+            raise ContributionRefused(
                 f"the contribution{f' of {whose}' if whose else ''} does not count: {error.what}",
                 error.where,
                 error.hint,

@@ -11,6 +11,7 @@ import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.failures import HAS_NOTHING
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
@@ -18,7 +19,7 @@ from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
 from bb_edge.ir.tensors import MAX_RANK, tensor_pieces
-from bb_edge.roles import TRIGGER, PeerSelector
+from bb_edge.roles import TRIGGER, Composite, PeerSelector
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import SHARED_FROM
 from bb_edge.wire.body_bytes import shared_body
@@ -172,7 +173,11 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
         *payloads, sender, req_id = inputs
         if len(sender) != 1:
             raise OpError(f"a reply goes to one peer, not {len(sender)}", where=ctx.op.spec.name)
-        if not ctx.execution.replies(req_id):
+        execution = ctx.execution
+        unheard = execution.requests_made and execution.heard_nobody and any(map(_is_empty, payloads))
+        if unheard and env.runtime.callbacks.get(HAS_NOTHING)(execution, req_id, sender[0]):
+            return TRIGGER
+        if not execution.replies(req_id):
             env.runtime.count("requests.replied_twice")
             return TRIGGER
         deadline = _remaining(ctx, port.deadline_ns)
@@ -187,10 +192,17 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
             durable=port.durable,
             wire_id=port.wire_id,
         )
-        outgoing.add(unit, ctx.execution, op)
+        outgoing.add(unit, execution, op)
         return TRIGGER
 
     return run
+
+
+def _is_empty(value: object) -> bool:
+    """Whether a value, or one in it, is an array without elements."""
+    if isinstance(value, Composite):
+        return any(map(_is_empty, value.values))
+    return isinstance(value, np.ndarray) and not value.size
 
 
 def _collect(op: BoundOp, env: BindEnv) -> Run:

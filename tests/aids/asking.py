@@ -38,6 +38,8 @@ class Moody(Codec):
     def compress(self, ctx: Any, t: Any) -> Any:
         if self.mood == "fails":
             raise ValueError("out of memory " * 20)
+        if self.mood == "is empty":
+            return t[:0]
         return np.zeros(200_000, np.float32) if self.mood == "grows" else t
 
     def decompress(self, ctx: Any, code: Any) -> Any:

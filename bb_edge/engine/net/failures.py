@@ -7,6 +7,7 @@ peers whose presence says that they read failures are told; others wait for thei
 
 from __future__ import annotations
 
+from bb_edge.engine import steps
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Unit
@@ -20,6 +21,12 @@ from bb_edge.wire.envelope_records import Failure, FailureCode
 STRANGER_NS = 1_000_000_000
 """Peers that are not up are refused at most once in this time: nobody has this node answer to floods."""
 
+HAS_NOTHING = "request.has_nothing"
+"""The callback `Failures.has_nothing`."""
+REMEDY = (
+    "look at the peers that this node asks: their reasons stand in RequestClosed, bb-edge peers lists them"
+)
+
 
 class Failures:
     """Answers requests that get no reply."""
@@ -30,6 +37,11 @@ class Failures:
         self._outgoing = outgoing
         self._stranger_ns = -STRANGER_NS
         runtime.callbacks.register("request.ended", self.ended)
+        runtime.callbacks.register(HAS_NOTHING, self.has_nothing)
+
+    def has_nothing(self, execution: Execution, request: int, asker: PeerId) -> bool:
+        """Whether an empty reply to that request is none: the end of the execution tells the asker why."""
+        return execution.ends_unheard(request) and self._peers.reads_failures(asker)
 
     def ended(self, execution: Execution) -> None:
         """An execution has ended that a request started, and has not handed out its reply."""
@@ -38,7 +50,11 @@ class Failures:
         if failure is None and reply is not None and reply.defers:
             return  # another execution has the request id, and may still reply
         if execution.heard_nobody and (failure is None or failure.code == FailureCode.STARVED):
-            failure = Failure(FailureCode.NOTHING, "nobody answered what it asked in turn")
+            why = "nobody answered what it asked in turn"
+            if not execution.asked_somebody:
+                why = "nobody was there whom it could ask in turn"
+            failure = Failure(FailureCode.NOTHING, why)
+            self._runtime.emit(steps.NobodyHeard(asker, execution.target, why, REMEDY))
         elif failure is None:
             failure = Failure(FailureCode.STARVED, "the execution ended without a reply")
         durable = reply is not None and reply.op.spec.meta.get(keys.DURABLE_KEY) == "1"

@@ -33,7 +33,7 @@ _FAILED: dict[int, MissingReason] = {
     FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
     FailureCode.NOTHING: MissingReason.NOTHING,
 }
-_REFUSED: dict[int, MissingReason] = {CUT: MissingReason.CUT, FailureCode.NOTHING: MissingReason.NOTHING}
+_REFUSED: dict[int, MissingReason] = {CUT: MissingReason.CUT}
 
 
 def why_failed(failure: Failure) -> MissingReason:

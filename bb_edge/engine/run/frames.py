@@ -271,6 +271,11 @@ class Execution:
         """Whether it made requests, and no answer to them counts."""
         return self.requests_made > 0 and not self.heard_somebody
 
+    def ends_unheard(self, request: int) -> bool:
+        """Whether its end will tell whoever made that request that nobody answered what it asked in turn."""
+        deferred = self.reply is not None and self.reply.defers
+        return self.heard_nobody and self.owes == request != 0 and not (self.replied or deferred)
+
     def asked(self, cohort: int, heard: bool) -> None:
         """A request is over; `cohort` is its number, `heard` says whether an answer counts."""
         self.heard_somebody = self.heard_somebody or heard

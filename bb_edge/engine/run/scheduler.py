@@ -28,7 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused, NothingContributed
+from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
 
 Outputs = Sequence[tuple[int, object]]
@@ -181,9 +181,7 @@ class Scheduler:
         failure = self.branch_failed(op, execution.id, error, peer)
         if execution.owes or execution.parent is not None:
             why = (isinstance(error, ContributionRefused) and error.why) or failure.text
-            nothing = execution.parent is not None and isinstance(error, NothingContributed)
-            code = FailureCode.NOTHING if nothing else FailureCode.OP_FAILED
-            execution.went_wrong(code, f"{op.spec.name}: {why}")
+            execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 

@@ -168,6 +168,7 @@ def test_steps_and_events_name_peers() -> None:
         (steps.RoundBackedOff("T", 3, 10, "nobody answered", 2), "warning"),
         (steps.RoundWaits("T", 3, "Client", 0, 1, (KITCHEN,)), "warning"),
         (steps.AnswerRefused(KITCHEN, "inf or nan", "train"), "warning"),
+        (steps.NobodyHeard(KITCHEN, "Relay", "nobody answered", "look at them"), "warning"),
         (steps.LayoutUndeclared(KITCHEN, "Server", "agg", (2,), "give sent="), "warning"),
         (steps.ContributionsGivenUp("Server", "round 3 was never aggregated", 2, (KITCHEN,)), "warning"),
     ],

@@ -157,18 +157,37 @@ def reasons(sim, port):
 
 
 def test_relays_whose_leaves_are_gone_have_nothing_and_stay(world):
-    sim, server, _, leaves = world(1 * S)
+    sim, server, relays, leaves = world(1 * S)
     for leaf in leaves:
         sim.remove(leaf.peer_id)
     sim.run(for_ns=S)
     assert rounds(sim, server, 1, 8) == [[[], 0.0, RELAYS]] * 8
     assert reasons(sim, "outer") == {"nothing"}
     assert not of(steps.PeerFailing, (s.step for s in sim.seen))
+    own = {r.peer_id for r in relays}
+    told = [(s.peer, s.step.why) for s in sim.seen if isinstance(s.step, steps.NobodyHeard)]
+    assert {peer for peer, _ in told} == own and len(told) == 8 * RELAYS, "each relay says so itself"
+    assert {why for _, why in told} == {"nobody was there whom it could ask in turn"}
+    assert not of(steps.OpFailed, (s.step for s in sim.seen)), "an empty reply is no contribution"
     for leaf in leaves:
         sim.add(leaf)
     sim.run(for_ns=S)
     again = [[9.0, 9.0], float(RELAYS * LEAVES), 0]
     assert rounds(sim, server, 9, 9) == [again], "at once, not after a back-off"
+
+
+def test_a_leaf_that_answers_with_nothing_is_failing_until_an_answer_counts(world):
+    sim, server, _, leaves = world(1 * S)
+    lazy = leaves[0]
+    lazy.component("codec").mood = "is empty"
+    assert rounds(sim, server, 1, 5)[-1] == [[5.0, 5.0], float(RELAYS * (LEAVES - 1)), 0]
+    failing = [(s.peer, s.failing) for s in of(steps.PeerFailing, (s.step for s in sim.seen))]
+    assert failing == [(lazy.peer_id, True)] * RELAYS, "as said by each relay"
+    assert reasons(sim, "inner") == {"refused"}
+    lazy.component("codec").mood = "well"
+    sim.run(for_ns=60 * S)
+    rounds(sim, server, 6, 8)
+    assert rounds(sim, server, 9, 9) == [[[9.0, 9.0], float(RELAYS * LEAVES), 0]]
 
 
 def test_relays_that_only_pass_answers_on_have_nothing_either(forwarding):
@@ -184,6 +203,8 @@ def test_relays_that_only_pass_answers_on_have_nothing_either(forwarding):
     assert {s.code for s in told if s.port == "outer"} == {"NOTHING"}
     failing = {s.peer for s in of(steps.PeerFailing, (s.step for s in sim.seen))}
     assert failing == {leaf.peer_id for leaf in leaves}, "those that fail, and nobody else"
+    heard = of(steps.NobodyHeard, (s.step for s in sim.seen))
+    assert heard[0].why == "nobody answered what it asked in turn" and "RequestClosed" in heard[0].remedy
 
 
 def test_rounds_that_overlap_do_not_mix(world):
