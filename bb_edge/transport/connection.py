@@ -33,6 +33,7 @@ from bb_edge.transport.connection_states import (
     State,
 )
 from bb_edge.transport.credentials import Refusals, dial_fault
+from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
@@ -405,6 +406,9 @@ class Connection:
     ) -> None:
         if client is not self.client:
             return
+        fault = self.shared.fault if self.shared is not None else ""
+        from_broker = flags.is_disconnect_packet_from_server
+        why = lost_because(reason, from_broker, fault, self._options.keepalive_s)
         before = self._enter(Event.LOST)
         if before in (State.CONNECTED, State.LEAVING):
             self._down()
@@ -412,7 +416,7 @@ class Connection:
             self._counters["disconnects"] += 1
             if time.monotonic() - self._connected_at >= STABLE_S:
                 self._retry_s = RETRY_FIRST_S
-            taken_over = flags.is_disconnect_packet_from_server and reason.value == TAKEN_OVER
+            taken_over = from_broker and reason.value == TAKEN_OVER
             if taken_over:
                 self._log(
                     "error",
@@ -421,7 +425,7 @@ class Connection:
                 )
             if taken_over or self._contested:
                 self._retry_s, self._contested = RETRY_MAX_S, False
-            self._later(f"connection to {self._broker} lost: {reason}")
+            self._later(f"connection to {self._broker} lost: {why}")
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
@@ -432,4 +436,4 @@ class Connection:
             # Some brokers that know 3.1.1 only answer CONNECT that way.
             self._hangups += 1
             if not (self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, "it hangs up")):
-                self._later(f"broker {self._broker} hung up: {reason}")
+                self._later(f"broker {self._broker} hung up before it let this node in: {why}")

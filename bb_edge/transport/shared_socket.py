@@ -26,7 +26,7 @@ TLS_RECORD = 16 * 1024
 class SharedSocket:
     """A connected, non-blocking stream socket with a queue of what is to be written."""
 
-    __slots__ = ("_granted", "_pieces", "_sock", "_tls", "ended", "queued_bytes")
+    __slots__ = ("_granted", "_pieces", "_sock", "_tls", "ended", "fault", "queued_bytes")
 
     def __init__(self, sock: socket.socket) -> None:
         # Without it a QoS 1 round trip takes 88 ms instead of 0.25 ms (Nagle against delayed
@@ -40,6 +40,8 @@ class SharedSocket:
         self.queued_bytes = 0
         self.ended = False
         """Whether the other side has closed the connection, or it broke."""
+        self.fault = ""
+        """How it broke, in the system's words; empty where the other side closed it."""
 
     # --- paho's side: the methods of its SocketLike ------------------------------------------------------
 
@@ -78,8 +80,9 @@ class SharedSocket:
             count = self._sock.recv_into(room)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return 0
-        except OSError:
-            count = 0
+        except OSError as error:
+            self._broke(error)
+            return 0
         if not count:
             self.ended = True
         return count
@@ -108,10 +111,14 @@ class SharedSocket:
                 self._sent(sent)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
-        except OSError:
-            self.ended = True
+        except OSError as error:
+            self._broke(error)
             pieces.clear()
             self.queued_bytes = 0
+
+    def _broke(self, error: OSError) -> None:
+        self.ended = True
+        self.fault = self.fault or error.strerror or str(error)
 
     def _record(self) -> bytes | memoryview:
         """Joins small pieces to one TLS record: each record costs a header and a run of the cipher."""

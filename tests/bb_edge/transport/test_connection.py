@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import select
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -12,11 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
 
 from bb_edge.transport import connection as module
 from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.transport.connection import Connection
 from bb_edge.transport.connection_states import CONNECTION, VERSION, State
+from bb_edge.transport.lost import KEEP_ALIVE, lost_because
 from tests.aids.transitions import assert_decides_by
 
 ACCEPT = b"\x20\x03\x00\x00\x00"
@@ -27,7 +32,7 @@ HANG_UP = None
 
 
 @contextmanager
-def broker(*answers: bytes | None) -> Iterator[tuple[int, Callable[[], None]]]:
+def broker(*answers: bytes | None) -> Iterator[tuple[int, Callable[..., None]]]:
     """Its port, and what closes the connection that is open.
 
     Each connection gets the next answer to its CONNECT, and stays open; HANG_UP closes it instead.
@@ -48,7 +53,9 @@ def broker(*answers: bytes | None) -> Iterator[tuple[int, Callable[[], None]]]:
             except OSError:
                 return
 
-    def hang_up() -> None:
+    def hang_up(reset: bool = False) -> None:
+        if reset:
+            sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         sockets[-1].close()
 
     thread = threading.Thread(target=serve, daemon=True)
@@ -224,6 +231,38 @@ def test_every_change_of_version(monkeypatch, patience):
             assert silent.connection.v5
 
     assert_decides_by(VERSION, walk)
+
+
+SHUTTING_DOWN = b"\xe0\x01\x8b"
+
+
+@pytest.mark.parametrize(
+    ("resets", "words"),
+    [
+        (False, r"the broker ended it: Server shutting down \(reason 139\)"),
+        (True, r"the broker, or the network, broke it off: Connection reset by peer"),
+    ],
+)
+def test_a_lost_connection_is_told_in_words(patience, resets, words):
+    with broker(ACCEPT) as (port, close):
+        one = Driven(port, patience)
+        one.reaches(State.CONNECTED)
+        if resets:
+            close(reset=True)
+        else:
+            shared = one.connection.shared
+            assert shared is not None
+            one.connection.feed(shared, SHUTTING_DOWN)
+        one.reaches(State.WAITING)
+        assert re.search(f"connection to .* lost: {words}; next try in", one.logs[-1]), one.logs
+        one.ends()
+
+
+def test_a_broker_that_is_silent_or_closes_is_told_in_words():
+    silent, closed = (ReasonCode(PacketTypes.DISCONNECT, identifier=code) for code in (KEEP_ALIVE, 0x80))
+    assert "answered no ping, which is sent after 30 s" in lost_because(silent, False, "", 30)
+    assert "closed it and gave no reason" in lost_because(closed, False, "", 30)
+    assert lost_because(silent, True, "", 30) == "the broker ended it: Keep alive timeout (reason 141)"
 
 
 @pytest.mark.parametrize("answer", [UNSUPPORTED, HANG_UP])

@@ -1,0 +1,31 @@
+"""Why a connection to a broker has ended, in words for whoever reads the log.
+
+MQTT 5 has a packet for it, which many brokers leave out; a closed socket says nothing. paho calls both
+"Unspecified error".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+KEEP_ALIVE = 0x8D
+"""Reason code: a keep-alive timeout; from paho itself where the broker no longer answers pings."""
+
+
+def lost_because(reason: Any, from_broker: bool, fault: str, keepalive_s: int) -> str:
+    """Who has ended a connection, and why.
+
+    `reason` is paho's ReasonCode, which `from_broker` says is of the broker's own DISCONNECT; `fault` is what
+    the socket said, empty where the other side closed it; `keepalive_s` are the seconds without a word after
+    which a ping is sent.
+    """
+    if from_broker:
+        return f"the broker ended it: {reason} (reason {reason.value})"
+    if reason.value == KEEP_ALIVE:
+        return f"the broker answered no ping, which is sent after {keepalive_s} s without a word: is it gone?"
+    if fault:
+        return f"the broker, or the network, broke it off: {fault}"
+    return (
+        "the broker closed it and gave no reason, as one does that dies, restarts, or gives the place to"
+        " another client of this name"
+    )
