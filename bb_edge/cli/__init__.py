@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from bb_edge import __version__
-from bb_edge.cli.stopping import StopAsked, StopAtStart
+# start.py says what SIGTERM means once this module is there, so nothing that takes time is imported with it.
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from bb_edge.cli.stopping import StopAtStart
 
 
 def parser() -> argparse.ArgumentParser:
     """Builds the parser of `bb-edge`, with one verb per module of this package."""
+    import argparse
+
+    from bb_edge import __version__
     from bb_edge.cli import bench, check, doctor, export, inspect, peers, run
 
     top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
@@ -37,20 +43,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupt 130. `run` ends with 0 where SIGTERM comes, however early: the verbs are imported after the
     handler is there, which takes seconds on a small board.
     """
+    from bb_edge.cli.stopping import TOLD, StopAsked, StopAtStart
+
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] != ["run"]:
         return _main(words, None)
     try:
         with StopAtStart() as stop:
-            return _main(words, stop)
+            try:
+                return _main(words, stop)
+            except Exception:
+                stop.check()  # code of others may have made another error of it
+                raise
     except StopAsked:
-        print("bb-edge: asked to stop before the node ran", file=sys.stderr)
+        print(TOLD, file=sys.stderr)
         return 0
 
 
 def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     from bb_edge.cli.arguments import ArgumentError
     from bb_edge.cli.endings import INTERRUPTED, Exit, tell
+    from bb_edge.cli.stopping import StopAsked
     from bb_edge.ir.errors import BBError
 
     arguments = parser().parse_args(words)
@@ -59,6 +72,8 @@ def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
         code: int = arguments.run(arguments)
         return code
     except (BBError, MemoryError, OSError) as error:
+        if stop is not None:
+            stop.check()
         tell(error, debug=getattr(arguments, "log_level", None) == "debug")
         return Exit.USAGE if isinstance(error, ArgumentError) else Exit.FAILED
     except StopAsked:

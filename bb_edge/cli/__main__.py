@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from bb_edge.cli import main
+from bb_edge.cli.start import main
 
 sys.exit(main())

@@ -6,18 +6,35 @@ begun has sent and written nothing of its own, so what was opened is closed, and
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+IMPORTS = "<frozen importlib"
+"""Where Python's own code that imports modules says it is from."""
+TOLD = "bb-edge: asked to stop before the node ran"
 
 
 class StopAsked(KeyboardInterrupt):
     """SIGTERM came before the node ran; no error, so it is no Exception."""
 
 
+def end_at_once(_number: int, _frame: FrameType | None) -> None:
+    """Ends the process with 0: there is nothing to close yet."""
+    with suppress(OSError):
+        os.write(2, f"{TOLD}\n".encode())
+    os._exit(0)
+
+
 class StopAtStart:
-    """A context in which SIGTERM raises StopAsked, once; `run` replaces the handler when its loop begins."""
+    """A context in which SIGTERM raises StopAsked, once; `run` replaces the handler when its loop begins.
+
+    While a module is imported it ends the process instead: NumPy and other extensions make an ImportError of
+    every exception that comes while they begin.
+    """
 
     def __init__(self) -> None:
         self._asked = False
@@ -34,7 +51,9 @@ class StopAtStart:
         if self._before is not None:
             signal.signal(signal.SIGTERM, self._before)
 
-    def _stop(self, _number: int, _frame: FrameType | None) -> None:
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if _imports(frame):
+            end_at_once(number, frame)
         if not self._asked:
             self._asked = True
             raise StopAsked
@@ -43,3 +62,12 @@ class StopAtStart:
         """Raises StopAsked where the signal has come: code of others may have swallowed the first one."""
         if self._asked:
             raise StopAsked
+
+
+def _imports(frame: FrameType | None) -> bool:
+    """Whether a module is imported in that frame, or in one that has called it."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(IMPORTS):
+            return True
+        frame = frame.f_back
+    return False

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 
 import pytest
@@ -82,6 +83,33 @@ def test_a_stop_before_the_node_runs_is_a_stop(
     assert not any((tmp_path / "state").glob("*"))
     assert main(["peers", "--broker", mosquitto_broker.url, "--federation", "stopped"]) == 0
     assert "kitchen" not in capsys.readouterr().out
+
+
+AT_AN_IMPORT = """
+import os, signal, sys
+
+def seen(event, details):
+    if event == "import" and details[0] == NAME and "bb_edge.cli.start" in sys.modules:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.addaudithook(seen)
+sys.argv = ["bb-edge", "run", "--config", CONFIG]
+from bb_edge.cli.start import main
+sys.exit(main())
+"""
+IMPORTED = (
+    *("argparse", "bb_edge.cli.run", "numpy", "numpy._core._multiarray_umath", "google.protobuf"),
+    *("bb_edge.node", "bb_edge.transport.mqtt", "paho.mqtt.client", "bb_edge.cli.service"),
+)
+"""What a start imports, from its beginning to the moment before the node runs."""
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_a_stop_while_a_module_is_imported_is_a_stop(name, configured):
+    lines = f"NAME, CONFIG = {name!r}, {str(configured())!r}\n{AT_AN_IMPORT}"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, ""), (done.stderr, "was it imported at all?")
+    assert done.stderr == "bb-edge: asked to stop before the node ran\n"
 
 
 @pytest.mark.broker
