@@ -28,6 +28,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import RaisedSite
+from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.delivery import EnvelopeKey
 from bb_edge.wire.envelope import RttReport
 
@@ -322,10 +323,7 @@ class Node:
             self._parts.outgoing.durable.persisted(token)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
-        """The record could not be written, and is not there.
-
-        An envelope of ours stays unpublished and is asked for again later; a peer's counts as never received.
-        """
+        """It could not be written: ours is asked for again later, a peer's counts as never received."""
         if not self._parts.admission.persist_failed(token, error):
             self._parts.outgoing.durable.persist_failed(token, error)
 
@@ -334,9 +332,11 @@ class Node:
 
         SnapshotError where a value in a slot or queue has no written form.
         """
-        self._runtime.advance(max(self._runtime.now_ns, now_ns))
-        self._parts.wish.taken()
-        return snapshot.save(self._parts, self._identity, self._runtime.now_ns)
+        return b"".join(self.snapshot_pieces(now_ns))
+
+    def snapshot_pieces(self, now_ns: int) -> list[Buffer]:
+        """The same in pieces, which stand until the next poll: nothing large is copied."""
+        return snapshot.save(self._parts, self._identity, now_ns)
 
     def snapshot_written(self) -> tuple[EnvelopeKey | BodyName, ...]:
         """The bytes of the last `snapshot` outlive a power cut from now on.

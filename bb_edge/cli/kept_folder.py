@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -14,6 +14,7 @@ from bb_edge.input_files import MAX_ARTIFACT, FileRefused, read_regular
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
     from bb_edge.state.store import Recovered
+    from bb_edge.wire.cbor import Buffer
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ class ReadOnly:
         """Returns a file's length. OSError."""
         return (self._folder / name).stat(follow_symlinks=False).st_size
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
         """Raises PermissionError."""
         raise PermissionError(f"{name}: opened for reading only")
 

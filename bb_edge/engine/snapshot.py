@@ -151,28 +151,35 @@ class Identity:
         return [self.peer, self.module, self.digest, list(self.targets)]
 
 
-def save(parts: Parts, identity: Identity, now_ns: int) -> bytes:
-    """The bytes of a node. SnapshotError where a value in a slot has no written form; names the part."""
-    body: dict[str, object] = {"identity": identity.plain(), "now_ns": now_ns}
+def save(parts: Parts, identity: Identity, now_ns: int) -> list[cbor.Buffer]:
+    """The bytes of a node, in pieces that are to be used before the node goes on: they are not copied.
+
+    SnapshotError where a value in a slot has no written form; names the part.
+    """
+    parts.runtime.advance(max(parts.runtime.now_ns, now_ns))
+    parts.wish.taken()
+    body: dict[str, object] = {"identity": identity.plain(), "now_ns": parts.runtime.now_ns}
+    shelf = Shelf()
+
+    def place(value: object) -> object:
+        if isinstance(value, Shelved):
+            return shelf.place(value.body)
+        raise cbor.CborError(f"a {type(value).__name__} has no plain CBOR form")
+
     for name, write, _ in _sections(parts, Shift(0)):
         try:
-            body[name] = write()
+            body[name] = cbor.Encoded(cbor.pieces(write(), place))
         except BBError as error:
             raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
     body["slots"] = _slots(parts)
-    shelf = Shelf()
-
-    def place(value: object) -> bytes:
-        if isinstance(value, Shelved):
-            return cbor.dumps(shelf.place(value.body))
-        if value is shelf:
-            return cbor.dumps(shelf.bodies)
-        raise cbor.CborError(f"a {type(value).__name__} has no plain CBOR form")
-
-    body["bodies"] = shelf  # the last that is written: it is complete then
-    data = cbor.dumps(body, place)
-    head = MAGIC + VERSION.to_bytes(2, "big") + len(data).to_bytes(8, "big")
-    return head + hashlib.sha256(data).digest() + data
+    body["bodies"] = shelf.bodies  # complete now that all parts are written
+    data = cbor.pieces(body)
+    digest, size = hashlib.sha256(), 0
+    for piece in data:
+        digest.update(piece)
+        size += len(piece)
+    head = MAGIC + VERSION.to_bytes(2, "big") + size.to_bytes(8, "big")
+    return [head + digest.digest(), *data]
 
 
 def _slots(parts: Parts) -> list[Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from bb_edge.ir.transitions import Table
 from bb_edge.state import record_framing
 from bb_edge.state.errors import StateDamagedError, StateError, StateReadError, StateWriteError
+from bb_edge.wire.cbor import Buffer
 
 T = TypeVar("T")
 
@@ -24,8 +25,8 @@ class Storage(Protocol):
     missing file.
     """
 
-    def write_atomic(self, name: str, data: bytes) -> None:
-        """Replaces the file's bytes; on return they survive a power cut."""
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
+        """Replaces the file's bytes, which may come in pieces; on return they survive a power cut."""
 
     def read(self, name: str) -> bytes:
         """Returns the file's bytes."""
@@ -87,11 +88,11 @@ class Files:
             self.failed_writes += 1
             raise StateWriteError(str(error), where, "free space, or look at the disk") from error
 
-    def write(self, name: str, data: bytes) -> None:
-        """Replaces a file. StateWriteError where the disk does not take it."""
+    def write(self, name: str, data: bytes | Sequence[Buffer]) -> None:
+        """Replaces a file by bytes, or their pieces. StateWriteError where the disk does not take them."""
         self._set_aside(name)
         self._writing(name, self._storage.write_atomic, name, data)
-        self.bytes_written += len(data)
+        self.bytes_written += len(data) if isinstance(data, bytes) else sum(map(len, data))
         self.syncs += 1
 
     def append(self, name: str, data: bytes, sync: bool) -> None:

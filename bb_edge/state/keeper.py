@@ -16,6 +16,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.state.errors import StateError
 from bb_edge.state.store import Recovered, StateStore
 from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.outbox import OutboxRecord, body_record
 from bb_edge.wire.resend import EnvelopeKey
 
@@ -35,8 +36,8 @@ class KeptNode(Protocol):
     def counters(self) -> Mapping[str, int]:
         """The node's counters by name."""
 
-    def snapshot(self, now_ns: int) -> bytes:
-        """Returns the node's state between two polls."""
+    def snapshot_pieces(self, now_ns: int) -> Sequence[Buffer]:
+        """Returns the node's state between two polls, in pieces that stand until the next one."""
 
     def snapshot_written(self) -> Iterable[EnvelopeKey | BodyName]:
         """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
@@ -202,7 +203,7 @@ class Keeper:
         """Takes a snapshot now, whether one is due or not. Returns whether it was written."""
         node, store = self._node, self._store
         try:
-            store.write_snapshot(node.snapshot(now_ns))
+            store.write_snapshot(node.snapshot_pieces(now_ns))
         except BBError as error:
             self._failed("snapshot", error)
             self._retry_at_ns = now_ns + self._wait_ns

@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from bb_edge.state.errors import StateVersionError
+from bb_edge.wire.cbor import Buffer
 
 VERSION: Final = 2
 BEFORE_OWNERS: Final = 1
@@ -127,6 +128,14 @@ def framed(kind: int, number: int, first: int, bodies: Iterable[bytes]) -> bytes
     for sequence, body in enumerate(bodies, first):
         pieces += (_head(kind, number, sequence, body), body)
     return b"".join(pieces)
+
+
+def framed_pieces(kind: int, number: int, sequence: int, body: Sequence[Buffer]) -> list[Buffer]:
+    """Returns the bytes of one record whose body comes in pieces, which are not copied."""
+    checksum = crc32(_PLACE.pack(kind, number, sequence))
+    for piece in body:
+        checksum = crc32(piece, checksum)
+    return [_RECORD.pack(sum(map(len, body)), sequence, checksum), *body]
 
 
 def framed_bytes(bodies: Sequence[bytes]) -> int:

@@ -32,6 +32,7 @@ from bb_edge.state.files import Files, Log, Storage, log_name, numbers
 from bb_edge.state.inventory import Inventory, Listed, pack, unpack
 from bb_edge.state.record_framing import NOBODY, Link, Owner
 from bb_edge.state.segments import Segments
+from bb_edge.wire.cbor import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +241,17 @@ class StateStore:
         """Whether a record of that key is on the medium, and no snapshot has dropped it."""
         return self._segments.has(key)
 
-    def write_snapshot(self, data: bytes) -> None:
+    def write_snapshot(self, data: bytes | Sequence[Buffer]) -> None:
         """Begins a generation with this snapshot; the journal before it is not replayed any more.
 
-        Raises StateFullError, StateWriteError and StateReadError; the state on disk is then as before.
+        It may come in pieces, which are written one after the other. Raises StateFullError, StateWriteError
+        and StateReadError; the state on disk is then as before.
         """
-        if len(data) > self.limits.snapshot_bytes:
+        pieces = (data,) if isinstance(data, bytes) else data
+        size = sum(map(len, pieces))
+        if size > self.limits.snapshot_bytes:
             raise StateFullError(
-                f"the snapshot has {len(data)} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
+                f"the snapshot has {size} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
             )
         if self._segments.stale:
             self._segments.compact()
@@ -269,9 +273,12 @@ class StateStore:
         self._segments.prepare()
         listed = self._segments.listed()
         before = Link(self._base, self._base_bytes) if self._base else None
-        content = record_framing.header(
-            record_framing.SNAPSHOT, number, owner=self._files.owner, before=before
-        ) + record_framing.framed(record_framing.SNAPSHOT, number, 1, [data, pack(listed)])
+        kind = record_framing.SNAPSHOT
+        content = [
+            record_framing.header(kind, number, owner=self._files.owner, before=before),
+            *record_framing.framed_pieces(kind, number, 1, pieces),
+            record_framing.framed(kind, number, 2, [pack(listed)]),
+        ]
         try:
             self._files.write(name, content)
         except StateWriteError:
@@ -281,7 +288,7 @@ class StateStore:
             raise
         self._present.add(name)
         self._previous, self._base, self._generation = self._base, number, number
-        self._base_bytes = len(content)
+        self._base_bytes = sum(map(len, content))
         self._journals = {number: journal}
         self._segments.seal(listed)
 

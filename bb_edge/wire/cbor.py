@@ -15,6 +15,9 @@ from collections.abc import Callable, Mapping
 from bb_edge.ir.errors import BBError
 
 _U64 = 0xFFFFFFFFFFFFFFFF
+LARGE = 1 << 16
+"""Bytes from which a byte string is a piece of its own: a write of its own costs less than copying it."""
+Buffer = bytes | bytearray | memoryview
 
 
 class CborError(BBError):
@@ -43,32 +46,90 @@ def head(major: int, number: int) -> bytes:
     return bytes((major | 27,)) + number.to_bytes(8, "big")
 
 
-def dumps(value: object, other: Callable[[object], bytes] | None = None) -> bytes:
+def dumps(value: object) -> bytes:
     """Returns a value as CBOR: None, bool, int, float, bytes, str, and lists, tuples and dicts of them.
 
-    `other` gives the bytes of values of other types. Raises CborError for these without it, and for integers
-    of more than 64 bits.
+    Raises CborError for values of other types, and for integers of more than 64 bits.
     """
+    out: list[Buffer] = []
+    _put(value, out.append, None)
+    return b"".join(out)
+
+
+class Encoded:
+    """An item that is encoded already, in pieces; `pieces` takes it in the place of a value."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Buffer]) -> None:
+        self.parts = parts
+
+
+def pieces(value: object, other: Callable[[object], object] | None = None) -> list[Buffer]:
+    """Returns a value as CBOR in pieces, which are its bytes one after the other.
+
+    Byte strings of `LARGE` bytes and more are pieces of their own, and not copied: they must not change until
+    the pieces are used. `other` gives plain values for those of other types. CborError as in `dumps`.
+    """
+    found: list[Buffer] = []
+    small = bytearray()
+
+    def put(part: Buffer) -> None:
+        nonlocal small
+        if len(part) < LARGE:
+            small += part
+            return
+        if small:
+            found.append(small)
+            small = bytearray()
+        found.append(part)
+
+    _put(value, put, other)
+    if small:
+        found.append(small)
+    return found
+
+
+def _put(value: object, put: Callable[[Buffer], object], other: Callable[[object], object] | None) -> None:
+    """Hands out the bytes of a value, in order."""
     if isinstance(value, bool) or value is None:
-        return b"\xf6" if value is None else b"\xf5" if value else b"\xf4"
-    if isinstance(value, int):
-        return head(0, value) if value >= 0 else head(1, -1 - value)
-    if isinstance(value, float):
-        return _float(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return head(2, len(value)) + value
-    if isinstance(value, str):
-        text = value.encode()
-        return head(3, len(text)) + text
-    if isinstance(value, (list, tuple)):
-        return head(4, len(value)) + b"".join([dumps(item, other) for item in value])
-    if isinstance(value, Mapping):
-        pairs = ((dumps(k), dumps(v, other)) for k, v in value.items())
-        entries = sorted(pairs, key=lambda kv: (len(kv[0]), kv[0]))
-        return head(5, len(entries)) + b"".join([k + v for k, v in entries])
-    if other is not None:
-        return other(value)
-    raise CborError(f"a {type(value).__name__} has no plain CBOR form")
+        put(b"\xf6" if value is None else b"\xf5" if value else b"\xf4")
+    elif isinstance(value, int):
+        put(head(0, value) if value >= 0 else head(1, -1 - value))
+    elif isinstance(value, float):
+        put(_float(value))
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        put(head(2, len(value)))
+        put(value)
+    elif isinstance(value, str):
+        put(_text(value))
+    elif isinstance(value, (list, tuple)):
+        put(head(4, len(value)))
+        for item in value:
+            _put(item, put, other)
+    elif isinstance(value, Mapping):
+        put(head(5, len(value)))
+        entries = [(_text(key) if type(key) is str else dumps(key), item) for key, item in value.items()]
+        entries.sort(key=_canonical)
+        for key, item in entries:
+            put(key)
+            _put(item, put, other)
+    elif isinstance(value, Encoded):
+        for part in value.parts:
+            put(part)
+    elif other is not None:
+        _put(other(value), put, other)
+    else:
+        raise CborError(f"a {type(value).__name__} has no plain CBOR form")
+
+
+def _text(value: str) -> bytes:
+    text = value.encode()
+    return head(3, len(text)) + text
+
+
+def _canonical(entry: tuple[bytes, object]) -> tuple[int, bytes]:
+    return len(entry[0]), entry[0]
 
 
 def _float(value: float) -> bytes:

@@ -25,9 +25,8 @@ from bb_edge.ir.types import TypeNode
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire import cbor
 from bb_edge.wire.caps import EnvelopeCaps
-from bb_edge.wire.cbor import CborError
+from bb_edge.wire.cbor import Buffer, CborError
 
-Buffer = bytes | bytearray | memoryview
 Encode = Callable[[Any], bytes]
 Decode = Callable[[Buffer], object]
 

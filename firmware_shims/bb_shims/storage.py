@@ -21,6 +21,8 @@ from typing import Final, Protocol
 from .disk import Disk, LinuxDisk
 from .errors import MissingFileError, StorageError, StorageFullError
 
+Buffer = bytes | bytearray | memoryview
+
 TEMP_PREFIX: Final = ".bb-new-"
 MAX_NAME_BYTES: Final = 200
 """Longest name in UTF-8 bytes. With the prefix of temporary files it stays below Linux's limit of 255."""
@@ -40,8 +42,8 @@ class Storage(Protocol):
     Every operation raises :class:`StorageError` (:class:`StorageFullError`, :class:`MissingFileError`).
     """
 
-    def write_atomic(self, name: str, data: bytes) -> None:
-        """Replace the file's bytes; on return they survive a power cut."""
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
+        """Replace the file's bytes, which may come in pieces; on return they survive a power cut."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -133,7 +135,7 @@ class AtomicStorage:
 
     # -------------------------------------------------------------------------------------------- whole files
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
         """Write a temporary file, sync it, rename it over ``name``, and sync the folder."""
         self._check(name, "write")
         self._forget_journal(name)  # its handle would stay with the old file
@@ -143,7 +145,8 @@ class AtomicStorage:
             handle = self._disk.create(temp)
             try:
                 step = "write"
-                self._write_all(handle, data)
+                for piece in (data,) if isinstance(data, bytes) else data:
+                    self._write_all(handle, piece)
                 step = "sync"
                 self._disk.sync(handle)
             finally:
@@ -311,7 +314,7 @@ class AtomicStorage:
         except OSError as error:
             raise self._error("", step, error) from error
 
-    def _write_all(self, handle: int, data: bytes) -> None:
+    def _write_all(self, handle: int, data: Buffer) -> None:
         view = memoryview(data)
         while view:
             written = self._disk.write(handle, view)

@@ -43,10 +43,10 @@ class Node:
         self.journal: list[bytes] = []
         self.error: BBError | None = None
 
-    def snapshot(self, now_ns: int) -> bytes:
+    def snapshot_pieces(self, now_ns: int) -> list[bytes]:
         if self.error is not None:
             raise self.error
-        return b"%d" % self.state
+        return [b"%d" % self.state]
 
     def snapshot_written(self) -> Iterable[EnvelopeKey]:
         self.written += 1
@@ -394,7 +394,7 @@ def test_a_snapshot_that_the_node_finds_damaged_gives_way(
     w.node.state = 8
     w.take()
     w.take(incoming(1, b"a"))
-    w.node.snapshot = lambda now_ns: b"bad"  # type: ignore[method-assign]
+    w.node.snapshot_pieces = lambda now_ns: [b"b", b"ad"]  # type: ignore[method-assign]
     w.take(wanted())
     w.take(incoming(2, b"b"))
     w.disk.crash(CrashMode.LOSE)
@@ -416,7 +416,7 @@ def test_when_both_snapshots_are_refused_there_is_nothing_left(
     world: Callable[..., World], make_store: Opened
 ) -> None:
     w = world()
-    w.node.snapshot = lambda now_ns: b"bad"  # type: ignore[method-assign]
+    w.node.snapshot_pieces = lambda now_ns: [b"bad"]  # type: ignore[method-assign]
     for _ in range(3):
         w.take(wanted())
     w.disk.crash(CrashMode.LOSE)

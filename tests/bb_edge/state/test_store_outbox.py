@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from stores import Look, Opened, opened, rewrite
 
@@ -12,6 +14,7 @@ from bb_edge.state import (
     record_framing,
     segments,
 )
+from bb_edge.wire.cbor import Buffer
 from bb_shims import StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
@@ -146,8 +149,8 @@ def test_a_storage_of_another_make_serves_too() -> None:
         def __init__(self) -> None:
             self.files: dict[str, bytes] = {}
 
-        def write_atomic(self, name: str, data: bytes) -> None:
-            self.files[name] = data
+        def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
+            self.files[name] = data if isinstance(data, bytes) else b"".join(data)
 
         def read(self, name: str) -> bytes:
             return self.files[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -25,6 +25,7 @@ from bb_edge.state import (
 )
 from bb_edge.state.files import Files, Log, LogState
 from bb_edge.state.keeper import Keeper, key_bytes
+from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.resend import EnvelopeKey
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk
@@ -46,7 +47,7 @@ class Telling(AtomicStorage):
         if what[0] in self.fails:
             raise StorageError(str(what[0]), str(what[-1]), OSError("no"))
 
-    def write_atomic(self, name: str, data: bytes) -> None:
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
         self._said("write", name)
         super().write_atomic(name, data)
 
@@ -401,8 +402,8 @@ class Node:
         self.counters = {}
         self.failed: list[int] = []
 
-    def snapshot(self, now_ns: int) -> bytes:
-        return b"x"
+    def snapshot_pieces(self, now_ns: int) -> list[bytes]:
+        return [b"x"]
 
     def snapshot_written(self) -> tuple[EnvelopeKey, ...]:
         return ()

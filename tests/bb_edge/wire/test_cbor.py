@@ -203,3 +203,24 @@ def test_the_largest_half_is_written_as_one() -> None:
     """As a literal: cbor2 5.4 takes the double width for it."""
     assert cbor.dumps(65504.0) == b"\xf9\x7b\xff"
     assert cbor.loads(b"\xf9\x7b\xff") == 65504.0
+
+
+def test_large_byte_strings_are_pieces_that_nobody_copied() -> None:
+    large, larger = bytes(cbor.LARGE), bytearray(b"x" * (cbor.LARGE + 1))
+    value = {"b": [large, 1], "a": memoryview(larger), "c": {"deep": [bytes(cbor.LARGE - 1), large]}}
+    found = cbor.pieces(value)
+    assert b"".join(found) == cbor.dumps(value)
+    assert [piece is large for piece in found].count(True) == 2
+    assert any(isinstance(piece, memoryview) and piece.obj is larger for piece in found)
+    assert len(found) == 7, "what is small is joined"
+
+
+class Stands:
+    """Of no type that CBOR has."""
+
+
+def test_pieces_take_what_is_encoded_already_and_what_another_type_stands_for() -> None:
+    inner = cbor.pieces({"k": {1, 2}}, lambda value: [Stands()] if isinstance(value, set) else 7)
+    assert b"".join(cbor.pieces([cbor.Encoded(inner), 3])) == cbor.dumps([{"k": [7]}, 3])
+    with pytest.raises(CborError, match="a set has no plain CBOR form"):
+        cbor.pieces({"k": {1, 2}})

@@ -14,6 +14,7 @@ from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.ir.errors import BBError
 from bb_edge.state import StateError, StateStore, record_framing
 from bb_edge.wire import cbor
+from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.outbox import Cause, EnvelopeKey, OutboxRecord
 
 from . import mutations, programs
@@ -103,8 +104,8 @@ class _Memory:
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
 
-    def write_atomic(self, name: str, data: bytes) -> None:
-        self.files[name] = bytes(data)
+    def write_atomic(self, name: str, data: bytes | Sequence[Buffer]) -> None:
+        self.files[name] = bytes(data) if isinstance(data, bytes) else b"".join(data)
 
     def read(self, name: str) -> bytes:
         if name not in self.files:
