@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Aggregator,
         Codec,
         DataSource,
+        Dominant,
         GivenUp,
         Index,
         Model,
@@ -80,6 +81,7 @@ __all__ = [
     "forgets",
     # the contracts of the roles
     "Aggregator",
+    "Dominant",
     "GivenUp",
     "Codec",
     "DataSource",
@@ -167,6 +169,7 @@ _HOMES = {
     "build": "bb_edge.construction",
     "forgets": "bb_edge.roles.contracts",
     "Aggregator": "bb_edge.roles.contracts",
+    "Dominant": "bb_edge.roles.contracts",
     "GivenUp": "bb_edge.roles.contracts",
     "Codec": "bb_edge.roles.contracts",
     "DataSource": "bb_edge.roles.contracts",

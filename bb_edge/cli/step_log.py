@@ -179,6 +179,7 @@ _LEVEL = {
     steps.AnswerRefused: "warning",
     steps.NobodyHeard: "warning",
     steps.ContributionsGivenUp: "warning",
+    steps.ContributionsDominate: "warning",
     steps.LayoutUndeclared: "warning",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",

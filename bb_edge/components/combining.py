@@ -18,7 +18,7 @@ from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped, is_finite, update_norm
 from bb_edge.roles.adoption import Adoption
-from bb_edge.roles.contracts import Aggregator, GivenUp
+from bb_edge.roles.contracts import Aggregator, Dominant, GivenUp
 from bb_edge.roles.errors import AggregateNotFinite, ComponentError
 from bb_edge.roles.settings import Setting
 
@@ -35,6 +35,7 @@ MAX_WEIGHT = 2**31
 """What a contribution may weigh where nothing is configured: more samples than a device holds."""
 
 _VERSION = 2
+_INFINITE = float("inf")
 
 
 class CombiningAggregator(Aggregator):
@@ -52,6 +53,9 @@ class CombiningAggregator(Aggregator):
 
     One without `peer` always counts. Which sum a contribution belongs to is `ctx.cohort`: an execution, the
     round, or the only one there is (`OpenSums`).
+
+    Contributions that count more than a hundred times as much as the median of their sum, by weight × length,
+    are taken, and named (`take_dominant`).
 
     Where the combination is not finite, `aggregate` raises AggregateNotFinite, which names the peers that
     were in it; the sum is gone, and `current_tensor` stays.
@@ -81,6 +85,7 @@ class CombiningAggregator(Aggregator):
         self._allow_nonfinite = allow_nonfinite
         self._sums = OpenSums(self.combiner, where, remembered_rounds, max_peers)
         self._current: Array = np.empty(0, np.float32)
+        self._dominant: list[Dominant] = []
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> CombiningAggregator:
@@ -109,6 +114,12 @@ class CombiningAggregator(Aggregator):
     def take_given_up(self) -> Sequence[GivenUp]:
         return self._sums.take_given_up()
 
+    def take_dominant(self) -> Sequence[Dominant]:
+        if not self._dominant:
+            return ()
+        told, self._dominant = self._dominant, []
+        return told
+
     # --- the Contract ----------------------------------------------------------------------------------
 
     def contribute(
@@ -129,10 +140,11 @@ class CombiningAggregator(Aggregator):
         if whose is not None and sums.counted(found, whose, number):
             return
         self._check_form(contribution, found)
-        values = self._checked(contribution.reshape(-1), sent)
+        values, length = self._checked(contribution.reshape(-1), sent)
         if whose is not None:
             sums.mark(found, whose, number)
         found.add(contribution.shape, values, factor)
+        found.pulls.add(factor, length, whose)
 
     def aggregate(self, ctx: Ctx, stack: object = None, round: Array | None = None) -> tuple[Array, Array]:
         """Returns the combination and the total weight of a sum, and closes it.
@@ -142,6 +154,9 @@ class CombiningAggregator(Aggregator):
         found = self._sums.of(ctx.cohort, None if round is None else self._integer(round), None, True)
         if isinstance(stack, np.ndarray):
             self._add_rows(stack, found)
+        far = found.pulls.far(self._where)
+        if far is not None:
+            self._dominant.append(far)
         total = found.total
         result: Array = np.empty(0, np.float32)
         try:
@@ -192,20 +207,17 @@ class CombiningAggregator(Aggregator):
                 f"a contribution has shape {list(contribution.shape)}, those before it {list(found.shape)}"
             )
 
-    def _checked(self, values: Array, sent: Array | None = None) -> Array:
-        """Returns what counts of a contribution: itself, or clipped."""
-        if self._clip_norm:
-            base = None if sent is None or sent.size != values.size else sent.reshape(-1)
-            norm = update_norm(values, base)
-            if norm > self._clip_norm:
-                if not self._allow_nonfinite and not is_finite(values):
-                    raise self._not_finite()
-                return clipped(values, base, self._clip_norm / norm)
-            if norm == norm:
-                return values
-        if not self._allow_nonfinite and not is_finite(values):
+    def _checked(self, values: Array, sent: Array | None = None) -> tuple[Array, float]:
+        """Returns what counts of a contribution, itself or clipped, and the length of its update."""
+        base = None if sent is None or sent.size != values.size else sent.reshape(-1)
+        norm = update_norm(values, base)
+        # Of float32 a norm that is a finite number is proof that all elements are.
+        proof = norm < _INFINITE and values.dtype != np.float64
+        if not proof and not self._allow_nonfinite and not is_finite(values):
             raise self._not_finite()
-        return values
+        if self._clip_norm and norm > self._clip_norm:
+            return clipped(values, base, self._clip_norm / norm), self._clip_norm
+        return values, norm
 
     def _not_finite(self) -> ComponentError:
         return self._error(
@@ -221,7 +233,9 @@ class CombiningAggregator(Aggregator):
             if not self._allow_nonfinite and not is_finite(row.reshape(-1)):
                 raise self._not_finite()
         for row in stack:
-            found.add(row.shape, self._checked(row.reshape(-1)), 1.0)
+            values, length = self._checked(row.reshape(-1))
+            found.add(row.shape, values, 1.0)
+            found.pulls.add(1.0, length, None)
 
     def _error(self, what: str, hint: str = "") -> ComponentError:
         return ComponentError(what, self._where, hint)

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.components.dominance import Pulls
 from bb_edge.components.state import StateReader, pack_array
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.contracts import GivenUp
@@ -52,6 +53,7 @@ class Sum:
         "make",
         "opener",
         "peers",
+        "pulls",
         "seen",
         "shape",
         "total",
@@ -70,6 +72,7 @@ class Sum:
         self.total = 0.0
         self.closed = False
         self.peers: list[PeerId] = []
+        self.pulls = Pulls()
         self.seen: OrderedDict[PeerId, list[int | None]] = OrderedDict()
 
     def add(self, shape: tuple[int, ...], values: Array, weight: float) -> None:
@@ -182,6 +185,7 @@ class OpenSums:
         kind, number = found.key
         found.count, found.total = 0, 0.0
         found.peers = []
+        found.pulls = Pulls()
         if kind == ONLY:
             for peer, seen in tuple(found.seen.items()):
                 found.seen[peer] = [mark for mark in seen if mark is not None]

@@ -175,3 +175,17 @@ class LayoutUndeclared(EngineStep):
     slot: str
     shape: tuple[int, ...]
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionsDominate(EngineStep):
+    """Contributions count far more than the others of their aggregate, which they decide by themselves.
+
+    `times` is how many times the usual the largest one is, `peers` whose they are, as far as they say so.
+    """
+
+    target: str
+    why: str
+    contributions: int
+    times: float
+    peers: tuple[PeerId, ...] = ()

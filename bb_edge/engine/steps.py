@@ -35,6 +35,7 @@ RequestFailed = peer_steps.RequestFailed
 AnswerRefused = peer_steps.AnswerRefused
 NobodyHeard = peer_steps.NobodyHeard
 LayoutUndeclared = peer_steps.LayoutUndeclared
+ContributionsDominate = peer_steps.ContributionsDominate
 
 
 class _SendEnvelope(NamedTuple):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         Aggregator,
         Codec,
         DataSource,
+        Dominant,
         GivenUp,
         Index,
         Model,
@@ -68,6 +69,7 @@ __all__ = [
     # contracts
     "Model",
     "Aggregator",
+    "Dominant",
     "GivenUp",
     "Index",
     "Codec",
@@ -147,6 +149,7 @@ _HOMES = {
             "GivenUp",
             "Codec",
             "DataSource",
+            "Dominant",
             "Index",
             "Model",
             "PeerSelector",

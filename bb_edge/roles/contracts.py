@@ -164,6 +164,18 @@ class GivenUp(NamedTuple):
     peers: tuple[PeerId, ...] = ()
 
 
+class Dominant(NamedTuple):
+    """Contributions that decide an aggregate by themselves: why, how many, how far they are off, and whose.
+
+    `times` is the largest of them over what is usual; `peers` are those that the contributions name.
+    """
+
+    why: str
+    contributions: int
+    times: float
+    peers: tuple[PeerId, ...] = ()
+
+
 class Aggregator(_Contract):
     """Joins contributions of many peers into one tensor."""
 
@@ -201,6 +213,13 @@ class Aggregator(_Contract):
         """Returns what it has dropped of what it had taken, since it was asked last.
 
         The engine asks behind each `contribute` and `execution_ended`, and tells it. The base drops nothing.
+        """
+        return ()
+
+    def take_dominant(self) -> Sequence[Dominant]:
+        """Returns which contributions decided an aggregate by themselves, since it was asked last.
+
+        The engine asks behind each `aggregate`, and tells it. The base looks at none.
         """
         return ()
 

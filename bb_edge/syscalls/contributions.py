@@ -39,6 +39,8 @@ def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> C
         shapes = read_shapes(stamp)
     except ValueError as error:
         raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
+    if op.spec.op_type == "Aggregate":
+        return _telling(component, method)
     if op.spec.op_type != "Contribute":
         return method
     return _refusing(component, method, shapes[0] if shapes else None)
@@ -92,6 +94,20 @@ def _refusing(
             tell_given_up(ctx.runtime, ctx.target, component)
 
     return contribute
+
+
+def _telling(component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns an `aggregate` behind which it is told who decided the result alone."""
+
+    def aggregate(ctx: OpContext, *inputs: Any) -> object:
+        try:
+            return method(ctx, *inputs)
+        finally:
+            for far in component.take_dominant():
+                ctx.runtime.count("contributions.dominant", far.contributions)
+                ctx.runtime.emit(steps.ContributionsDominate(ctx.target, *far))
+
+    return aggregate
 
 
 def _misfit(contribution: np.ndarray[Any, Any], wanted: str, whose: str) -> ComponentError:

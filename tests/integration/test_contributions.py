@@ -475,3 +475,73 @@ def test_sums_that_several_executions_fill_are_told_by_their_round() -> None:
     assert [e.value.tolist() for e in of(steps.AppEvent, seen)] == [[21.5], [11.5]]
     (failed,) = of(steps.OpFailed, seen)
     assert "round 2 is over" in failed.text
+
+
+# --- what counts, and decides alone -----------------------------------------------------------------
+
+
+ABSURD: dict[str, tuple[np.ndarray, float]] = {
+    "in another unit": (PARAMS * 1e4, 1.0),
+    "at the end of float32": (np.full(4, 3e38, np.float32), 1.0),
+    "of an absurd weight": (PARAMS + 1, 2.0**31),
+}
+
+
+def dominant(server: Server) -> list[tuple[int, tuple[PeerId, ...]]]:
+    return [(s.contributions, s.peers) for s in of(steps.ContributionsDominate, server.seen)]
+
+
+@pytest.mark.parametrize("what", ABSURD)
+@pytest.mark.parametrize("sent", [False, True])
+def test_who_decides_a_round_alone_is_named(what: str, sent: bool) -> None:
+    value, weight = ABSURD[what]
+    server = Server(Averaging(sent=sent), (EVIL, *HONEST))
+    for _ in range(2):  # a round remembers nothing of the one before
+        asked = server.round(PARAMS)
+        server.answer(EVIL, asked[EVIL], value, weight)
+        for number, peer in enumerate(HONEST):
+            server.answer(peer, asked[peer], PARAMS + 1 + number)
+    assert len(server.rounds) == 2 and server.missing == [(), ()], "it counts all the same"
+    assert dominant(server) == [(1, (EVIL,))] * 2
+    (first, _) = of(steps.ContributionsDominate, server.seen)
+    assert first.times > 1000 and first.target == "Server"
+    assert "slot 'agg': 1 of 4 contributions count more than 100 times" in first.why
+    assert "set clip_norm and max_weight" in first.why
+    assert server.node.counters["contributions.dominant"] == 2
+
+
+def test_two_that_lie_do_not_hide_each_other() -> None:
+    server = Server(Averaging(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    for peer, factor in ((EVIL, 1e4), (HONEST[0], 1e4), (HONEST[1], 1.0), (HONEST[2], 1.0)):
+        server.answer(peer, asked[peer], PARAMS * np.float32(factor))
+    assert dominant(server) == [], "of four the median lies between two and two"
+    more = [PeerId.from_name(f"more-{n}") for n in range(2)]
+    server = Server(Averaging(), (EVIL, *HONEST, *more))
+    asked = server.round(PARAMS)
+    for peer in (EVIL, *HONEST, *more):
+        server.answer(peer, asked[peer], PARAMS * np.float32(1e4 if peer in (EVIL, HONEST[0]) else 1))
+    assert dominant(server) == [(2, (EVIL, HONEST[0]))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "value", "weight"),
+    [({"clip_norm": 5.0}, PARAMS * 1e4, 1.0), ({}, PARAMS * 3, 20.0), ({}, PARAMS * 0, 1.0)],
+    ids=["clipped", "more samples", "nothing learned"],
+)
+def test_what_is_usual_is_not_told(settings: dict[str, object], value: np.ndarray, weight: float) -> None:
+    server = Server(Averaging(), (EVIL, *HONEST), **settings)
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], value, weight)
+    for number, peer in enumerate(HONEST):
+        server.answer(peer, asked[peer], PARAMS + number)
+    assert len(server.rounds) == 1 and dominant(server) == []
+
+
+def test_rows_of_a_stack_are_counted_without_a_name() -> None:
+    server = Server(Stacked(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], PARAMS * np.float32(1e4))
+    for peer in HONEST:
+        server.answer(peer, asked[peer], PARAMS)
+    assert dominant(server) == [(1, ())]

@@ -1,0 +1,62 @@
+"""Which contributions decide a mean by themselves: those that weigh far more than the others of their sum.
+
+Of each contribution one number is kept, its pull: weight × length of the update (of the contribution, where
+nothing tells what it started from). Nothing is refused by it: a round may have one peer with all the data.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+from bb_edge.roles.contracts import Dominant
+
+if TYPE_CHECKING:
+    from bb_edge.ir.ids import PeerId
+
+__all__ = ["FACTOR", "MOST", "Pulls"]
+
+FACTOR = 100.0
+"""Times the median from which a contribution is named. Honest peers differ by their samples and how far they
+have learned, by tens; a wrong unit, a diverged training and an attack are off by thousands."""
+
+LEAST = 3
+"""Contributions of which a median says something: of two, nobody knows which is the usual one."""
+
+MOST = 4096
+"""Contributions of one sum whose pulls are kept, 32 KiB and as many peers; later ones are not looked at."""
+
+
+class Pulls:
+    """The pulls of one sum. They are not part of a snapshot: after a restart later contributions count."""
+
+    __slots__ = ("_pulls", "_whose")
+
+    def __init__(self) -> None:
+        self._pulls: list[float] = []
+        self._whose: list[PeerId | None] = []
+
+    def add(self, weight: float, length: float, whose: PeerId | None) -> None:
+        """Notes a contribution. A length that is no number is left out."""
+        if length == length and len(self._pulls) < MOST:
+            self._pulls.append(weight * length)
+            self._whose.append(whose)
+
+    def far(self, where: str) -> Dominant | None:
+        """Returns what weighs more than `FACTOR` times the median; None where nothing does."""
+        pulls = self._pulls
+        if len(pulls) < LEAST:
+            return None
+        usual = median(pulls)
+        largest = max(pulls)
+        if not usual or largest <= FACTOR * usual:
+            return None  # of updates that are all zero, any is far
+        far = [whose for pull, whose in zip(pulls, self._whose, strict=True) if pull > FACTOR * usual]
+        times = largest / usual if math.isfinite(largest / usual) else math.inf
+        why = (
+            f"{where}: {len(far)} of {len(pulls)} contributions count more than {FACTOR:.0f} times"
+            f" as much as is usual, weight × length {largest:.3g} and not {usual:.3g};"
+            " set clip_norm and max_weight"
+        )
+        return Dominant(why, len(far), times, tuple(whose for whose in far if whose is not None))
