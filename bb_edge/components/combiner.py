@@ -21,6 +21,12 @@ class Combiner(ABC):
         """Begins with nothing, for contributions of `size` numbers."""
         self.size = size
 
+    def reserve(self) -> None:  # noqa: B027
+        """Takes the memory that its work will need, at the start of a node; the base takes none.
+
+        What is zeroed lazily should be written to: memory that is promised may not be there later.
+        """
+
     @abstractmethod
     def add(self, values: Array, weight: float) -> None:
         """Takes a contribution of floating point; `values` are not ours to keep or change: copy them."""

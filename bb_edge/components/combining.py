@@ -120,6 +120,9 @@ class CombiningAggregator(Aggregator):
         told, self._dominant = self._dominant, []
         return told
 
+    def reserve(self, size: int) -> None:
+        self._sums.reserve(size)
+
     # --- the Contract ----------------------------------------------------------------------------------
 
     def contribute(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.components.peer_lists import Descriptor, learn, own_addresses, peers_of, rows
-from bb_edge.components.presence_selector import near_of, sample_of
+from bb_edge.components.presence_selector import load_generators, near_of, sample_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.roles.component import ComponentEnv
@@ -76,6 +76,7 @@ class Cyclon(PeerSelector, ProtocolComponent):
     @classmethod
     def construct(cls, env: ComponentEnv) -> Cyclon:
         read = env.settings(cls)
+        load_generators()
         return cls(
             peers_of(env, "introducers", "introducer_names"),
             env.peer_class,

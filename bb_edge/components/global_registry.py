@@ -25,7 +25,7 @@ from bb_edge.components.peer_lists import (
     peer_of,
     rows,
 )
-from bb_edge.components.presence_selector import near_of, sample_of
+from bb_edge.components.presence_selector import load_generators, near_of, sample_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.adoption import Adoption
@@ -145,6 +145,7 @@ class GlobalRegistryServer(_Registry):
     @classmethod
     def construct(cls, env: ComponentEnv) -> GlobalRegistryServer:
         read = env.settings(cls)
+        load_generators()
         return cls(env.peer_class, read["max_peers"], read["max_ttl_ns"], env.own_class)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
@@ -306,6 +307,7 @@ class GlobalRegistryClient(_Registry):
     @classmethod
     def construct(cls, env: ComponentEnv) -> GlobalRegistryClient:
         read = env.settings(cls)
+        load_generators()
         return cls(peer_of(env, "server", "server_name"), env.peer_class, read["ttl_ns"])
 
     @property

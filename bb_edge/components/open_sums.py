@@ -34,6 +34,8 @@ PER_PEER = 2
 CLOSED = 64
 """Closed rounds that are remembered. What is below all of them counts as closed, too."""
 
+_ONCE = (None,)
+"""What is remembered of a peer that counts once in its sum: one object for all."""
 EXECUTION, ROUND, ONLY = "execution", "round", "only"
 Key = tuple[str, int]
 
@@ -73,7 +75,7 @@ class Sum:
         self.closed = False
         self.peers: list[PeerId] = []
         self.pulls = Pulls()
-        self.seen: OrderedDict[PeerId, list[int | None]] = OrderedDict()
+        self.seen: OrderedDict[PeerId, tuple[int | None, ...]] = OrderedDict()
 
     def add(self, shape: tuple[int, ...], values: Array, weight: float) -> None:
         """Adds a 1-D vector that was checked."""
@@ -101,6 +103,12 @@ class OpenSums:
         self.stale = 0
         self._given_up: list[GivenUp] = []
 
+    def reserve(self, size: int) -> None:
+        """Takes the memory of one sum of `size` numbers, for the first that is opened."""
+        if self._spare is None or self._spare.size != size:
+            self._spare = self._make(size)
+            self._spare.reserve()
+
     # --- which one -------------------------------------------------------------------------------------
 
     def of(self, cohort: int, number: int | None, peer: PeerId | None, closing: bool = False) -> Sum:
@@ -118,12 +126,12 @@ class OpenSums:
             if key[0] == ROUND and not closing:
                 self._check_round(key[1], peer)
             found = Sum(key, self._make, self._closings, peer)
-            if self._spare is not None:
-                found.combiner, self._spare = self._spare, None
             if not closing:
                 self._sums[key] = found
         elif found.closed and not closing:
             raise self._closed_error("its round is over: the sum was aggregated")
+        if found.combiner is None and self._spare is not None:
+            found.combiner, self._spare = self._spare, None
         return found
 
     def _check_round(self, number: int, peer: PeerId | None) -> None:
@@ -167,13 +175,18 @@ class OpenSums:
     def mark(self, found: Sum, peer: PeerId, number: int | None) -> None:
         """Notes that a peer's contribution counts."""
         mark = None if found.key[0] == ROUND else number
-        seen = found.seen.setdefault(peer, [])
-        found.seen.move_to_end(peer)
+        seen = found.seen.get(peer)
+        if seen is None:
+            found.seen[peer] = _ONCE if mark is None else (mark,)
+        else:
+            seen = (*seen, mark)
+            if len(seen) > self._limit:
+                rounds = [known for known in seen if known is not None]
+                out = seen.index(min(rounds) if rounds else None)
+                seen = (*seen[:out], *seen[out + 1 :])
+            found.seen[peer] = seen
+            found.seen.move_to_end(peer)
         found.peers.append(peer)
-        seen.append(mark)
-        if len(seen) > self._limit:
-            rounds = [known for known in seen if known is not None]
-            seen.remove(min(rounds) if rounds else None)
 
     # --- the end of one --------------------------------------------------------------------------------
 
@@ -188,7 +201,7 @@ class OpenSums:
         found.pulls = Pulls()
         if kind == ONLY:
             for peer, seen in tuple(found.seen.items()):
-                found.seen[peer] = [mark for mark in seen if mark is not None]
+                found.seen[peer] = tuple(mark for mark in seen if mark is not None)
                 if not found.seen[peer]:
                     del found.seen[peer]
             while len(found.seen) > self._max_peers // 2:  # who was heard least lately
@@ -255,7 +268,8 @@ class OpenSums:
             sums[found.key] = found
         self._sums, self._closed, self._closings = sums, closed, closings
         self.duplicates, self.stale = duplicates, stale
-        self._spare = None
+        if any(found.combiner is not None for found in sums.values()):
+            self._spare = None
 
     def _restored(self, row: Any, read: StateReader) -> Sum:
         try:
@@ -267,7 +281,7 @@ class OpenSums:
             found.shape = tuple(int(size) for size in shape)
             found.peers = [PeerId.from_bytes(peer) for peer in peers]
             for peer, marks in seen:
-                found.seen[PeerId.from_bytes(peer)] = list(marks)
+                found.seen[PeerId.from_bytes(peer)] = tuple(marks)
             if arrays is not None:
                 size = 1
                 for dim in found.shape:

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.roles.context import Ctx
 
-__all__ = ["PresenceSelector", "near_of", "sample_of"]
+__all__ = ["PresenceSelector", "load_generators", "near_of", "sample_of"]
+
+
+def load_generators() -> None:
+    """Loads NumPy's random generators, which `sample_of` needs: some 4 MB that the first round need not find.
+
+    For `construct`; importing a selector alone does not load them.
+    """
+    import numpy.random  # noqa: F401
 
 
 def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tuple[PeerId, ...]:
@@ -63,6 +71,7 @@ class PresenceSelector(PeerSelector):
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> PresenceSelector:
+        load_generators()
         return cls(env.peer_class, env.own_class, env.settings(cls)["known"])
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:

@@ -209,6 +209,13 @@ class Aggregator(_Contract):
         A tensor as `stack` contributes its rows first. The sum is that of `ctx.cohort`.
         """
 
+    def reserve(self, size: int) -> None:
+        """Takes the memory for contributions of `size` numbers, of which the node is told at its start.
+
+        So a device that cannot hold its program finds out then, and not in its first round. The base takes
+        none.
+        """
+
     def take_given_up(self) -> Sequence[GivenUp]:
         """Returns what it has dropped of what it had taken, since it was asked last.
 

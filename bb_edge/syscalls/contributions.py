@@ -6,6 +6,7 @@ else the shape that the compiler knows. The first that arrives decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ REMEDY = (
 def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
     """Returns the call of a `contribute` or `aggregate` method, and notes which sum the op is about.
 
-    OpError for stamps that are not the compiler's.
+    Where the compiler knows how large contributions are, the component takes the memory for them now. OpError
+    for stamps that are not the compiler's, and where that memory is not there.
     """
     cohort, stamp = op.spec.meta.get(keys.COHORT_KEY, ""), op.spec.meta.get(keys.SHAPES_KEY, "")
     try:
@@ -43,7 +45,21 @@ def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> C
         return _telling(component, method)
     if op.spec.op_type != "Contribute":
         return method
-    return _refusing(component, method, shapes[0] if shapes else None)
+    stamped = shapes[0] if shapes else None
+    if stamped is not None and all(size > 0 for size in stamped):
+        _reserve(op, component, math.prod(stamped))
+    return _refusing(component, method, stamped)
+
+
+def _reserve(op: BoundOp, component: Aggregator, size: int) -> None:
+    try:
+        component.reserve(size)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise OpError(
+            f"there is no memory to join contributions of {size:,} numbers",
+            where=op.spec.name,
+            hint="run it on a device with more memory, or compile a smaller model",
+        ) from error
 
 
 def _refusing(

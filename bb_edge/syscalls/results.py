@@ -32,6 +32,7 @@ import numpy as np
 from bb_edge.engine.errors import OpError
 from bb_edge.ir import keys, types
 from bb_edge.ir.address import Address
+from bb_edge.ir.host_arrays import is_masked
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.opsets.roles import OUTPUT_SHAPES
@@ -120,7 +121,7 @@ def sized(check: Check, definition: OpDef, keywords: Mapping[str, object]) -> Ch
 
 def described(value: object) -> str:
     """Returns what a value is, in a few words, and never the values of an array."""
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ndarray) and is_masked(value):
         return f"a masked array of {value.dtype}{list(value.shape)}"
     if isinstance(value, np.ndarray):
         known = types.elem_of_dtype(value.dtype)
@@ -192,7 +193,7 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
         if type(value) is not np.ndarray:
             if value is None and optional:
                 return None
-            if np.ma.isMaskedArray(value):
+            if is_masked(value):
                 raise wrong(value, "say which values its masked places have: return value.filled(0)")
             if not isinstance(value, np.generic | np.ndarray):
                 raise wrong(value, f"return an array: np.asarray(value, np.{name})")

@@ -95,7 +95,8 @@ class Incoming:
         return self._held is not None
 
     def expire(self) -> None:
-        """Forgets envelopes in chunks that make no progress."""
+        """Forgets envelopes in chunks that make no progress, and memory that large packets needed."""
+        self._splitter.tidy()
         self._chunks.expire(time.monotonic_ns())
         self._counters["chunks_expired"] = self._chunks.expired
 

@@ -218,6 +218,7 @@ class Membership:
             seq=news.seq,
         )
         if heard and news.up:
+            self._topics.meet(peer)
             self._roll.told(peer_class, self._clock())
             if news.will not in ("", peer_class):
                 self._watch(peer, news.will)

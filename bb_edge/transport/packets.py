@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bb_edge.ir.errors import WireError
+from bb_edge.ir.lent_memory import resize
 
 PUBLISH, PUBACK = 0x30, 0x40
 DUP, QOS1, RETAIN = 0x08, 0x02, 0x01
@@ -20,6 +21,9 @@ FAILURE = 0x80
 
 CHUNK_OF_READING = 64 * 1024
 """Bytes read at a time: the size of a pipe or of a default socket buffer, allocated once per connection."""
+GROWTH_OF_SPARE = 4096
+"""Bytes by which the buffer of a large packet is made longer for the next one: answers to one request differ
+by some bytes."""
 KEPT_OF_OVERSIZE = 1024
 """Bytes kept of a packet that is too large: enough for its topic and identifier."""
 
@@ -192,16 +196,31 @@ class Splitter:
 
     The reader puts bytes into `room()` and calls `filled(n)`; then `take()` returns packet after packet. A
     large packet is read straight into a buffer of its own, in which the payload of a PUBLISH begins at a
-    multiple of 8 bytes.
+    multiple of 8 bytes. That buffer is used again for the next one, if nobody looks at it any more.
     """
 
-    __slots__ = ("_data", "_end", "_length", "_limit", "_skip", "_small", "_start", "_v5", "oversize", "own")
+    __slots__ = (
+        "_data",
+        "_end",
+        "_length",
+        "_limit",
+        "_skip",
+        "_small",
+        "_spare",
+        "_spare_used",
+        "_start",
+        "_v5",
+        "oversize",
+        "own",
+    )
 
     def __init__(self, limit: int, v5: bool = True) -> None:
         self._limit = limit
         self._v5 = v5
         self._small = bytearray(CHUNK_OF_READING)
         self._data = self._small
+        self._spare: bytearray | None = None  # of the large packet before
+        self._spare_used = False
         self._start = 0
         self._end = 0
         self._skip = 0
@@ -209,7 +228,8 @@ class Splitter:
         self.oversize = 0
         """Bytes of the packet that `take` has just returned, if only its beginning was kept; else 0."""
         self.own = False
-        """Whether the buffer that `take` has just returned has that packet alone, and is not used again."""
+        """Whether the buffer that `take` has just returned has that packet alone, for as long as somebody
+        looks at it."""
 
     def room(self) -> memoryview:
         """The buffer for the next bytes; never empty if `take` was called until it returned None."""
@@ -285,7 +305,13 @@ class Splitter:
         if after == self._end:
             self._start = self._end = 0
             if self._data is not self._small:
-                self._data = self._small
+                self._spare, self._data = self._data, self._small
+
+    def tidy(self) -> None:
+        """Frees the buffer for large packets, if none came since the last call."""
+        if not self._spare_used:
+            self._spare = None
+        self._spare_used = False
 
     def _make_room(self, data: bytearray, start: int, body: int, end: int, wanted: int) -> None:
         """Makes space for a packet of `wanted` bytes whose beginning is at `start`."""
@@ -294,10 +320,16 @@ class Splitter:
             before = 0
             if data[start] & 0xF0 == PUBLISH:
                 before = (start - _payload_at(data[start], data, body, end, self._v5)) % 8
-            grown = bytearray(before + wanted)
+            grown = self._large(before + wanted)
             grown[before : before + have] = data[start:end]
             self._data = grown
             self._start, self._end = before, before + have
         elif start and data is self._small and max(wanted - have, KEPT_OF_OVERSIZE) > len(data) - end:
             data[:have] = data[start:end]
             self._start, self._end = 0, have
+
+    def _large(self, size: int) -> bytearray:
+        spare, self._spare, self._spare_used = self._spare, None, True
+        if spare is not None and size - len(spare) <= GROWTH_OF_SPARE and resize(spare, size):
+            return spare
+        return bytearray(size)

@@ -110,6 +110,13 @@ class Topics:
             )
         return names
 
+    def meet(self, peer: PeerId) -> None:
+        """Keeps the topics of a peer that has come up, so that the first round with it need not find room."""
+        own = f"{self._prefix}{self._own}/from/{peer.to_text()}".encode()
+        if len(self._names) < self._max and len(self._places) < self._max:
+            self.names(peer)
+            self._places.setdefault(own, Place(Kind.ENVELOPE, peer, ""))
+
     def read(self, topic: bytes) -> Place:
         """Reads a topic. Raises TopicError for one that names no peer, UnknownTopic for one of no kind."""
         place = self._places.get(topic)

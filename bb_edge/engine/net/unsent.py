@@ -86,7 +86,8 @@ class Unsent:
 
     def ask_all(self, to: dict[int, PeerId], unit: Unit, now_ns: int) -> bool:
         """Sends a request to those of its peers that are left; False where one finds no room."""
-        for number, peer in tuple(to.items()):
+        for number in tuple(to):
+            peer = to[number]
             if not self._send(unit.alone(number, peer), self._peers.limits_of(peer), now_ns):
                 return False
             del to[number]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import types
 from collections.abc import Callable
 from typing import Any
@@ -233,3 +234,48 @@ def test_a_damaged_state_is_refused_and_changes_nothing(ctx: Ctx, peer: Peer) ->
         with pytest.raises(ComponentStateError):
             agg.restore(state[:cut])
     np.testing.assert_array_equal(agg.aggregate(ctx)[0], f32(1, 2))
+
+
+def test_memory_that_is_reserved_is_all_that_rounds_take(ctx: Ctx, peer: Peer) -> None:
+    """The sum in double precision, and two means in turn."""
+    size = 100_000
+    values = np.ones(size, np.float32)
+    agg = FedAvg()
+    tracemalloc.start()
+    try:
+        agg.reserve(size)
+        reserved, _ = tracemalloc.get_traced_memory()
+        for number in range(4):
+            agg.contribute(ctx, values, None, peer(1), i64(number))
+            agg.aggregate(ctx)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 16 * size < reserved < 16 * size + 200_000
+    assert peak - reserved < 100_000
+
+
+def test_a_mean_that_somebody_keeps_does_not_change(ctx: Ctx) -> None:
+    agg = FedAvg()
+    size = 50_000
+    agg.reserve(size)
+    kept = []
+    for number in range(5):
+        agg.contribute(ctx, np.full(size, number, np.float32))
+        kept.append(agg.aggregate(ctx)[0][7:])
+    assert [set(mean.tolist()) for mean in kept] == [{0.0}, {1.0}, {2.0}, {3.0}, {4.0}]
+
+
+def test_reserved_memory_is_kept_over_a_restore_without_open_sums(ctx: Ctx) -> None:
+    agg, size = FedAvg(), 100_000
+    values = np.ones(size, np.float32)
+    agg.reserve(size)
+    tracemalloc.start()
+    try:
+        agg.restore(FedAvg().serialize())
+        agg.contribute(ctx, values)
+        agg.aggregate(ctx)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000

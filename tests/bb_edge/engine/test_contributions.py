@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -12,6 +13,7 @@ from peers import A, B
 
 from bb_edge.engine import steps
 from bb_edge.installer import install
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.roles import ContributionRefused
@@ -22,6 +24,13 @@ function program.Server(x: F32[?], w: F32[], p: PeerIdVec, go: Trigger) -> () {e
   t: Tensor, total: F32[] = role.aggregator.Aggregate(go) {slot=agg, control_inputs=1}
   syscall.AppEmit<name="mean">(t)
 """
+
+
+def stamped(shape: str) -> str:
+    """The program whose contributions have that shape."""
+    return PROGRAM.replace(
+        "Contribute(x, w, p) {slot=agg", f'Contribute(x, w, p) {{slot=agg, shapes="{shape}"'
+    )
 
 
 @pytest.fixture
@@ -100,7 +109,28 @@ def test_that_the_first_contribution_decides_the_layout_is_told_once(server):
 
 
 def test_a_declared_layout_is_not_told(compile_text):
-    text = PROGRAM.replace("Contribute(x, w, p) {slot=agg", 'Contribute(x, w, p) {slot=agg, shapes="[2]"')
+    text = stamped("[2]")
     node = install(PeerId.from_name("server"), (), compile_text(text), ["Server"], seed=1)
     node.invoke("Server", {"x": f32(1, 2), "w": np.float32(1), "p": (A,)})
     assert not of(steps.LayoutUndeclared, node.poll(1)) and not contribute(node, (B,), 1, 2)
+
+
+def test_memory_for_contributions_of_a_known_size_is_taken_at_the_start(compile_text):
+    size = 1_000_000
+    found = []
+    for shape in (f"[{size}]", "[?]"):
+        artifact = compile_text(stamped(shape))
+        tracemalloc.start()
+        try:
+            node = install(PeerId.from_name("server"), (), artifact, ["Server"], seed=1)
+            found.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
+        node.poll(0)
+    assert 16 * size < found[0] - found[1] < 17 * size, "a sum of 8 bytes per number, and two means of 4"
+
+
+def test_a_device_without_memory_for_the_contributions_refuses_the_program(compile_text):
+    artifact = compile_text(stamped("[1000000000,1000000000]"))
+    with pytest.raises(BBError, match="no memory to join contributions of 1,000,000,000,000,000,000 numbers"):
+        install(PeerId.from_name("server"), (), artifact, ["Server"], seed=1)

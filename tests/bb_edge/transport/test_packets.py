@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -168,3 +170,56 @@ def test_any_stream_ends_in_packets_or_a_packet_error(data, at_once):
     except PacketError:
         return
     assert all(len(body) <= 64 or oversize for _, body, oversize in found)
+
+
+def large(number: int, size: int) -> bytes:
+    payload = bytes((number,)) * size
+    return publish_header(TOPIC, number, size, v5=True) + payload
+
+
+def payload_of(splitter: Splitter, data: bytes) -> memoryview:
+    """The payload of the one packet that is fed, as a view of its own buffer."""
+    packet, pos = None, 0
+    while packet is None:
+        room = splitter.room()
+        count = min(len(room), len(data) - pos)
+        room[:count] = data[pos : pos + count]
+        room.release()
+        splitter.filled(count)
+        pos += count
+        packet = splitter.take()
+    first, buffer, _, body, end = packet
+    payload = parse_publish(first, buffer, body, end, True, splitter.own).payload
+    assert isinstance(payload, memoryview)
+    return payload
+
+
+def test_a_large_packet_is_read_into_the_memory_of_the_last_one_if_nobody_looks_at_it():
+    splitter = Splitter(1 << 24)
+    kept = payload_of(splitter, large(1, 200_000))
+    second = payload_of(splitter, large(2, 200_004))
+    at = np.frombuffer(second, np.uint8).ctypes.data
+    assert bytes(kept) == b"\1" * 200_000 and bytes(second) == b"\2" * 200_004
+    del second
+    for number, size in ((3, 200_001), (4, 200_003), (5, 200_002)):
+        read = payload_of(splitter, large(number, size))
+        assert bytes(read) == bytes((number,)) * size
+        assert np.frombuffer(read, np.uint8).ctypes.data == at
+        del read
+    assert bytes(payload_of(splitter, large(6, 900_000))) == b"\6" * 900_000
+    assert bytes(payload_of(splitter, large(7, 100_000))) == b"\7" * 100_000
+    assert bytes(kept) == b"\1" * 200_000
+
+
+def test_memory_for_large_packets_is_freed_where_none_come():
+    tracemalloc.start()
+    try:
+        splitter = Splitter(1 << 24)
+        payload_of(splitter, large(1, 2_000_000))
+        splitter.tidy()
+        before, _ = tracemalloc.get_traced_memory()
+        splitter.tidy()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert before - after > 1_990_000
