@@ -219,6 +219,7 @@ def run(arguments: argparse.Namespace) -> int:
     refused: list[str] = []
     looked_at: list[Verdict] = []
     former: Former | None = None
+    told = Told()
     try:
         config = settings_of(arguments)
     except ConfigFileError as error:
@@ -227,7 +228,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.config is not None:
             from bb_edge.cli.launch import dry_launch
 
-            refused, former = dry_launch(config, _warn)
+            refused, former = dry_launch(config, told)
             looked_at = _sizes_of_targets(config)
             for verdict in looked_at:
                 verdict.problems = [problem for problem in verdict.problems if problem not in refused]
@@ -238,7 +239,7 @@ def run(arguments: argparse.Namespace) -> int:
             program = load(config.artifact)
             looked_at = verdicts(program, config)
             if config.adopt is not None:
-                former, refused = adopted(program, config)
+                former, refused = adopted(program, config, told)
     if former is not None:
         from bb_edge.cli.adopt import as_record, table
 
@@ -251,6 +252,8 @@ def run(arguments: argparse.Namespace) -> int:
             "artifact": None if config.artifact is None else config.artifact.name,
             "runs": fine,
             "problems": refused,
+            "warnings": told.warnings,
+            "errors": told.errors,
             "targets": [{**asdict(verdict), "runs": verdict.runs and not refused} for verdict in looked_at],
             **recorded,
         }
@@ -278,7 +281,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if fine else 1
 
 
-def adopted(program: Program, config: RunConfig) -> tuple[Former | None, list[str]]:
+def adopted(program: Program, config: RunConfig, told: Told) -> tuple[Former | None, list[str]]:
     """What the targets of an artifact would adopt, and what refuses that.
 
     Without targets in `config` they are those of the artifact that the old node ran.
@@ -291,7 +294,7 @@ def adopted(program: Program, config: RunConfig) -> tuple[Former | None, list[st
 
     assert config.adopt is not None
     try:
-        former = former_at(config.adopt, config, time.time_ns(), _warn, trial=True)
+        former = former_at(config.adopt, config, time.time_ns(), told, trial=True)
         names = config.targets or [name for name in former.identity.targets if name in program.targets]
         targets = chosen_targets(program, names)
         install(
@@ -310,10 +313,20 @@ def adopted(program: Program, config: RunConfig) -> tuple[Former | None, list[st
     return former, []
 
 
-def _warn(level: str, message: str, **more: object) -> None:
-    """Prints the warnings of a dry run."""
-    if level == "warning":
-        print(f"bb-edge: warning: {message}", file=sys.stderr)
+class Told:
+    """What `run` would log as a warning or an error and go on: printed, and kept by level.
+
+    A state folder that has lost something is an error, and refuses nothing.
+    """
+
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+
+    def __call__(self, level: str, message: str, **more: object) -> None:
+        if level in ("warning", "error"):
+            (self.errors if level == "error" else self.warnings).append(message)
+            print(f"bb-edge: {level}: {message}", file=sys.stderr)
 
 
 def _sizes_of_targets(config: RunConfig) -> list[Verdict]:

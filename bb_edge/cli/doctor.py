@@ -136,7 +136,10 @@ def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
     warnings: list[str] = []
 
     def log(level: str, message: str, **more: object) -> None:
-        if level == "warning":
+        if level in (
+            "warning",
+            "error",
+        ):  # an error that refuses nothing: the state folder has lost something
             warnings.append(message)
 
     refusals = dry_run(with_state(config), log)

@@ -170,6 +170,26 @@ def test_a_folder_that_a_running_node_has_open(configured, start, capsys):
 
 
 @pytest.mark.broker
+def test_a_dry_run_tells_what_the_state_has_lost_as_run_does(configured, start, capsys):
+    path = configured(state="state")
+    first = start("run", "--config", str(path))
+    first.says("tick")
+    assert first.end() == Exit.DONE
+    outbox = max((path.parent / "state").glob("journal-*"), key=lambda file: int(file.name.split("-")[1]))
+    outbox.unlink()
+    assert main(["check", "--config", str(path), "--json"]) == 0
+    out, err = capsys.readouterr()
+    (lost,) = json.loads(out)["errors"]
+    assert f"{outbox.name} is missing" in lost and f"bb-edge: error: {lost}" in err
+    main(["doctor", "--config", str(path), "--json"])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    assert [c["status"] for c in checks if lost in c["detail"]] == ["warning"]
+    again = start("run", "--config", str(path))
+    again.says(rf" error +{outbox.name} is missing")
+    assert again.end() == Exit.DONE
+
+
+@pytest.mark.broker
 def test_the_state_of_another_program_is_refused_and_a_dry_run_says_so(
     configured, start, compile_text, capsys
 ):
