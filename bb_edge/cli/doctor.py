@@ -116,7 +116,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
     folder = config.state or os.environ.get("STATE_DIRECTORY")
     yield (
-        _storage(Path(str(folder).partition(":")[0]))
+        _guarded("storage", lambda: _storage(Path(str(folder).partition(":")[0])))
         if folder
         else Finding("storage", SKIPPED, "no folder is named (--state)")
     )
@@ -317,18 +317,22 @@ def _probe_apart(module: str) -> str:
 
 
 def _storage(folder: Path) -> Finding:
-    from bb_edge.cli.kept import as_it_was
+    from bb_edge.cli.kept import check_folder, trial_folder
 
-    with as_it_was(folder):
-        return _written(folder)
+    check_folder(folder, "--state")
+    if folder.exists():
+        return _written(folder, folder)
+    with trial_folder(folder) as trial:
+        return _written(trial, folder)
 
 
-def _written(folder: Path) -> Finding:
+def _written(place: Path, folder: Path) -> Finding:
+    """Writes to `place`, which stands for the folder, and measures it."""
     from bb_edge.cli.kept import in_use
     from bb_shims import StorageError, open_folder
 
     try:
-        storage = open_folder(folder)
+        storage = open_folder(place)
     except StorageError as error:
         running = in_use(error)
         detail = f"{folder} is in use by a running node" if running else str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,8 +42,7 @@ _MAY_PASS = frozenset(
 def check_folder(folder: Path, flag: str) -> None:
     """Refuses a path that is not a folder, or a folder that cannot be written to or made.
 
-    For one that is not there a folder like it is made for trial, and removed again: nothing else tells that
-    it can be made. The trial has a name of its own, since other nodes may begin under the same parent.
+    For one that is not there a folder like it is made for trial: nothing else tells that it can be made.
     Raises StateRefused, or MayPass where a full disk, say, is in the way.
     """
     where = f"{flag} {folder}"
@@ -55,10 +54,9 @@ def check_folder(folder: Path, flag: str) -> None:
         raise StateRefused("it is not a folder", where, "name another one")
     if os.path.islink(folder):
         raise StateRefused("it is a link that leads nowhere", where, "name a folder")
-    missing = _missing(folder)
     try:
-        with TemporaryDirectory(prefix=".bb-trial-", dir=missing[-1].parent) as trial:
-            os.makedirs(Path(trial, folder.absolute().relative_to(missing[-1].parent)), mode=0o700)
+        with trial_folder(folder):
+            pass
     except OSError as error:
         kind = MayPass if error.errno in _MAY_PASS else StateRefused
         raise kind(f"it cannot be made: {error.strerror}", where, _OWN) from error
@@ -68,15 +66,17 @@ _OWN = "name another one, or make it for the node's user"
 
 
 @contextmanager
-def as_it_was(folder: Path) -> Iterator[None]:
-    """Removes at its end the folder, and those above it, that were made since its beginning, if empty."""
-    missing = _missing(folder)
-    try:
-        yield
-    finally:
-        for place in missing:
-            with suppress(OSError):
-                place.rmdir()
+def trial_folder(folder: Path) -> Iterator[Path]:
+    """A folder like one that is not there, made for trial under a name of its own, and removed at the end.
+
+    Neither the folder nor one above it is made: other nodes may begin below the same new parent then.
+    Raises OSError where it cannot be made.
+    """
+    above = _missing(folder)[-1].parent
+    with TemporaryDirectory(prefix=".bb-trial-", dir=above) as trial:
+        made = Path(trial, folder.absolute().relative_to(above))
+        os.makedirs(made, mode=0o700)
+        yield made
 
 
 def _missing(folder: Path) -> list[Path]:
