@@ -67,7 +67,7 @@ class Request(NamedTuple):
     sent: int
     answer: int
     kept: bool
-    """Whether all answers are kept until the request closes (`r.stack`)."""
+    """Whether all answers are kept until the request closes (`r.responses`)."""
     durable: bool
 
 

@@ -6,7 +6,8 @@ A page marks a place by two lines; what lies between them is written by this too
     <!-- end of states -->
 
 Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an
-envelope), `walk` (of one request) and `metrics` (that a node serves).
+envelope), `walk` (of one request), `metrics` (that a node serves) and `limits of MODULE:CLASS` (its number
+fields, with the comments above them).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmware_shims"))]
 
+from bb_edge.engine import config  # noqa: E402
 from bb_edge.engine.net import admission  # noqa: E402
 from bb_edge.ir.transitions import Table  # noqa: E402
 from bb_edge.observe import catalogue  # noqa: E402
@@ -31,7 +33,7 @@ else:
     import tomli as tomllib
 
 BLOCK = re.compile(
-    r"(<!-- (states|floors|phases|checks|walk|metrics)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)",
+    r"(<!-- (states|floors|phases|checks|walk|metrics|limits)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)",
     re.DOTALL,
 )
 
@@ -77,6 +79,25 @@ def _metrics(_: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _limits(name: str) -> str:
+    """The number fields of a class `module:Name`, by the budgets `edge` and `host`, each with its comment.
+
+    Where several fields follow one comment, it is told of the first.
+    """
+    module, _, cls = name.partition(":")
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+    body = source[source.index(f"class {cls}:") :]
+    budgets = config.NodeConfig.edge(), config.NodeConfig.host()
+    edge, host = budgets if cls == "NodeConfig" else (budgets[0].caps, budgets[1].caps)
+    lines = ["| key | `edge` | `host` | what |", "|---|---|---|---|"]
+    for comment, fields in re.findall(r"((?:^    # .*\n)+)((?:^    \w+: int.*\n)+)", body, re.MULTILINE):
+        what = " ".join(re.sub(r"^    # ", "", comment, flags=re.MULTILINE).split()).replace("|", r"\|")
+        for field in re.findall(r"^    (\w+):", fields, re.MULTILINE):
+            lines.append(f"| `{field}` | {getattr(edge, field):,} | {getattr(host, field):,} | {what} |")
+            what = "as above"
+    return "\n".join([*lines, ""])
+
+
 def _phases(_: str) -> str:
     rows = ["| phase | what it does | then what is ready runs |", "|---|---|---|"]
     for phase in answering_node().inspect().phases:
@@ -109,6 +130,7 @@ _WRITERS = {
     "checks": _checks,
     "walk": _walk,
     "metrics": _metrics,
+    "limits": _limits,
 }
 
 

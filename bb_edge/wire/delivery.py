@@ -484,7 +484,7 @@ class Links:
             raise LinksFullError(
                 f"{len(data['links'])} links in the snapshot, {self.config.max_links} fit",
                 "restore",
-                "raise LinkConfig.max_links",
+                "raise limits.max_peers",
             )
         for row in data["links"]:
             link = Link.restored(row, now_ns, bodies)

@@ -225,5 +225,5 @@ class LinkTable:
     def full_error(self, peer: PeerId) -> LinksFullError:
         """Returns the error for a peer that finds the table full."""
         return LinksFullError(
-            f"{len(self.by_peer)} peers have something open", f"peer {peer}", "raise LinkConfig.max_links"
+            f"{len(self.by_peer)} peers have something open", f"peer {peer}", "raise limits.max_peers"
         )

@@ -202,7 +202,7 @@ class ResendQueue:
             raise PendingFullError(
                 f"{self.count} envelopes wait for their acknowledgement",
                 "delivery",
-                "wait, shorten deadlines, or raise LinkConfig.max_pending",
+                "wait, shorten deadlines, or raise limits.outbound_queue",
             )
         free = self._max_bytes - self.bytes_in_use
         if body:
@@ -212,7 +212,7 @@ class ResendQueue:
             raise PendingFullError(
                 f"{size} bytes requested, {free} available of {self._max_bytes}",
                 "delivery",
-                "wait, shorten deadlines, or raise LinkConfig.pending_bytes",
+                "wait, shorten deadlines, or raise limits.ingress_bytes",
             )
         self.count += 1
 

@@ -408,7 +408,7 @@ def test_links_are_bounded_and_an_idle_one_makes_room() -> None:
     send(node, peer=C, now=3)  # B was idle, A waits for an acknowledgement
     assert len(node) == 2 and node.counters["links_forgotten"] == 1
     send(node, REQUEST, peer=C, now=4)
-    with pytest.raises(LinksFullError):
+    with pytest.raises(LinksFullError, match=r"raise limits\.max_peers"):
         send(node, peer=D)
     assert node.receive(D, Envelope(fills=fills(), epoch=1, seq=1), 0) is Verdict.NO_ROOM
     node.mark(D, Envelope(fills=fills(), epoch=1, seq=1), 0)
