@@ -7,6 +7,7 @@ copy, if they begin at a multiple of their size. An envelope of another sender i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from bb_edge.ir.tensors import Pieces, numbers_at
@@ -47,16 +48,27 @@ def shared_body(fills: Sequence[Fill], payloads: Sequence[Pieces]) -> bytes:
 
 def _around(fill: Fill, payload: Pieces, at: int) -> tuple[bytes, bytes]:
     """What stands before the payload of a fill that begins at `at`, and after it."""
-    suffix, (size, pieces) = fill.dest_suffix, payload
+    size, pieces = payload
+    numbers = 0
+    if size >= SHARED_FROM and fill.type_hash in TENSOR_HASHES and not fill.trigger_only:
+        numbers = len(pieces[0]) if len(pieces) > 1 else numbers_at(pieces[0])
+    return _fields(fill.dest_suffix, fill.trigger_only, fill.type_hash, size, numbers, at % _ALIGNMENT)
+
+
+@lru_cache(maxsize=256)
+def _fields(
+    suffix: bytes, trigger_only: bool, type_hash: int, size: int, numbers: int, at: int
+) -> tuple[bytes, bytes]:
+    """The fields around a payload of `size` bytes, whose numbers begin at its byte `numbers`; 0: anywhere.
+
+    Cached, because those of one op are the same in each round.
+    """
     head = b"\x0a" + varint(len(suffix)) + suffix if suffix else b""
     announced = b"\x12" + varint(size) if size else b""
-    after = b"\x18\x01" if fill.trigger_only else b""
-    if fill.type_hash:
-        after += b"\x20" + varint(fill.type_hash)
+    after = b"\x18\x01" if trigger_only else b""
+    if type_hash:
+        after += b"\x20" + varint(type_hash)
     rest = len(head) + len(announced) + size + len(after)
-    if size < SHARED_FROM or fill.type_hash not in TENSOR_HASHES or fill.trigger_only:
-        return b"".join((b"\x12", varint(rest), head, announced)), after
-    numbers = len(pieces[0]) if len(pieces) > 1 else numbers_at(pieces[0])
     known = at + 1 + len(head) + len(announced) + numbers
     before = b""
     for padding in _BY_NEED[-(known + len(varint(rest))) % _ALIGNMENT] if numbers else _PADDINGS[:1]:

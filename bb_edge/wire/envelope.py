@@ -8,11 +8,24 @@ not, repeated (the last one counts) or unknown (skipped, and counted).
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from bb_edge.ir.address import Route, route_of
+from bb_edge.ir.address import route_of
 from bb_edge.ir.varint import encoded as _v
 from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.wire.envelope_fields import (
+    Strays,
+    ack_epoch,
+    check_site_cap,
+    epoch_field,
+    hash_field,
+    one_stray,
+    read_failure,
+    read_report,
+    recurring,
+    skip,
+    span,
+    varint,
+    write_report,
+)
 from bb_edge.wire.envelope_records import (
     NONE,
     REQUEST,
@@ -43,19 +56,8 @@ __all__ = [
     "repeated",
 ]
 
-# One byte: field << 3 | wire type. Two bytes from field 16 on, as varints: 101 << 3 | 0 = 808 = A8 06, …
-_EPOCH, _SEQ, _ACK, _BASE, _FAILURE = b"\xa8\x06", b"\xb0\x06", b"\xba\x06", b"\xc0\x06", b"\xca\x06"
-
-
-@lru_cache(maxsize=256)
-def _epoch_field(epoch: int) -> bytes:
-    """Cached: a node has two epochs, and their varints are long."""
-    return _EPOCH + _v(epoch)
-
-
-@lru_cache(maxsize=256)
-def _hash_field(type_hash: int) -> bytes:
-    return b"\x20" + _v(type_hash)
+# One byte: field << 3 | wire type. Two bytes from field 16 on, as varints: 102 << 3 | 0 = 816 = B0 06, …
+_SEQ, _ACK, _BASE, _FAILURE = b"\xb0\x06", b"\xba\x06", b"\xc0\x06", b"\xca\x06"
 
 
 # --- out ----------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
             head += b"\x12" + _v(size)
         tail = b"\x18\x01" if fill.trigger_only else b""
         if fill.type_hash:
-            tail += _hash_field(fill.type_hash)
+            tail += hash_field(fill.type_hash)
         parts += (b"\x12" + _v(len(head) + size + len(tail)) + head, fill.payload, tail)
     if envelope.kind or envelope.wire_req_id:
         body = b"\x08" + _v(envelope.kind) if envelope.kind else b""
@@ -87,7 +89,7 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
     if envelope.remaining_deadline_ns:
         add(b"\x20" + _v(envelope.remaining_deadline_ns))
     for report in envelope.rtt_reports:
-        body = _report(report)
+        body = write_report(report)
         add(b"\x2a" + _v(len(body)) + body)
     if envelope.src_peer:
         add(b"\x32" + _v(len(envelope.src_peer)) + envelope.src_peer)
@@ -96,7 +98,7 @@ def encode(envelope: Envelope, with_fills: bool = True) -> bytes:
     for address in envelope.src_addresses:
         add(b"\x42" + _v(len(address)) + address)
     if envelope.epoch:
-        add(_epoch_field(envelope.epoch))
+        add(epoch_field(envelope.epoch))
     if envelope.seq:
         add(_SEQ + _v(envelope.seq))
     for ack in envelope.acks:
@@ -119,26 +121,8 @@ def repeated(encoded: bytes, remaining_deadline_ns: int) -> bytes:
     return encoded + b"\x20" + _v(remaining_deadline_ns) if remaining_deadline_ns else encoded
 
 
-def _report(report: RttReport) -> bytes:
-    values = (
-        report.next_hop_site_id,
-        report.chain_id,
-        report.hop_index,
-        report.srtt_ns,
-        report.rttvar_ns,
-        report.sample_count,
-    )
-    return b"".join(_v(number << 3) + _v(value) for number, value in enumerate(values, 1) if value)
-
-
-@lru_cache(maxsize=256)
-def _ack_epoch(epoch: int) -> bytes:
-    """Cached as `_epoch_field` is: most peers have one."""
-    return b"\x08" + _v(epoch) if epoch else b""
-
-
 def _ack(ack: Ack) -> bytes:
-    body = _ack_epoch(ack.epoch)
+    body = ack_epoch(ack.epoch)
     if ack.up_to:
         body += b"\x10" + _v(ack.up_to)
     if ack.also:
@@ -152,75 +136,19 @@ def _ack(ack: Ack) -> bytes:
 # Payloads up to this size are copied out of the envelope: a view would cost more than the copy, and keep the
 # whole envelope in memory.
 _COPY_BELOW = 512
-_U64 = 0xFFFFFFFFFFFFFFFF
-
-
-def _varint(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
-    """Reads a varint as protobuf does; returns (value, place of the next byte).
-
-    Overlong forms pass, more than 64 bits do not.
-    """
-    value = shift = 0
-    while pos < end:
-        byte = data[pos]
-        pos += 1
-        if byte < 0x80:
-            value |= byte << shift
-            if value > _U64:
-                raise EnvelopeError(EnvelopeErrorKind.MALFORMED, f"a varint beyond 64 bits before byte {pos}")
-            return value, pos
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if shift > 63:
-            raise EnvelopeError(EnvelopeErrorKind.MALFORMED, f"a varint beyond 10 bytes before byte {pos}")
-    raise EnvelopeError(EnvelopeErrorKind.TRUNCATED, f"inside a varint at byte {pos}")
 
 
 def _span(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
-    """Reads a length at `pos`; returns the range of the field that follows as (first byte, byte after it)."""
+    """Reads a length as `span` does; those of one and two bytes by itself."""
     if pos < end and data[pos] < 0x80:
-        size = data[pos]
-        pos += 1
-    else:
-        size, pos = _varint(data, pos, end)
-    stop = pos + size
-    if stop > end:
-        raise EnvelopeError(
-            EnvelopeErrorKind.TRUNCATED, f"{size} bytes announced at byte {pos}, {end - pos} are there"
-        )
-    return pos, stop
-
-
-def _skip(data: bytes | memoryview, pos: int, end: int, tag: int) -> int:
-    """Returns the byte after an unknown field. Groups are refused: proto3 writes none."""
-    wire_type = tag & 7
-    if tag < 8 or tag > 0xFFFFFFFF:
-        raise EnvelopeError(EnvelopeErrorKind.MALFORMED, f"field number {tag >> 3} before byte {pos}")
-    if wire_type == 0:
-        return _varint(data, pos, end)[1]
-    if wire_type == 2:
-        return _span(data, pos, end)[1]
-    if wire_type not in (1, 5):
-        raise EnvelopeError(EnvelopeErrorKind.MALFORMED, f"wire type {wire_type} before byte {pos}")
-    pos += 8 if wire_type == 1 else 4
-    if pos > end:
-        raise EnvelopeError(EnvelopeErrorKind.TRUNCATED, f"inside a fixed number at byte {end}")
-    return pos
-
-
-class _Strays:
-    """Counts fields that only cost time: unknown ones, and scalars beyond their first occurrence."""
-
-    __slots__ = ("left",)
-
-    def __init__(self, allowed: int) -> None:
-        self.left = allowed
-
-    def one(self) -> None:
-        """Counts one; EnvelopeError where there are too many."""
-        self.left -= 1
-        if self.left < 0:
-            raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_STRAY_FIELDS)
+        stop = pos + 1 + data[pos]
+        if stop <= end:
+            return pos + 1, stop
+    elif pos + 1 < end and data[pos + 1] < 0x80:
+        stop = pos + 2 + data[pos] + (data[pos + 1] - 1 << 7)
+        if stop <= end:
+            return pos + 2, stop
+    return span(data, pos, end)
 
 
 def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope:
@@ -241,7 +169,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     acks: list[Ack] = []
     reports: list[RttReport] = []
     failure: Failure | None = None
-    strays = _Strays(caps.stray_fields)
+    strays = [caps.stray_fields]
     # The eight fields that count once may be repeated, as far as stray fields go.
     single = 8 + caps.stray_fields
     pos = 0
@@ -253,7 +181,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
                 tag += data[pos] - 1 << 7
                 pos += 1
             else:
-                tag, pos = _varint(data, pos - 1, end)
+                tag, pos = varint(data, pos - 1, end)
         if tag == 0x12:
             pos, stop = _span(data, pos, end)
             if len(fills) >= caps.fills:
@@ -265,8 +193,10 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
             if pos < end and data[pos] < 0x80:
                 value = data[pos]
                 pos += 1
+            elif tag == 808:
+                value, pos = recurring(data, pos, end)
             else:
-                value, pos = _varint(data, pos, end)
+                value, pos = varint(data, pos, end)
             if tag == 816:
                 seq = value
             elif tag == 808:
@@ -312,14 +242,14 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
             pos, stop = _span(data, pos, end)
             if len(reports) >= caps.rtt_reports:
                 raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_RTT_REPORTS, f"{caps.rtt_reports} at most")
-            reports.append(_decode_report(data, pos, stop, strays))
+            reports.append(read_report(data, pos, stop, strays))
             pos = stop
         elif tag == 842:
             single -= 1
-            failure, pos = _decode_failure(data, *_span(data, pos, end), strays, failure)
+            failure, pos = read_failure(data, *_span(data, pos, end), strays, failure)
         else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
+            one_stray(strays)
+            pos = skip(data, pos, end, tag)
         if single < 0:
             raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_STRAY_FIELDS, "repeated")
     if version > SCHEMA_VERSION:
@@ -354,7 +284,7 @@ def _is_fixed(view: memoryview) -> bool:
 _SCALARS = frozenset({0x20, 0x38, 808, 816, 832})
 
 
-def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Fill:
+def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: Strays) -> Fill:
     suffix: bytes = b""
     type_hash = start = stop = fields = 0
     trigger_only = False
@@ -362,10 +292,10 @@ def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, stra
         tag = data[pos]
         pos += 1
         if tag >= 0x80:
-            tag, pos = _varint(data, pos - 1, end)
+            tag, pos = varint(data, pos - 1, end)
         fields += 1
         if fields > 4:
-            strays.one()
+            one_stray(strays)
         if tag == 0x12:
             start, stop = _span(data, pos, end)
             pos = stop
@@ -382,113 +312,83 @@ def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, stra
                 type_hash = data[pos] + (data[pos + 1] - 1 << 7)
                 pos += 2
             else:
-                type_hash, pos = _varint(data, pos, end)
+                type_hash, pos = recurring(data, pos, end)
         elif tag == 0x18:
-            value, pos = _varint(data, pos, end)
+            value, pos = recurring(data, pos, end)
             trigger_only = value != 0
         else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
+            one_stray(strays)
+            pos = skip(data, pos, end, tag)
     size = stop - start
     route = route_of(suffix)
     if size <= _COPY_BELOW and size <= caps.fill_bytes:
         return Fill(suffix, bytes(data[start:stop]), trigger_only, type_hash, route)
     if size > caps.fill_bytes:
-        _check_site_cap(route, size, caps)
+        check_site_cap(route, size, caps)
     return Fill(suffix, memoryview(data)[start:stop], trigger_only, type_hash, route)
 
 
-def _check_site_cap(route: Route, size: int, caps: EnvelopeCaps) -> None:
-    """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none."""
-    allowed = caps.fill_bytes
-    if route.site >= 0:
-        allowed = max(allowed, caps.site_fill_bytes.get(route.site, 0))
-    if size > allowed:
-        raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most")
-
-
 def _correlation(
-    data: bytes | memoryview, pos: int, end: int, strays: _Strays, kind: int, wire_req_id: int
+    data: bytes | memoryview, pos: int, end: int, strays: Strays, kind: int, wire_req_id: int
 ) -> tuple[int, int]:
     """Reads a correlation, merged into what an earlier occurrence said, as protobuf does."""
     fields = 0
     while pos < end:
-        tag, pos = _varint(data, pos, end)
+        tag = data[pos]
+        pos += 1
+        if tag >= 0x80:
+            tag, pos = varint(data, pos - 1, end)
         fields += 1
         if fields > 2:
-            strays.one()
+            one_stray(strays)
         if tag == 0x10:
-            wire_req_id, pos = _varint(data, pos, end)
+            if pos < end and data[pos] < 0x80:
+                wire_req_id = data[pos]
+                pos += 1
+            else:
+                wire_req_id, pos = varint(data, pos, end)
         elif tag == 0x08:
-            kind, pos = _varint(data, pos, end)
+            if pos < end and data[pos] < 0x80:
+                kind = data[pos]
+                pos += 1
+            else:
+                kind, pos = varint(data, pos, end)
             if kind > RESPONSE:
                 raise EnvelopeError(EnvelopeErrorKind.UNKNOWN_CORRELATION, f"{kind}")
         else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
+            one_stray(strays)
+            pos = skip(data, pos, end, tag)
     return kind, wire_req_id
 
 
-def _decode_failure(
-    data: bytes | memoryview, pos: int, end: int, strays: _Strays, before: Failure | None
-) -> tuple[Failure, int]:
-    """Reads a failure, merged into what an earlier occurrence said, as protobuf does."""
-    code, detail = (0, "") if before is None else (before.code, before.detail)
-    fields = 0
-    while pos < end:
-        tag, pos = _varint(data, pos, end)
-        fields += 1
-        if fields > 2:
-            strays.one()
-        if tag == 0x08:
-            code, pos = _varint(data, pos, end)
-        elif tag == 0x12:
-            start, pos = _span(data, pos, end)
-            detail = Failure.read_detail(bytes(data[start:pos]))
-        else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
-    return Failure(code & 0xFFFFFFFF, detail), end
-
-
-def _decode_ack(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: _Strays) -> Ack:
+def _decode_ack(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: Strays) -> Ack:
     epoch = up_to = 0
     also: list[int] = []
     fields = 0
     while pos < end:
-        tag, pos = _varint(data, pos, end)
+        tag = data[pos]
+        pos += 1
+        if tag >= 0x80:
+            tag, pos = varint(data, pos - 1, end)
         fields += 1
         if fields > 3 and tag != 0x18:
-            strays.one()
+            one_stray(strays)
         if tag == 0x08:
-            epoch, pos = _varint(data, pos, end)
+            epoch, pos = recurring(data, pos, end)
         elif tag == 0x10:
-            up_to, pos = _varint(data, pos, end)
+            if pos < end and data[pos] < 0x80:
+                up_to = data[pos]
+                pos += 1
+            else:
+                up_to, pos = varint(data, pos, end)
         elif tag in (0x18, 0x1A):
             pos, stop = _span(data, pos, end) if tag == 0x1A else (pos, pos + 1)
             while pos < stop:
-                number, pos = _varint(data, pos, stop if tag == 0x1A else end)
+                number, pos = varint(data, pos, stop if tag == 0x1A else end)
                 if len(also) >= caps.ack_numbers:
                     raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_ACK_NUMBERS, f"{caps.ack_numbers} at most")
                 also.append(number)
         else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
+            one_stray(strays)
+            pos = skip(data, pos, end, tag)
     return Ack(epoch, up_to, tuple(also))
-
-
-def _decode_report(data: bytes | memoryview, pos: int, end: int, strays: _Strays) -> RttReport:
-    values = [0] * 7
-    fields = 0
-    while pos < end:
-        tag, pos = _varint(data, pos, end)
-        fields += 1
-        if fields > 6:
-            strays.one()
-        if tag & 7 == 0 and 8 <= tag <= 48:
-            values[tag >> 3], pos = _varint(data, pos, end)
-        else:
-            strays.one()
-            pos = _skip(data, pos, end, tag)
-    values[3] &= 0xFFFFFFFF
-    return RttReport(*values[1:])

@@ -167,8 +167,10 @@ class Execution:
         for frame in self.frames:
             frame.reset()
             self._free[frame.region].append(frame)
-        for table in (self.held, self.ready, self.parked, self.frames, self.permits, self.cohorts):
-            table.clear()
+        self.frames.clear()
+        for table in (self.held, self.ready, self.parked, self.permits, self.cohorts):
+            if table:
+                table.clear()
 
     # --- how it begins --------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ class State(enum.IntEnum):
     ENDING = 4  # nothing of it is ready and nothing holds it; gates across executions look at it
 
 
+RUNNING: Final = State.RUNNING
+"""By a name of its own: each write asks for it, and an enumeration is slow to look into."""
+
+
 class Event(enum.IntEnum):
     """What happens to an execution."""
 

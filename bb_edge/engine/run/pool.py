@@ -14,7 +14,7 @@ from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame, FreeFrames, ReplyPort
-from bb_edge.engine.run.life import LIFE, Event, Hold, State
+from bb_edge.engine.run.life import LIFE, RUNNING, Event, Hold, State
 from bb_edge.engine.run.naming import Naming, frame_name, names_of, op_name, region_name
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
@@ -90,7 +90,7 @@ class ExecutionPool:
 
     def wake(self, execution: Execution) -> None:
         """Puts an execution into the run queue, unless it stands there already."""
-        if execution.state is not State.RUNNING:
+        if execution.state is not RUNNING:
             execution.state = LIFE.rows[execution.state, Event.WAKE]
             self.runnable.append(execution)
 

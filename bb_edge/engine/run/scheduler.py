@@ -20,7 +20,7 @@ from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings
 from bb_edge.engine.run.frames import Execution, Frame
-from bb_edge.engine.run.life import Hold, State
+from bb_edge.engine.run.life import RUNNING, Hold
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import LATER_EXPIRED, PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
@@ -216,7 +216,7 @@ class Scheduler:
                 self.pull(frame, consumer)
         if frame.forwards_writes:
             self._pass_on(frame, site, value)
-        if execution.state is not State.RUNNING:
+        if execution.state is not RUNNING:
             self.pool.wake(execution)
 
     def _pass_on(self, frame: Frame, site: int, value: object) -> None:

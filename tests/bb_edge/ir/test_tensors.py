@@ -149,6 +149,30 @@ def test_aligned_bytes_are_not_copied_and_others_are():
     assert same(found, array)
 
 
+def test_tensors_of_one_size_are_told_apart_however_often_they_come():
+    arrays = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.arange(6, dtype=np.int32).reshape(2, 3),
+        np.arange(6, dtype=np.float32).reshape(3, 2),
+        np.arange(3, dtype=np.float64).reshape(1, 3),
+    ]
+    for array in arrays * 3:
+        assert same(decode_tensor(encode_tensor(array)), array)
+
+
+def test_bools_are_looked_at_however_often_their_form_comes():
+    good = encode_tensor(np.array([True, False]))
+    for _ in range(3):
+        assert decode_tensor(good).tolist() == [True, False]
+        with pytest.raises(TensorError, match="beyond"):
+            decode_tensor(good[:-1] + b"\x02")
+
+
+def test_more_forms_than_are_remembered_are_decoded():
+    for size in (*range(300), *range(300)):
+        assert decode_tensor(encode_tensor(np.zeros(size, np.uint8))).shape == (size,)
+
+
 def test_what_is_decoded_cannot_be_written():
     data = bytearray(encode_tensor(np.arange(6, dtype=np.uint8)))
     with pytest.raises(ValueError, match="read-only"):
