@@ -89,14 +89,17 @@ LATE_S = 0.5
 """How late the answers of one are that is late."""
 
 
-def poisoned(folder: Path, attackers: Sequence[str], rounds: int) -> Heard:
-    """A federation of the digits with honest clients and these attackers; ends when the server has ended."""
+def poisoned(folder: Path, attackers: Sequence[str], rounds: int, seed: int = 0) -> Heard:
+    """A federation of the digits with honest clients and these attackers; ends when the server has ended.
+
+    The honest ones draw their batches by `seed`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     everybody = HONEST + len(attackers)
     compile_edge(*program("mlp", 3, rounds=rounds, clients=everybody, at_least=everybody), folder)
     with _running(folder) as digits:
         for number in range(HONEST):
-            digits.honest(number)
+            digits.honest(number, "--seed", str(number + HONEST * seed))
         for kind in attackers:
             attack(digits, kind)
         digits.serve()
