@@ -163,7 +163,10 @@ def failed(error: KernelError, where: str, taken: int = 0) -> BackendError:
     return BackendRunError(str(error), where)
 
 
-def _prepare(node: FlatNode, inputs: Sequence[Value | None]) -> Prepared:
+def _prepare(node: FlatNode, inputs: Sequence[Value | None], most: int = 0, taken: int = 0) -> Prepared:
+    """The kernel of a node. Its tables may take `most` bytes, `taken` of which are gone; 0 does not bound."""
+    if most and taken >= most:
+        raise TensorBytesError(taken, most, node.where)
     try:
         return prepare_kernel(
             node.op_type,
@@ -172,9 +175,10 @@ def _prepare(node: FlatNode, inputs: Sequence[Value | None]) -> Prepared:
             [None if v is None else v.spec for v in inputs],
             [v.array if v is not None and v.constant else None for v in inputs],
             max(1, len(node.outputs)),
+            most=most - taken,
         )
     except KernelError as error:
-        raise failed(error, node.where) from error
+        raise failed(error, node.where, taken) from error
 
 
 def _known(array: Array, constant: bool = True) -> Value:
@@ -293,7 +297,7 @@ class _Fitting:
             if node.bodies:
                 return self._fitted(index, None)
             inputs = [None if v == OMITTED else self.values[v] for v in node.inputs]
-            prepared = _prepare(node, inputs)
+            prepared = _prepare(node, inputs, self.most, self.folded if self.most else 0)
             if prepared.dynamic:
                 return self._fitted(index, prepared)
             self._take(node, prepared, inputs)

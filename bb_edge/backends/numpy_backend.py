@@ -185,8 +185,8 @@ class NumPyBackend(Backend):
                     self._kernels.popitem(last=False)
                 specs = [None if a is None else TensorSpec(a.dtype, a.shape) for a in arrays]
                 constants = [parameters.get(i) for i in range(len(arrays))]
-                kernel = prepare(op_type, ONNX_VERSION, attributes, specs, constants, n_outputs)
                 most = self._limits.tensor_bytes
+                kernel = prepare(op_type, ONNX_VERSION, attributes, specs, constants, n_outputs, most=most)
                 if most and kernel.nbytes > most:
                     raise TensorBytesError(kernel.nbytes, most, f"primitive {op_type}")
                 self._kernels[key] = kernel

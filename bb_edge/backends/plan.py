@@ -294,7 +294,8 @@ def bytes_of(fitted: Fitted, placed: Placed, outputs: Sequence[int]) -> int:
 class StaticPlan:
     """A plan that is ready to run, for the results `outputs` (value numbers), one run at a time.
 
-    `arena_bytes` is its use of the arena, `live_bytes` the lower bound of that. `placed` is given if the
+    `arena_bytes` is its use of the arena, `live_bytes` the lower bound of that, `held` are the bytes of the
+    constants that it keeps. `placed` is given if the
     graph was placed before. Raises BackendMemoryError above the limit.
 
     `call(*inputs)` makes the only result with the only kernel, between `hush` and `unhush`; it is None if the
@@ -311,6 +312,7 @@ class StaticPlan:
         "arena_bytes",
         "call",
         "fits_any_shape",
+        "held",
         "live_bytes",
         "n_steps",
         "nbytes",
@@ -337,6 +339,7 @@ class StaticPlan:
         self.live_bytes = placed.lower_bound
         self.n_steps = len(bound.steps)
         self.nbytes = bytes_of(fitted, placed, outputs)
+        self.held = fitted.folded
         self._steps = bound.steps
         self._patches = bound.patches
         self._derived = bound.derived

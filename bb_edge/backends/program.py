@@ -79,6 +79,7 @@ class NumPyProgram(BackendProgram):
         self.plans_made = 0
         self.plans_stale = 0
         self._plans: OrderedDict[tuple[Spec, ...], StaticPlan | _SplitPlan] = OrderedDict()
+        self._held: dict[tuple[Spec, ...], int] = {}  # constants of plans for shapes that count
         self._specs: tuple[Spec, ...] | None = None
         self._plan: StaticPlan | _SplitPlan | None = None
         single = len(self.graph.nodes) == len(self.graph.outputs) == 1 and not self.resident
@@ -163,9 +164,16 @@ class NumPyProgram(BackendProgram):
         plan = self._plans.get(key)
         if plan is None:
             plan = self._make(key)  # what is refused costs no other plan
-            while len(self._plans) >= MAX_PLANS:
-                self._plans.popitem(last=False)
+            held = plan.held if self.charged(key) else 0
+            most = self.limits.tensor_bytes
+            while len(self._plans) >= MAX_PLANS or (
+                held and self._plans and sum(self._held.values()) + held > most
+            ):
+                old, _ = self._plans.popitem(last=False)
+                self._held.pop(old, None)
             self._plans[key] = plan
+            if held:
+                self._held[key] = held
             self.plans_made += 1
         else:
             self._plans.move_to_end(key)
@@ -234,9 +242,19 @@ class NumPyProgram(BackendProgram):
         placed = placing.placed(layout)
         nbytes = bytes_of(fitted, placed, self.graph.outputs)
         if self.charged(key) and nbytes > self.limits.tensor_bytes:
-            raise TensorBytesError(nbytes, self.limits.tensor_bytes, self._where)
+            raise TensorBytesError(nbytes, self.limits.tensor_bytes, _largest(fitted, self._where))
         self.arena.reserve(placed.total)
         return placed
+
+
+def _largest(fitted: Fitted, where: str) -> str:
+    """A place, with the node that takes the most of what is allocated there."""
+    steps = [step for step in fitted.steps if step.node is not None]
+    if not steps:
+        return where
+    largest = max(steps, key=lambda step: step.prepared.nbytes)
+    assert largest.node is not None
+    return f"{where}, {largest.prepared.nbytes} of it at {largest.node.where}"
 
 
 class _SplitPlan:
@@ -270,6 +288,7 @@ class _SplitPlan:
         self.computed = [v for v in passed if not self._is_input(fitted, v)]
         self.first = self._up_to(program, fitted, charged) if self.computed else None
         self.nbytes = self.first.nbytes if self.first is not None and charged else 0
+        self.held = fitted.folded
         # Results of the last node are fresh, so that they can be the program's own.
         last = not rest and len(set(graph.outputs)) == len(graph.outputs)
         self.direct = last and set(graph.outputs) <= set(self.node.outputs)
@@ -301,7 +320,8 @@ class _SplitPlan:
         placed = Placing(fitted, self.computed).placed()
         nbytes = bytes_of(fitted, placed, self.computed)
         if charged and nbytes > self.limits.tensor_bytes:
-            raise TensorBytesError(nbytes, self.limits.tensor_bytes, self.node.where)
+            where = _largest(fitted, f"what {self.node.where} waits for")
+            raise TensorBytesError(nbytes, self.limits.tensor_bytes, where)
         return StaticPlan(fitted, self.computed, program.limits, program.arena, placed)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:

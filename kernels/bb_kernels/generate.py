@@ -96,7 +96,7 @@ def _eye_like(call: Call) -> Prepared:
     spec = call.spec(0)
     if len(spec.shape) != 2:
         raise KernelShapeError(f"EyeLike: input must be a matrix, got shape {spec.shape}")
-    bounded(call, spec.size, "elements")
+    bounded(call, spec.size, "elements", 8)
     dtype = dtype_of(call, call.int_attr("dtype")) if "dtype" in call.attrs else spec.dtype
     return known(call, np.eye(*spec.shape, k=call.int_attr("k", 0), dtype=dtype))
 
@@ -119,6 +119,7 @@ def _window(op_type: str, weights: tuple[float, ...]) -> None:
         size = (call.int_list(0) or [0])[0]
         if not 0 <= size <= MAX_WINDOW:
             raise KernelShapeError(f"{op_type}: size {size} is not in 0 to {MAX_WINDOW}")
+        bounded(call, size, "weights", 48)
         span = size if call.int_attr("periodic", 1) else size - 1
         angle = 2.0 * np.pi * np.arange(size) / max(1, span)
         terms = [(-1) ** i * w * np.cos(i * angle) for i, w in enumerate(weights)]

@@ -139,7 +139,7 @@ def _one_hot(call: Call) -> Prepared:
     depth = (call.int_list(1) or [0])[0]
     rank = len(indices.shape) + 1
     axis = axis_of(call, call.int_attr("axis", -1), rank)
-    if values.shape != (2,) or bounded(call, depth, "classes") < 0:
+    if values.shape != (2,) or bounded(call, depth, "classes", 8) < 0:
         raise KernelShapeError(
             f"OneHot: depth {depth} must not be negative, values {values.shape} must be (2,)"
         )

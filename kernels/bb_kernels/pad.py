@@ -79,7 +79,7 @@ def _constant(call: Call, out: TensorSpec, before: list[int], after: list[int], 
 
 def _source_indices(call: Call, mode: str, n: int, before: int, after: int) -> Array:
     """Return which element each place of a padded axis repeats, int64 [before + n + after]."""
-    bounded(call, before + n + after, "elements of a padded axis")
+    bounded(call, before + n + after, "elements of a padded axis", 32)
     at: Array = np.arange(-before, n + after)
     if n == 0 and at.size:
         raise KernelShapeError(f"{call.op_type}: mode {mode} cannot pad an empty axis")

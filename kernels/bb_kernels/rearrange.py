@@ -264,7 +264,7 @@ def _trilu(call: Call) -> Prepared:
     if len(spec.shape) < 2:
         raise KernelShapeError(f"Trilu: input {spec.shape} must hold matrices")
     k = (call.int_list(1) or [0])[0]
-    bounded(call, spec.shape[-2] * spec.shape[-1], "elements of a matrix")
+    bounded(call, spec.shape[-2] * spec.shape[-1], "elements of a matrix", 10)
     rows, cols = np.arange(spec.shape[-2])[:, None], np.arange(spec.shape[-1])[None, :]
     keep = cols - rows >= k if call.int_attr("upper", 1) else cols - rows <= k
     drop = ~keep

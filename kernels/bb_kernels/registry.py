@@ -41,6 +41,8 @@ class Call(NamedTuple):
     inputs: tuple[TensorSpec | None, ...]
     constants: tuple[Array | None, ...]
     n_outputs: int
+    #: Bytes that tables may take which are made when preparing; 0 for any number.
+    most: int = 0
 
     def has(self, index: int) -> bool:
         """Whether input ``index`` is there and not omitted."""
@@ -245,9 +247,11 @@ def prepare(
     constants: Sequence[Array | None] = (),
     n_outputs: int = 1,
     domain: str = "",
+    most: int = 0,
 ) -> Prepared:
     """Fit the kernel of an operator to its inputs.
 
+    ``most`` bounds the bytes that this allocates for tables, 0 does not; KernelMemoryError comes before them.
     ``version`` is the opset version that the model imports; ``inputs`` has None for an omitted optional
     input; ``constants[i]`` is the value of input i where it is known now. Raises UnsupportedOpError,
     UnsupportedDtypeError, KernelShapeError or KernelAttributeError. After that a run can only fail by index
@@ -267,7 +271,7 @@ def prepare(
     while specs and specs[-1] is None:
         specs = specs[:-1]
     known = tuple(None if c is None else np.asarray(c) for c in constants)[: len(specs)]
-    call = Call(op_type, version, attrs, specs, known, n_outputs)
+    call = Call(op_type, version, attrs, specs, known, n_outputs, most)
     _check(entry, call)
     if any(call.has(i) and call.constant(i) is None for i in entry.needs):
         return _dynamic(entry, call)
@@ -336,7 +340,7 @@ def _dynamic(entry: Kernel, call: Call) -> Prepared:
     def run(*inputs: Array | None, most: int = 0) -> tuple[Array, ...]:
         specs = tuple(None if a is None else TensorSpec(a.dtype, a.shape) for a in inputs)
         known = tuple(a if i in entry.needs else call.constant(i) for i, a in enumerate(inputs))
-        prepared = _build(entry, call._replace(inputs=specs, constants=known))
+        prepared = _build(entry, call._replace(inputs=specs, constants=known, most=most))
         if most:
             allow(entry.op_type, prepared.nbytes, most)
         return evaluate(prepared, inputs, most)

@@ -82,11 +82,16 @@ def _cubic(distance: Array, a: float) -> Array:
     return np.where(t <= 1.0, near, np.where(t < 2.0, far, 0.0))
 
 
+def _taps(axis: _Axis, mode: str, antialias: bool) -> int:
+    """Return how many elements on each side of a position have a share in its result."""
+    reach = 1 if mode == "linear" else 2
+    return floor(reach / (min(1.0, axis.scale) if antialias else 1.0)) + 1
+
+
 def _weights(axis: _Axis, at: Array, mode: str, a: float, antialias: bool, inside_only: bool) -> Array:
     """Return the weights [m, n] of every input element in every result, float64."""
-    reach = 1 if mode == "linear" else 2
     stretch = min(1.0, axis.scale) if antialias else 1.0
-    taps = floor(reach / stretch) + 1
+    taps = _taps(axis, mode, antialias)
     first = np.floor(at).astype(np.int64)
     places = first[:, None] + np.arange(-taps, taps + 1)
     distance = (places - at[:, None]) * stretch
@@ -113,8 +118,14 @@ def _resized(call: Call, axes: list[_Axis], transform: str, mode: str) -> Prepar
         for i, axis in enumerate(axes)
         if axis.m != axis.n or axis.scale != 1.0 or transform.startswith("tf_crop")
     ]
+    antialias = call.int_attr("antialias", 0) != 0
     for i in moving:
-        bounded(call, axes[i].m * (1 if mode == "nearest" else axes[i].n), f"weights for axis {i}")
+        if mode == "nearest":
+            bounded(call, axes[i].m, f"indices for axis {i}", 40)
+        else:
+            bounded(call, axes[i].m * axes[i].n, f"weights for axis {i}", 8)
+            taps = axes[i].m * (2 * _taps(axes[i], mode, antialias) + 1)
+            bounded(call, taps, f"weights for axis {i}", 48)
     if transform == "tf_crop_and_resize":
         bounded(call, prod(axes[i].m for i in moving), "results to mask")
     at = {i: _positions(axes[i], transform) for i in moving}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .errors import KernelShapeError
-from .registry import Call
+from .registry import Call, allow
 from .spec import Bound, Prepared, Run, TensorSpec
 
 #: Elements of one table (indices, weights, masks, sequences) that a kernel makes for itself when preparing.
@@ -13,12 +13,18 @@ from .spec import Bound, Prepared, Run, TensorSpec
 MAX_TABLE = 1 << 22
 
 
-def bounded(call: Call, elements: int, what: str) -> int:
-    """Return ``elements`` if a kernel may make a table of so many, else raise KernelShapeError."""
+def bounded(call: Call, elements: int, what: str, each: int = 16) -> int:
+    """Return ``elements`` if a kernel may make a table of so many, before it makes it.
+
+    ``each`` is how many bytes an element takes while the table is made. Raises KernelShapeError beyond
+    MAX_TABLE, and KernelMemoryError where the caller allows fewer bytes.
+    """
     if elements > MAX_TABLE:
         raise KernelShapeError(
-            f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}, which is fixed"
+            f"{call.op_type}: {elements} {what} are more than the limit of {MAX_TABLE}, which is fixed:"
+            " ask for fewer, or compute the result in parts"
         )
+    allow(call.op_type, elements * each, call.most)
     return elements
 
 

@@ -112,7 +112,7 @@ def _affine_grid(call: Call) -> Prepared:
     rank = len(size) - 2
     if rank < 1 or theta.shape != (size[0], rank, rank + 1) or any(d < 0 for d in size):
         raise KernelShapeError(f"AffineGrid: theta {theta.shape} and size {size} do not fit")
-    bounded(call, prod(size[2:]) * (rank + 1), "positions")
+    bounded(call, prod(size[2:]) * (rank + 1), "positions", 24)
     steps = []
     for n in size[2:]:
         edge = 1.0 if call.int_attr("align_corners", 0) else 1.0 - 1.0 / max(1, n)

@@ -33,8 +33,9 @@ _Shapes = tuple[tuple[int, ...], ...]
 class TFLiteProgram(BackendProgram):
     """A flatbuffer on an interpreter; `made` counts the interpreters that were allocated.
 
-    `tensor_bytes` bounds the tensors that a batch of another size than one asks for, 0 does not: a run with a
-    larger batch raises TensorBytesError, before an interpreter allocates them. Raises TFLiteModelError where
+    `tensor_bytes` bounds the tensors that batches of other sizes than one ask for, 0 does not: a run with a
+    larger batch raises TensorBytesError, before an interpreter allocates them, and interpreters for other
+    sizes go. Raises TFLiteModelError where
     the bytes, their digest or the number of ports are wrong.
     """
 
@@ -110,7 +111,7 @@ class TFLiteProgram(BackendProgram):
                         "compile the program again",
                     )
 
-    def _keep(self, shapes: _Shapes, interpreter: Any) -> None:
+    def _keep(self, shapes: _Shapes, interpreter: Any, needed: int = 0) -> None:
         while len(self._kept) >= MAX_INTERPRETERS:
             self._kept.popitem(last=False)
         self._kept[shapes] = (
@@ -118,6 +119,7 @@ class TFLiteProgram(BackendProgram):
             interpreter.invoke,
             interpreter.get_tensor,
             interpreter,
+            needed,
         )
         self.made += 1
         self._use(shapes)
@@ -125,7 +127,7 @@ class TFLiteProgram(BackendProgram):
     def _use(self, shapes: _Shapes) -> None:
         self._shapes = shapes
         self._kept.move_to_end(shapes)
-        self._set, self._invoke, self._get, _ = self._kept[shapes]
+        self._set, self._invoke, self._get, *_ = self._kept[shapes]
 
     def _switch(self, shapes: _Shapes) -> None:
         if shapes in self._kept:
@@ -138,8 +140,11 @@ class TFLiteProgram(BackendProgram):
                 raise BackendRunError(f"expected shape {list(signature)}, got {list(shape)}", self._where)
         rows = [s[0] for s, known in zip(shapes, self._signatures, strict=True) if -1 in known]
         needed = max(rows, default=1) * self._row_bytes
-        if self._tensor_bytes and needed > self._tensor_bytes:
-            raise TensorBytesError(needed, self._tensor_bytes, self._where)
+        most = self._tensor_bytes
+        if most and needed > most:
+            raise TensorBytesError(needed, most, self._where)
+        while most and self._kept and needed + sum(kept[-1] for kept in self._kept.values()) > most:
+            self._kept.popitem(last=False)  # one for other shapes
         try:
             interpreter = self._make(model_content=self._model, num_threads=self._threads)
             for index, shape in zip(self._inputs, shapes, strict=True):
@@ -147,7 +152,7 @@ class TFLiteProgram(BackendProgram):
             interpreter.allocate_tensors()
         except FAILURES as error:
             raise BackendRunError(f"the interpreter refuses these shapes: {error}", self._where) from error
-        self._keep(shapes, interpreter)
+        self._keep(shapes, interpreter, needed)
 
     def _start(self, inputs: Sequence[Array]) -> None:
         if len(inputs) != len(self._inputs):

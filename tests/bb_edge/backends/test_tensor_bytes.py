@@ -14,7 +14,9 @@ from bb_edge.backends.tensor_budget import LEAST, tensor_budget
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.roles.errors import BackendError, BackendRunError, TensorBytesError
 from bb_kernels import supported_ops
+from bb_kernels.generate import MAX_WINDOW
 from bb_kernels.registry import NEWEST_OPSET, find
+from bb_kernels.shapes import MAX_TABLE
 
 Make = Callable[..., onnx_pb2.FunctionProto]
 FEW = 1000
@@ -162,6 +164,63 @@ def test_without_a_limit_it_is_a_typed_error_too(op: str, make: Make) -> None:
         NumPyBackend().prepare(function).run(inputs)
 
 
+# Operator → inputs that ask for a table just below the fixed limit of tables, attributes.
+TABLES: dict[str, tuple[list[Any], dict[str, object]]] = {
+    "AffineGrid": ([floats(1, 2, 3), ints(1, 1, 1000, 1300)], {}),
+    "HannWindow": ([np.array(MAX_WINDOW)], {}),
+    "OneHot": ([np.arange(1), np.array(MAX_TABLE - 1), np.array([0, 1], np.float32)], {}),
+    "Pad": ([SQUARE, ints(0, 0, MAX_TABLE - 100, 0)], {"mode": b"reflect"}),
+    "Resize": ([IMAGE, NONE, NONE, ints(1, 1, MAX_TABLE - 1, 16)], {"mode": b"nearest"}),
+    "Resize by weights": ([IMAGE, NONE, NONE, ints(1, 1, MAX_TABLE // 16, 16)], {"mode": b"linear"}),
+    "Trilu": ([np.broadcast_to(np.float32(1), (2000, 2000)), np.array(0)], {}),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_a_table_is_counted_before_it_is_made(case: str, make: Make) -> None:
+    """It was made first, of up to 200 MB, and then its op was refused for its result."""
+    op, (inputs, attributes) = case.partition(" ")[0], TABLES[case]
+    names = [f"x{i}" if array is not None else "_" for i, array in enumerate(inputs)]
+    passed = [array for array in inputs if array is not None]
+    declared = " ".join(name for name in names if name != "_")
+    function = make(declared, "y", [(op, " ".join(names), "y", attributes)], newest(op))
+    own = max(array.nbytes for array in passed) if op == "Trilu" else 0  # planning looks at its strides
+    program = NumPyBackend(tensor_bytes=1 << 20).prepare(function)
+    tracemalloc.start()
+    try:
+        with pytest.raises(
+            TensorBytesError, match=r"tensor_bytes allows 1048576.*raise tensor_bytes"
+        ) as caught:
+            program.run(passed)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert op in caught.value.where
+    assert caught.value.requested > caught.value.available == 1 << 20
+    assert peak < (1 << 20) + own
+
+
+BEYOND: dict[str, list[Any]] = {
+    "AffineGrid": [floats(1, 2, 3), ints(1, 1, MAX_TABLE, 1)],
+    "OneHot": [np.arange(1), np.array(MAX_TABLE + 1), np.array([0, 1], np.float32)],
+    "Resize": [IMAGE, NONE, NONE, ints(1, 1, MAX_TABLE + 1, 16)],
+    "Trilu": [np.broadcast_to(np.float32(1), (2049, 2048)), np.array(0)],
+}
+
+
+@pytest.mark.parametrize("op", BEYOND)
+def test_a_table_beyond_what_any_kernel_makes_says_what_to_do(op: str, make: Make) -> None:
+    inputs = BEYOND[op]
+    names = [f"x{i}" if array is not None else "_" for i, array in enumerate(inputs)]
+    declared = " ".join(name for name in names if name != "_")
+    attributes = {"mode": b"nearest"} if op == "Resize" else {}
+    function = make(declared, "y", [(op, " ".join(names), "y", attributes)], newest(op))
+    with pytest.raises(BackendRunError) as caught:
+        NumPyBackend().prepare(function).run([array for array in inputs if array is not None])
+    assert f"{op}: " in caught.value.what and op in caught.value.where
+    assert "are more than the limit of 4194304, which is fixed: ask for fewer" in caught.value.what
+
+
 # --- whole graphs -------------------------------------------------------------------------------------
 
 OUTER = [("Mul", "x y", "z")]
@@ -223,6 +282,36 @@ def test_what_follows_a_value_is_counted(make: Make) -> None:
     assert program.run((floats(1, 1), ints(1, 100)))[0].shape == (100, 100)
     with pytest.raises(TensorBytesError, match="MatMul"):
         program.run((floats(1, 1), ints(1, 1000)))
+
+
+def test_the_largest_node_of_a_plan_is_named(make: Make) -> None:
+    """No node of it is too large by itself."""
+    nodes = [("Relu", "x", "a"), ("Concat", "a a a", "b", {"axis": 0}), ("Exp", "b", "y")]
+    program = NumPyBackend(tensor_bytes=10_000).prepare(make("x", "y a", nodes))
+    with pytest.raises(TensorBytesError) as caught:
+        program.run((floats(700),))
+    assert "8400 of it at" in caught.value.where and "graph" in caught.value.where
+
+
+def test_plans_that_are_kept_hold_no_more_constants_than_one_run_may_take(make: Make) -> None:
+    """A peer sends another length each time, and each plan had a mask of its own."""
+    nodes = [
+        ("Shape", "x", "n"),
+        ("Concat", "n n", "nn", {"axis": 0}),
+        ("ConstantOfShape", "nn", "mask"),
+        ("Trilu", "mask", "triangle"),
+        ("MatMul", "triangle x", "y"),
+    ]
+    program = NumPyBackend(tensor_bytes=8 << 20).prepare(make("x", "y", nodes))
+    program.run((floats(8),))
+    tracemalloc.start()
+    try:
+        for length in range(700, 708):  # masks of 2 MB, twice
+            assert program.run((np.ones(length, np.float32),))[0].shape == (length,)
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 10 << 20
 
 
 def loop(make: Make, make_graph: Any, body: Any) -> onnx_pb2.FunctionProto:

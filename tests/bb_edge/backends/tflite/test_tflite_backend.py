@@ -102,3 +102,50 @@ def test_without_an_interpreter_the_fallback_runs_or_the_error_says_what_to_inst
 
 def test_it_is_registered():
     assert Registry().lookup("bb.TFLiteBackend") is TFLiteBackend
+
+
+class Counted:
+    """An interpreter of the model of one Relu, of open batches, that counts those that are alive."""
+
+    alive = 0
+
+    def __init__(self, **_: object) -> None:
+        type(self).alive += 1
+        self.shape: tuple[int, ...] = (1, 4)
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+    def get_input_details(self) -> list[dict[str, object]]:
+        shapes = {"shape": np.array((1, 4)), "shape_signature": np.array((-1, 4))}
+        return [{"index": 0, "name": "x", "dtype": np.float32, **shapes}]
+
+    get_output_details = get_input_details
+
+    def resize_tensor_input(self, index: int, shape: tuple[int, ...], strict: bool) -> None:
+        self.shape = shape
+
+    def allocate_tensors(self) -> None:
+        """Allocates nothing."""
+
+    def set_tensor(self, index: int, array: np.ndarray) -> None:
+        self.array = array
+
+    def invoke(self) -> None:
+        """Leaves the input as it is."""
+
+    def get_tensor(self, index: int) -> np.ndarray:
+        return self.array
+
+
+def test_interpreters_for_several_batches_take_no_more_together_than_one_run_may(make):
+    model = make.relu()
+    digest = hashlib.sha256(model).hexdigest().encode()
+    sizes = {}
+    for limit in (0, 160):
+        before = Counted.alive
+        program = TFLiteProgram(Counted, model, digest, 1, 1, 1, "relu", limit)
+        for rows in (10, 5, 10):  # of 16 bytes
+            assert program.run((np.repeat(X, rows, 0),))[0].shape == (rows, 4)
+        sizes[limit] = (program.made, Counted.alive - before)
+    assert sizes == {0: (3, 3), 160: (4, 1)}
