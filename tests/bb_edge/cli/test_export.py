@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from snapshots import body_of, resealed
 
 from bb_edge.cli import main
 from bb_edge.cli.export import ExportError, choose, look
@@ -131,12 +132,16 @@ def invoke(node, **inputs):
 
 
 def write_state(folder, node, times=1):
+    write_snapshots(folder, map(node.snapshot, range(times)))
+
+
+def write_snapshots(folder, snapshots):
     board = detect()
     storage = board.storage(folder)
     store = StateStore(storage, (StorageError,))
     store.open()
-    for number in range(times):
-        store.write_snapshot(node.snapshot(number))
+    for data in snapshots:
+        store.write_snapshot(data)
         store.drop([])
     storage.close()
 
@@ -236,18 +241,10 @@ def test_what_is_not_there_is_refused_by_name(state, tmp_path, capsys):
     assert not (tmp_path / "p.npz").exists()
 
 
-def test_a_snapshot_of_an_older_runtime_says_what_to_do(state, node, monkeypatch):
-    from bb_edge.engine import snapshot
-
-    real = snapshot.cbor.dumps
-
-    def older(body, *more):
-        if isinstance(body, dict):
-            body = {k: v for k, v in body.items() if k != "slots"}
-        return real(body, *more)
-
-    monkeypatch.setattr(snapshot.cbor, "dumps", older)
-    write_state(state, node)
+def test_a_snapshot_of_an_older_runtime_says_what_to_do(state, node):
+    body = body_of(node.snapshot(0))
+    del body["slots"]
+    write_snapshots(state, [resealed(body)])
     with pytest.raises(ExportError, match="written by an older runtime") as caught:
         look(state)
     assert "run the node once" in caught.value.hint
