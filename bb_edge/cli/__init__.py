@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     import argparse
 
     from bb_edge import __version__
-    from bb_edge.cli import bench, check, doctor, export, inspect, peers, run
+    from bb_edge.cli import bench, check, doctor, export, inspect, outbox, peers, run
 
     top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
     top.add_argument("--version", action="version", version=f"bb-edge {__version__}")
@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_parser(verbs)
     export.add_parser(verbs)
     peers.add_parser(verbs)
+    outbox.add_parser(verbs)
     return top
 
 

@@ -13,7 +13,7 @@ from bb_edge.input_files import MAX_ARTIFACT, FileRefused, read_regular
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
-    from bb_edge.state.store import Recovered
+    from bb_edge.state.store import Recovered, StateStore
     from bb_edge.wire.cbor import Buffer
 
 T = TypeVar("T")
@@ -77,10 +77,15 @@ def newest(folder: Path, use: Callable[[dict[str, Any]], T]) -> Newest[T] | None
     Where `use` raises SnapshotDamagedError the one before is tried. Raises StateError, SnapshotError, and
     whatever else `use` raises.
     """
-    from bb_edge.engine.snapshot import SnapshotDamagedError, look_into
     from bb_edge.state.store import StateStore
 
-    store = StateStore(ReadOnly(folder), (OSError,))
+    return newest_in(StateStore(ReadOnly(folder), (OSError,)), use)
+
+
+def newest_in(store: StateStore, use: Callable[[dict[str, Any]], T]) -> Newest[T] | None:
+    """The same of a store, which it opens."""
+    from bb_edge.engine.snapshot import SnapshotDamagedError, look_into
+
     opened = store.open()
     while opened.snapshot is not None:
         try:

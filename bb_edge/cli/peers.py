@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.endings import Exit
 from bb_edge.cli.peer_names import PeerNames, peer_text
+from bb_edge.cli.render import in_columns
 from bb_edge.cli.run_settings import require
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
@@ -115,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**_head(config, roster), "peers": records}))
         return Exit.DONE
-    for line in table([_row(record) for record in records]):
+    for line in in_columns(COLUMNS, [_row(record) for record in records]):
         print(line)
     up = sum(bool(record["up"]) for record in records)
     print(f"{len(records)} peers in federation {config.federation}, {up} up")
@@ -216,16 +217,6 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
         str(record["failure"] or (NONE if record["up"] and record["runtime"] else UNKNOWN)),
         str(record["peer"]),
     )
-
-
-def table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Lines with columns of equal width, under `COLUMNS`."""
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows, strict=True)]
-    lines = []
-    for row in (COLUMNS, *rows):
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) -> int:

@@ -12,7 +12,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO
 
 import numpy as np
@@ -66,6 +66,15 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
             record["peer"] = named(step.peer)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
+
+
+def in_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns of equal width, under `head`."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
+    ]
 
 
 def utc_time() -> str:

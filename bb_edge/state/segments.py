@@ -208,6 +208,17 @@ class Segments:
             del self._entries[key]
         self._tidy()
 
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """Drops the records of `keys` for every generation, all or none; the medium has it when it returns.
+
+        Raises StateWriteError, and StateReadError where a ragged end has to be cut.
+        """
+        known = [key for key in keys if self.has(key)]
+        if known:
+            self._write([_drop_row(0, known)], sync=True)
+        for key in known:
+            self._needed -= self._entries.pop(key).size
+
     def _tidy(self) -> None:
         self._remove_obsolete()
         used = min((entry.segment for entry in self._entries.values()), default=self._next)

@@ -237,6 +237,14 @@ class StateStore:
         if records:
             self._segments.append(records)
 
+    def discard(self, keys: Iterable[bytes]) -> None:
+        """Drops outbox records for good, from whichever snapshot a recovery begins.
+
+        None of them is left, or all, and the medium has it when it returns. Raises StateWriteError and
+        StateReadError.
+        """
+        self._segments.discard(keys)
+
     def has_outbox(self, key: bytes) -> bool:
         """Whether a record of that key is on the medium, and no snapshot has dropped it."""
         return self._segments.has(key)

@@ -1,0 +1,196 @@
+"""`bb-edge outbox` over real folders: what is listed, what is dropped, and what a node then sends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from durable_program import greeted, program, say
+from envelopes import durable_message
+from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
+
+from bb_edge.cli import main
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.snapshot import SnapshotError
+from bb_edge.engine.steps import SendEnvelope
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.node import Node
+from bb_edge.state import StateStore
+from bb_edge.state.keeper import Keeper, restore
+from bb_edge.wire.envelope import REQUEST
+from bb_shims import StorageError, detect
+
+
+@pytest.fixture
+def world(tmp_path, compile_text):
+    return World(tmp_path / "state", compile_text(program(2 * S)))
+
+
+class World:
+    """A node with a state folder, as `bb-edge run` has it, and the verb."""
+
+    def __init__(self, folder: Path, data: bytes) -> None:
+        self.folder, self._data = folder, data
+
+    def make(self, snapshot: bytes | None = None) -> Node:
+        return install(
+            SELF, (HERE,), self._data, ["Main"], NodeConfig.edge(), seed=3, durable=True, snapshot=snapshot
+        )
+
+    def ran(self, *to: Sequence[PeerId], in_order: bool = True) -> None:
+        """A run of the node that tells each of these of something, which nobody acknowledges."""
+        with detect().storage(self.folder) as storage:
+            store = StateStore(storage, (StorageError,))
+            node, _ = restore(store, self.make, (SnapshotError,), 0, 0)
+            keeper = Keeper(node, store)
+            greeted(node, A, B)
+            for number, peers in enumerate(to):
+                say(node, to=tuple(peers))
+                for now_ns in range(10 * number + 10, 10 * number + 13):
+                    keeper.take(node.poll(now_ns), now_ns)
+            if in_order:
+                keeper.snapshot(1000)
+
+    def sends(self) -> list[PeerId]:
+        """Whom the next run of the node sends to by itself, sorted."""
+        with detect().storage(self.folder) as storage:
+            store = StateStore(storage, (StorageError,))
+            node, _ = restore(store, self.make, (SnapshotError,), 2000, 0)
+            keeper, sent = Keeper(node, store), []
+            for peer in (A, B):
+                node.peer_presence(peer, True, (HERE,), epoch=1)
+            for now_ns in range(2000, 2005):
+                found = node.poll(now_ns)
+                keeper.take(found, now_ns)
+                sent += [step.peer for step in of(SendEnvelope, found) if step.durable]
+            return sorted(sent)
+
+    def outbox(self, *words: str) -> int:
+        return main(["outbox", "--state", str(self.folder), *words])
+
+
+def listed(capsys) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["records"]
+    return found
+
+
+def test_what_nobody_acknowledged_is_listed(world, capsys):
+    world.ran((A, B), (A,))
+    assert world.outbox() == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["id", "what", "bytes", "written", "expires", "peer"]
+    assert len(out) == 5 and out[-1].startswith("3 records, ")
+    assert world.outbox("--json") == 0
+    found = listed(capsys)
+    assert sorted(str(row["peer"]) for row in found) == sorted(map(str, (A, A, B)))
+    assert {row["what"] for row in found} == {"send"}
+    assert all(row["expires"] is None and int(str(row["bytes"])) > 20 for row in found)
+    assert world.outbox("--peer", "b", "--json") == 0
+    assert [row["peer"] for row in listed(capsys)] == [str(B)]
+    assert world.sends() == sorted((A, A, B)), "looking changes nothing"
+
+
+def test_an_empty_outbox_and_a_folder_of_a_node_that_never_ran(world, capsys):
+    world.ran()
+    assert world.outbox() == 0
+    assert capsys.readouterr().out == "0 records, 0 bytes\n"
+    assert main(["outbox", "--state", str(world.folder / "not")]) == 1
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_a_record_that_is_named_goes_at_once(world, capsys):
+    world.ran((A,), (B,))
+    world.outbox("--peer", "a", "--json")
+    (only,) = listed(capsys)
+    assert world.outbox("--id", str(only["id"]), "--drop") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("dropped 1 records")
+    assert world.sends() == [B]
+    assert world.outbox("--id", str(only["id"]), "--drop") == 1
+    assert "no record" in capsys.readouterr().err
+
+
+def test_what_a_peer_would_get_goes_when_it_is_said_twice(world, capsys):
+    world.ran((A, B), (A,))
+    assert world.outbox("--peer", "a", "--drop") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("would drop 2 records")
+    assert world.outbox("--peer", "a", "--drop", "--yes", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dropped"] and {row["peer"] for row in told["records"]} == {str(A)}
+    assert world.sends() == [B]
+
+
+def test_what_is_dropped_stays_dropped_from_whichever_snapshot_the_node_comes_back(world):
+    world.ran((A,))
+    world.ran((B,))
+    assert world.outbox("--peer", "a", "--drop", "--yes") == 0
+    last = max(world.folder.glob("snapshot-*"), key=lambda path: int(path.name.partition("-")[2]))
+    last.write_bytes(last.read_bytes()[:-1])
+    assert world.sends() == [B]
+
+
+def test_a_node_that_runs_keeps_its_outbox(world, capsys):
+    world.ran((A,))
+    with detect().storage(world.folder):
+        assert world.outbox("--peer", "a", "--drop", "--yes") == 1
+        assert "a node runs in it" in capsys.readouterr().err
+        assert world.outbox() == 0
+        assert "a node runs in" in capsys.readouterr().err
+    assert world.sends() == [A]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--drop",), "--id, --peer or --older"),
+        (("--yes",), "without --drop"),
+        (("--id", ""), "empty text"),
+        (("--older", "soon"), "no age"),
+        (("--older", "5"), "no age"),
+    ],
+)
+def test_wrong_words_are_usage(world, capsys, words, said):
+    world.ran((A,))
+    with pytest.raises(SystemExit) as caught:
+        world.outbox(*words)
+    assert caught.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_peer_of_whom_there_is_nothing_is_refused(world, capsys):
+    world.ran((A,))
+    assert world.outbox("--peer", "nobody") == 1
+    assert "nothing is for nobody" in capsys.readouterr().err
+
+
+def test_what_would_be_sent_anew_is_not_dropped_before_the_node_was_stopped_in_order(world, capsys):
+    world.ran(())
+    with detect().storage(world.folder) as storage:
+        store = StateStore(storage, (StorageError,))
+        node, _ = restore(store, world.make, (SnapshotError,), 2000, 0)
+        keeper = Keeper(node, store)
+        greeted(node, A, now_ns=2000)
+        node.deliver_inbound(durable_message(0xA1, 1, kind=REQUEST, wire_req_id=71), A)
+        for now_ns in range(2001, 2005):
+            keeper.take(node.poll(now_ns), now_ns)
+    assert world.outbox("--json") == 0
+    assert [row["what"] for row in listed(capsys)] == ["reply"]
+    assert world.outbox("--peer", "a", "--drop", "--yes") == 1
+    assert "1 inputs in its journal run again" in capsys.readouterr().err
+    assert world.sends() == [A]
+    world.ran()  # stopped in order this time
+    assert world.outbox("--peer", "a", "--drop", "--yes") == 0
+    assert world.sends() == []
+
+
+def test_rows_that_are_none_are_told(world, capsys):
+    world.ran((A,))
+    with detect().storage(world.folder) as storage:
+        store = StateStore(storage, (StorageError,))
+        store.open()
+        store.append_outbox([(b"k", b"no row")])
+    assert world.outbox() == 1
+    assert "its outbox cannot be read" in capsys.readouterr().err
