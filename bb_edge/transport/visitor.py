@@ -98,7 +98,11 @@ class Visitor:
             raise VisitError(f"no answer to the subscription to {', '.join(filters)}", where)
         for name, reason in zip(filters, self._subacks.pop(mid)):  # noqa: B905 (a broker may answer fewer)
             if reason.is_failure:
-                raise VisitError(f"the broker refuses the subscription to {name}: {reason}", where)
+                raise VisitError(
+                    f"the broker refuses the subscription to {name}: {reason}",
+                    where,
+                    "its access rules do not let this login read there",
+                )
 
     def settle(self, unused: str) -> None:
         """Returns once the broker has sent what it had for this session: it answers in order.

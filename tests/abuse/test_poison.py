@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
-from abused.digits import Heard
+from abused.digits import Digits, Heard, ids
 from abused.poison import BEHAVIOUR, REFUSED, ids_of, name_of, poisoned, spoiled
 
 pytestmark = [
@@ -57,13 +57,22 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Honest:
 def test_the_model_is_as_good_as_without_an_attacker(
     tmp_path: Path, honest: Honest, attackers: tuple[str, ...]
 ) -> None:
-    found = poisoned(tmp_path, attackers, ROUNDS)
+    failures: dict[str, str] = {}
+
+    def look(digits: Digits) -> None:
+        if attackers is REFUSED:
+            failures.update(digits.failures(ids_of(attackers)))
+
+    found = poisoned(tmp_path, attackers, ROUNDS, look=look)
     assert len(found.accuracy) == ROUNDS
     assert found.accuracy[-1] >= honest.least - ONE_DIGIT, (found.accuracy, honest.least)
     assert not found.said("server", "RequestClosed", "reason=deadline"), "no round waits for an attacker"
     assert not found.summary["counters"].get("requests.unanswered", 0)
     if attackers is REFUSED:
         refused(found, honest)
+        (server,) = ids("server")
+        assert failures.keys() == ids_of(REFUSED)
+        assert all(f"{server} refuses its answers: " in text for text in failures.values()), failures
     else:
         assert not any(found.missing), "it counts, and moves the model by no more than any other"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from brokers import Broker, mosquitto
 from node_processes import id_of
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport.broker import Broker as NodeBroker
+from bb_edge.transport.roster import read_roster
 from federated_digits import data
 from federated_digits.processes import Child, Ended, Events
 
@@ -103,6 +105,17 @@ class Digits:
         server = self.children["server"]
         self.listen(lambda: server.ended.is_set() and bool(self.heard.summary))
         return self.heard
+
+    def failures(self, among: Container[str]) -> dict[str, str]:
+        """By the ids of these peers that are up: what failed last in each, as all that have failed say."""
+        broker = NodeBroker(self.broker.host, self.broker.port)
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            members = read_roster(broker, self.federation).members.items()
+            found = {str(peer): str(m.meta.get("failure", "")) for peer, m in members if str(peer) in among}
+            if found and all(found.values()):
+                return found
+        raise AssertionError(found)
 
     def close(self) -> None:
         for child in self.children.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,10 +89,16 @@ LATE_S = 0.5
 """How late the answers of one are that is late."""
 
 
-def poisoned(folder: Path, attackers: Sequence[str], rounds: int, seed: int = 0) -> Heard:
+def poisoned(
+    folder: Path,
+    attackers: Sequence[str],
+    rounds: int,
+    seed: int = 0,
+    look: Callable[[Digits], None] = lambda _: None,
+) -> Heard:
     """A federation of the digits with honest clients and these attackers; ends when the server has ended.
 
-    The honest ones draw their batches by `seed`.
+    The honest ones draw their batches by `seed`. `look` is called when the server alone has ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
     everybody = HONEST + len(attackers)
@@ -103,7 +109,9 @@ def poisoned(folder: Path, attackers: Sequence[str], rounds: int, seed: int = 0)
         for kind in attackers:
             attack(digits, kind)
         digits.serve()
-        return digits.done()
+        heard = digits.done()
+        look(digits)
+        return heard
 
 
 def spoiled(folder: Path, rounds: int, deadline_s: float) -> Heard:

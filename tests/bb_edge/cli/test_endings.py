@@ -97,6 +97,13 @@ sys.argv = ["bb-edge", "run", "--config", CONFIG]
 from bb_edge.cli.start import main
 sys.exit(main())
 """
+AT_THE_END = """
+import atexit, os, signal, sys
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+sys.argv = ["bb-edge", "run", "--config", CONFIG]
+from bb_edge.cli.start import main
+sys.exit(main())
+"""
 IMPORTED = (
     *("argparse", "bb_edge.cli.run", "numpy", "numpy._core._multiarray_umath", "google.protobuf"),
     *("bb_edge.node", "bb_edge.transport.mqtt", "paho.mqtt.client", "bb_edge.cli.service"),
@@ -110,6 +117,12 @@ def test_a_stop_while_a_module_is_imported_is_a_stop(name, configured):
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, ""), (done.stderr, "was it imported at all?")
     assert done.stderr == "bb-edge: asked to stop before the node ran\n"
+
+
+def test_a_stop_when_the_node_has_ended_leaves_its_code(configured):
+    lines = f"CONFIG = {str(configured(artifact='gone.onnx'))!r}\n{AT_THE_END}"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert done.returncode == Exit.REFUSED, done.stderr
 
 
 @pytest.mark.broker

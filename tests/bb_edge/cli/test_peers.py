@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 import time
 
 import paho.mqtt.publish as publish
@@ -283,6 +285,31 @@ def test_nobody_is_there_or_the_rules_let_nobody_be_seen(
         assert not out and "passes on no presence to this client" in err and "operator" in err
     else:
         assert "0 peers in federation home" in out
+
+
+def test_a_broker_that_refuses_subscriptions_is_said_to_refuse(capsys):
+    """Mosquitto grants them all; others answer 0x87."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        sock, _ = listener.accept()
+        with sock, sock.makefile("rb") as packets:
+            while head := packets.read(2):  # no packet here has 128 bytes or more
+                body = packets.read(head[1])
+                if head[0] == 0x10:
+                    sock.sendall(b"\x20\x03\x00\x00\x00")
+                elif head[0] == 0x82:
+                    filters = body.count(b"/presence/+") or body.count(b"$SYS") or 1
+                    sock.sendall(b"\x90" + bytes([3 + filters]) + body[:2] + b"\x00" + b"\x87" * filters)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    port = listener.getsockname()[1]
+    assert main(["peers", "--broker", f"mqtt://127.0.0.1:{port}", "--mqtt-version", "5"]) == 1
+    out, err = capsys.readouterr()
+    assert not out and "refuses the subscription to bb/default/presence/+: Not authorized" in err
+    thread.join(10)
+    listener.close()
 
 
 def test_a_visit_under_a_node_s_name_is_refused_and_the_node_stays(configured, start, start_broker, capsys):
