@@ -128,7 +128,7 @@ def install(
     if adopt is not None and body is None:
         slots = replace(slots, construct=adopt.hand_over(slots.components, slots.construct))
     classes = {target.name: target.peer_class for target in chosen}
-    core = wiring.core(runtime, slots, classes, program.identity, durable, program.asked_by(classes))
+    core = wiring.core(runtime, slots, classes, program.identity, durable, program.dealt_with(classes))
     bound = installer.bound(core, slots, durable)
     node, parts = wiring.node(core, bound, slots, program, durable, raised)
     if body is not None:

@@ -32,7 +32,7 @@ from bb_edge.engine.net.routing import Routing
 from bb_edge.engine.net.senders import Senders
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.net.verdicts import ANSWER_REFUSED_OP
-from bb_edge.engine.program.program import Program
+from bb_edge.engine.program.program import PeerClasses, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.components import Components, OpStates
 from bb_edge.engine.run.naming import Naming
@@ -85,11 +85,11 @@ def core(
     peer_classes: Mapping[str, str],
     claim: ProgramClaim,
     durable: bool,
-    asked: tuple[str, ...] | None = None,
+    dealt: PeerClasses | None = None,
 ) -> Core:
     """Makes everything up to what ops may call. `peer_classes` are by target, `claim` tells of the program.
 
-    `asked` are the classes of peers that the targets ask for, None for every class.
+    `dealt` are the classes of peers that the targets deal with.
 
     `durable` tells whether the driver keeps on disk what the node asks it to keep.
     """
@@ -108,7 +108,7 @@ def core(
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
-    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, asked)
+    peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, dealt)
     wish = SnapshotWish(runtime, durable)
     kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))

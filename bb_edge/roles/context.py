@@ -25,13 +25,15 @@ class PeerView(Protocol):
         """Returns the peers that are up and whose presence lists `peer_class`, sorted.
 
         A peer that is present but left requests without answer is among them once per back-off interval.
+        Raises ComponentError for a class that the node hears nothing of: its program neither sends to it, nor
+        receives from it, nor names it as the `peer_class` of a slot.
         """
 
     def known_peers(self, peer_class: str) -> tuple[PeerId, ...]:
         """Returns the peers of `peer_class` that the node remembers, up or not, sorted.
 
         For what waits until they are there: durable sends. A peer is forgotten once its presence is removed
-        from the broker, or another needs its place (`limits.max_peers`).
+        from the broker, or another needs its place (`limits.max_peers`). Raises as `up_peers` does.
         """
 
     def resting(self, peer_class: str) -> int:

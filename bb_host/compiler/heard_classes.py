@@ -1,7 +1,8 @@
 """Whose presence each target needs: the classes of peers that it sends to, receives from or selects.
 
-1. Both sides of a wire edge hear each other. A selector hears its class. A component that calls its like on
-   other nodes (a Protocol) may call every class of the program.
+1. Both sides of a wire edge hear each other. A slot that names a class of peers, as selectors do, hears that
+   class. A component that can call its like on other nodes may call every class of the program: a slot of its
+   name has remote ops on some target. One with ordinary ops alone has nobody to call.
    What the wires and selectors of the target name is asked for; what a component may call is merely heard.
 2. An open port leads to another program: where the class of its peers is none that this program names, the
    target hears every class there is.
@@ -43,6 +44,8 @@ def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
     for target in targets:
         found[target.main.name] |= _selected(target)
     named = {*classes.values()}.union(*found.values())
+    all_of_them = set(classes.values())
+    called = {name for target in targets for name, slot in target.main.slots.items() if _has_remote_ops(slot)}
     senders, receivers = _halves(targets)
     for wire_id in senders.keys() & receivers.keys():
         for sender in senders[wire_id]:
@@ -56,7 +59,8 @@ def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
             found[name].add(where if where in named else EVERY_CLASS)
     return {
         target.main.name: Heard(
-            _text(found[target.main.name] | _called(target, classes)), _text(found[target.main.name])
+            _text(found[target.main.name] | (set() if called.isdisjoint(target.main.slots) else all_of_them)),
+            _text(found[target.main.name]),
         )
         for target in targets
     }
@@ -66,13 +70,8 @@ def _text(classes: Collection[str]) -> str:
     return EVERY_CLASS if EVERY_CLASS in classes else ",".join(sorted(classes))
 
 
-def _called(target: TargetSlots, classes: Mapping[str, str]) -> set[str]:
-    """The classes that the target's components may call."""
-    return set(classes.values()) if any(map(_calls_others, target.main.slots.values())) else set()
-
-
 def _selected(target: TargetSlots) -> set[str]:
-    """The classes that the target's selectors choose from."""
+    """The classes that the target's selectors choose from, and whose peers its other components read."""
     found = set()
     for name, slot in target.main.slots.items():
         if slot.peer_class:
@@ -126,12 +125,17 @@ def _leads_to(target: TargetSlots, op: Op) -> str:
     return known.get(peers, peers if peers in function.inputs else "")
 
 
-def _calls_others(slot: Slot) -> bool:
-    """Whether the slot's component has remote ops. One that the host does not know counts by its role."""
+def _has_remote_ops(slot: Slot) -> bool:
+    """Whether its like on other nodes can call the slot's component.
+
+    One that the host does not know counts by its role.
+    """
     try:
         kind = class_of(slot.concrete_type) if slot.concrete_type else None
     except ConstructionError:
         kind = None
     if kind is None:
         return slot.role in (keys.ROLE_PROTOCOL, keys.ROLE_PEER_SELECTOR)
-    return issubclass(kind, ProtocolComponent)
+    if not issubclass(kind, ProtocolComponent):
+        return False
+    return any(op.remote for op in kind.atomic_opset().ops.values())

@@ -36,7 +36,8 @@ def warn_of_slots(
             ops = target.ops.get(name, ())
             binding = options.binding(name, target.main.name)
             component, where = None, slot.where or (source(ops[0]) if ops else "")
-            if slot.role == keys.ROLE_PEER_SELECTOR and slot.peer_class not in classes:
+            chooses = slot.role == keys.ROLE_PEER_SELECTOR or slot.peer_class
+            if chooses and slot.peer_class not in classes:
                 _check_class(name, slot, classes, where, stats)
             if binding is not None:
                 used.add(id(binding))

@@ -429,6 +429,8 @@ class ProtocolSlot(ComponentSlot):
     """A component with ops of its own: those that its type declares (`atomic_opset()`), or the `opset` given.
 
     An op `ReadRow` is the method `read_row(g, …)`; it returns its output, or a tuple where it has several.
+    A component that reads the peers of a class (`ctx.peers`) has that class as `peer_class`. One with remote
+    ops hears all classes of the program.
     """
 
     ROLE = keys.ROLE_PROTOCOL
@@ -440,9 +442,12 @@ class ProtocolSlot(ComponentSlot):
         config: Mapping[str, object] | Any | None = None,
         *,
         opset: Opset | None = None,
+        peer_class: str | None = None,
         at: str | None = None,
     ) -> None:
         super().__init__(name, type, config, at=at)
+        _check_class(peer_class)
+        self.peer_class = peer_class or ""
         declared = getattr(type, "atomic_opset", None)
         found: object = opset
         if opset is None and callable(declared):

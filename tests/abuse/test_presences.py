@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,12 +11,9 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from abused.digits import HONEST, Digits
 from abused.flood import memory_of
-from paho.mqtt.client import Client, MQTTv5
-from paho.mqtt.enums import CallbackAPIVersion
+from abused.forger import forger
 
-from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.presence import Presence, encode_presence
 from bb_host import S
 from bb_host.edge import compile_edge
 from federated_digits.federation import program
@@ -33,37 +28,6 @@ GROWTH = 8 << 20
 """Bytes that the server may grow by between its third round and its last."""
 LOG_BYTES = 60_000
 """Of the server's log: a line of at most 10 peers each round, and samples of what comes and goes."""
-
-
-class Forger:
-    """Publishes presences of whomever it likes."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def says(self, peer_class: str, epoch: int, *peers: PeerId, up: bool = True) -> None:
-        """Returns once the broker has taken a retained presence of each."""
-        sent = []
-        for peer in peers:
-            presence = Presence(up, epoch, (), (Address.empty().with_peer(peer).to_bytes(),), session=1)
-            topic = f"bb/digits/presence/{peer_class}/{peer}"
-            sent.append(self._client.publish(topic, encode_presence(presence), qos=1, retain=True))
-        for info in sent:
-            info.wait_for_publish(60)
-
-
-@contextmanager
-def forger(port: int) -> Iterator[Forger]:
-    client = Client(CallbackAPIVersion.VERSION2, "mallory", protocol=MQTTv5)
-    client.max_queued_messages_set(0)
-    client.max_inflight_messages_set(500)
-    client.connect("127.0.0.1", port)
-    client.loop_start()
-    try:
-        yield Forger(client)
-    finally:
-        client.disconnect()
-        client.loop_stop()
 
 
 def test_a_federation_goes_on_among_forged_presences(tmp_path: Path, patience: float) -> None:

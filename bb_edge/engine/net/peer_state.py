@@ -22,6 +22,7 @@ from bb_edge.engine.net.round_trips import RoundTrips
 from bb_edge.engine.net.unheard import Unheard
 from bb_edge.engine.net.uplink import Uplink
 from bb_edge.engine.plain import Shift
+from bb_edge.engine.program.program import PeerClasses
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import AddressError
 from bb_edge.ir.ids import PeerId
@@ -59,15 +60,16 @@ class PeerStates:
         links: Links,
         own_classes: tuple[str, ...],
         claim: ProgramClaim | None = None,
-        asked: tuple[str, ...] | None = None,
+        dealt: PeerClasses | None = None,
     ) -> None:
-        """`claim` is what the node says of its program, `asked` are the classes that its targets ask for;
-        None where its artifact names no program, and for every class.
+        """`claim` is what the node says of its program, none where its artifact names none; `dealt` are the
+        classes that its targets deal with, every class where nothing says it.
         """
         config = runtime.config
         self._runtime = runtime
         self._links = links
         self.own_classes = own_classes
+        self.hears, asked = dealt or PeerClasses()
         self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False

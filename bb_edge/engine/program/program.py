@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, NodeProto
@@ -138,6 +139,13 @@ class Target:
     asks: tuple[str, ...] | None = None
 
 
+class PeerClasses(NamedTuple):
+    """Classes of peers that a node deals with, sorted; None for every class."""
+
+    hears: tuple[str, ...] | None = None
+    asks: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A parsed artifact.
@@ -170,11 +178,12 @@ class Program:
 
     def heard_by(self, targets: Iterable[str]) -> tuple[str, ...] | None:
         """The classes of peers that these targets hear of, sorted; None for every class."""
-        return _together(self.targets[name].hears for name in targets)
+        return self.dealt_with(targets).hears
 
-    def asked_by(self, targets: Iterable[str]) -> tuple[str, ...] | None:
-        """The classes of peers that these targets ask for, sorted; None for every class."""
-        return _together(self.targets[name].asks for name in targets)
+    def dealt_with(self, targets: Iterable[str]) -> PeerClasses:
+        """The classes of peers that these targets hear of, and those that they ask for."""
+        chosen = [self.targets[name] for name in targets]
+        return PeerClasses(_together(t.hears for t in chosen), _together(t.asks for t in chosen))
 
     def _only(self) -> Target:
         if len(self.targets) != 1:

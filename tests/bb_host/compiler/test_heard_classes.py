@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from bb_edge import install, load
+from bb_edge.extend import register
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles import ProtocolComponent
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot, ProtocolSlot, S
+from bb_host.diagnostics import ProgramWarning
 from bb_host.edge import compile_edge
 from bb_host.program_proto import to_proto
 
@@ -88,6 +90,7 @@ class Alone(Module):
         g.app_emit("x", g.input("x", "F32"))
 
 
+@register
 class Calls(ProtocolComponent):
     """A component of the author that others may call."""
 
@@ -109,14 +112,27 @@ class Calls(ProtocolComponent):
     def told(self, ctx: object, sender: object, payload: object) -> None: ...
 
 
+@register
+class Counts(Calls):
+    """One with an op that nobody else calls."""
+
+    TYPE_NAME: ClassVar[str] = "test.Counts"
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table(cls.TYPE_NAME)
+        table.op("Count", "x:Tensor", "y:Tensor")
+        return table.opset()
+
+
 class Counted(Module):
     """A server asks, and the component of the author answers."""
 
     name, home = "Counted", "Server"
     clients = PeerSelectorSlot("clients", "bb.PresenceSelector", peer_class="Client")
 
-    def __init__(self, kind: type[ProtocolComponent]) -> None:
-        self.counts = ProtocolSlot("counts", kind, at="Client")
+    def __init__(self, kind: type[ProtocolComponent], peer_class: str | None = None) -> None:
+        self.counts = ProtocolSlot("counts", kind, peer_class=peer_class, at="Client")
 
     def body(self, g: Graph) -> None:
         tick = g.interval(S)
@@ -162,7 +178,9 @@ def test_what_a_component_might_call_is_heard_and_not_asked_for() -> None:
     whole = load(model.SerializeToString())
     client = whole.targets["Client"]
     assert (client.hears, client.asks) == (("Client", "Server"), ("Server",))
-    assert whole.asked_by(["Client"]) == ("Server",) and whole.asked_by(["Client", "Server"]) == (
+    assert whole.dealt_with(["Client"]).asks == ("Server",) and whole.dealt_with(
+        ["Client", "Server"]
+    ).asks == (
         "Client",
         "Server",
     )
@@ -176,11 +194,50 @@ def test_what_a_component_might_call_is_heard_and_not_asked_for() -> None:
     assert load(model.SerializeToString()).targets["Client"].asks == ("Client", "Server")
 
 
+def test_a_component_with_ordinary_ops_alone_hears_nobody_for_itself() -> None:
+    """Else the messages at a start grow with the square of the clients."""
+    assert hears(Counted(Counts)) == {"Server": ("Client",), "Client": ("Server",)}
+
+
+def test_one_that_the_host_does_not_know_may_call_anybody() -> None:
+    module = Counted(Counts)
+    module.counts = ProtocolSlot("counts", opset=Counts.atomic_opset(), at="Client")
+    model = Compiler().bind_protocol("counts", "test.Unknown").compile(to_proto(module.record()))
+    assert load(model.SerializeToString()).targets["Client"].hears == ("Client", "Server")
+
+
+def test_who_may_be_called_on_another_target_may_be_called_from_here() -> None:
+    class Both(Counted):
+        name = "Both"
+
+        def body(self, g: Graph) -> None:
+            super().body(g)
+            with g.at("Server"), g.on_invoke():
+                g.app_emit("y", self.counts.count(g, g.constant(np.float32(1.0))))
+
+    module = Both(Counts)
+    module.counts = ProtocolSlot("counts", opset=Counts.atomic_opset())
+    compiler = Compiler().bind_protocol("counts", Counts, target="Client")
+    model = compiler.bind_protocol("counts", Calls, target="Server").compile(to_proto(module.record()))
+    assert load(model.SerializeToString()).targets["Client"].hears == ("Client", "Server")
+
+
+def test_it_hears_the_class_that_its_slot_names() -> None:
+    assert hears(Counted(Counts, "Client")) == {"Server": ("Client",), "Client": ("Client", "Server")}
+    model = Compiler().compile(to_proto(Counted(Counts, "Client").record()))
+    assert load(model.SerializeToString()).targets["Client"].asks == ("Client", "Server")
+
+
+def test_a_class_that_the_slot_of_a_component_misspells_is_said() -> None:
+    with pytest.warns(ProgramWarning, match=r"'Cliend'.*did you mean 'Client'"):
+        Compiler().compile(to_proto(Counted(Counts, "Cliend").record()))
+
+
 @pytest.mark.parametrize("module", [Open(), Taking()])
 def test_an_open_port_of_an_unknown_class_hears_every_class(module: Module) -> None:
     assert set(hears(module).values()) == {None}
     program = load(Compiler().compile(to_proto(module.record())).SerializeToString())
-    assert program.asked_by(program.targets) is None
+    assert program.dealt_with(program.targets).asks is None
 
 
 def test_who_has_no_peers_hears_nobody() -> None:
