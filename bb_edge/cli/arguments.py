@@ -7,7 +7,10 @@ from pathlib import Path
 
 from bb_edge.ir.errors import BBError
 
-__all__ = ["ArgumentError", "file_name", "given_value"]
+__all__ = ["LEVELS", "ArgumentError", "file_name", "given_value"]
+
+LEVELS = ("debug", "info", "warning", "error")
+"""Of the log, the lowest first."""
 
 
 class ArgumentError(BBError):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.run_settings import add_adopt, add_bootstrap, merged, parse_set, with_state
-from bb_edge.engine.program.program import Program, Target
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
@@ -22,6 +21,7 @@ from bb_edge.user_modules import add_load
 
 if TYPE_CHECKING:
     from bb_edge.adoption import Former
+    from bb_edge.engine.program.program import Program, Target
     from bb_edge.run_config import RunConfig
 
 

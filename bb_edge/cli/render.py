@@ -17,6 +17,7 @@ from typing import Protocol, TextIO
 
 import numpy as np
 
+from bb_edge.cli.arguments import LEVELS
 from bb_edge.cli.line_limits import LineLimits
 from bb_edge.engine import steps
 from bb_edge.ir.address import Address
@@ -183,9 +184,6 @@ class Output:
                 self._err = None
             except OSError:  # the disk is full, and there is no other place for the line
                 pass
-
-
-LEVELS = ("debug", "info", "warning", "error")
 
 
 def _write(stream: TextIO, line: str) -> None:

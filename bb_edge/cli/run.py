@@ -6,16 +6,19 @@ import argparse
 import signal
 import sys
 from contextlib import ExitStack, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bb_edge.cli.arguments import ArgumentError, file_name
+from bb_edge.cli.arguments import LEVELS, ArgumentError, file_name
 from bb_edge.cli.endings import BoardFailure, Exit, exit_of_refusal, tell
-from bb_edge.cli.launch import Launch
-from bb_edge.cli.render import LEVELS, Log, Output
 from bb_edge.cli.run_settings import MissingArgument, add_adopt, add_bootstrap, settings
 from bb_edge.cli.stopping import StopAtStart
 from bb_edge.ir.errors import BBError
 from bb_edge.user_modules import add_load
+
+# The engine, and what writes its steps, are imported once a node runs: other verbs do without them.
+if TYPE_CHECKING:
+    from bb_edge.cli.launch import Launch
+    from bb_edge.cli.render import Log, Output
 
 
 def add_parser(verbs: Any) -> None:
@@ -108,6 +111,8 @@ def add_parser(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the node until it is stopped or done. Returns one of `Exit`."""
+    from bb_edge.cli.launch import Launch
+    from bb_edge.cli.render import Output
     from bb_shims import ShimError
 
     try:

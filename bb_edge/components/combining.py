@@ -180,14 +180,16 @@ class CombiningAggregator(Aggregator):
     # --- one contribution ------------------------------------------------------------------------------
 
     def _integer(self, value: Array) -> int:
-        if np.size(value) != 1 or np.asarray(value).dtype.kind not in "iu":
+        number = np.asarray(value)
+        if number.size != 1 or number.dtype.kind not in "iu":
             raise self._error(f"the round must be one integer, not {value!r}")
-        return int(np.asarray(value).reshape(()))
+        return int(number.item())
 
     def _weight(self, value: Array) -> float:
-        if np.size(value) != 1:
-            raise self._error(f"the weight must be one number, not {list(np.shape(value))}")
-        weight = float(np.asarray(value).reshape(()))
+        number = np.asarray(value)
+        if number.size != 1:
+            raise self._error(f"the weight must be one number, not {list(number.shape)}")
+        weight = float(number.item())
         if not 0.0 < weight < float("inf"):
             raise self._error(f"the weight must be finite and above 0, not {weight:g}")
         if weight > self._max_weight:

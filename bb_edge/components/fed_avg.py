@@ -50,7 +50,8 @@ class WeightedMean(Combiner):
         for start in range(0, values.size, CHUNK):
             part = values[start : start + CHUNK]
             scaled = self._scratch[: part.size]
-            np.multiply(part, weight, out=scaled, dtype=np.float64)
+            scaled[:] = part  # in two steps: a product that also converts goes through NumPy's buffers
+            np.multiply(scaled, weight, out=scaled)
             target = self._sum[start : start + CHUNK]
             np.add(target, scaled, out=target)
 

@@ -14,7 +14,7 @@ Data: TypeAlias = "bytes | memoryview"
 """The bytes of an envelope: what large fills hold are views of them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Raw:
     """An inbound envelope as it came; `observed` is the address that its sender was seen at."""
 
@@ -40,6 +40,9 @@ class Kind(enum.Enum):
     CONTROL = "calls remote ops of components alone"
     ANSWER = "answers a request"
 
+    # By identity, in C: that of an enumeration is a Python call, and each envelope's checks are found by it.
+    __hash__ = object.__hash__
+
 
 class Refusal(enum.Enum):
     """Why an envelope is not taken: the name of its counter, and whether a step tells it."""
@@ -64,7 +67,7 @@ class Refusal(enum.Enum):
         return self in (Refusal.OTHER_PROGRAM, Refusal.CLASS_MISMATCH)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Arrival:
     """An envelope that has been read; `deadline_ns` is absolute, 0: none."""
 

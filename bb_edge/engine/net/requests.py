@@ -136,7 +136,7 @@ class Requests:
             wire_id=wire_id,
         )
         if not cohort.durable:
-            cohort.ask = replace(unit)
+            cohort.ask = unit.alone(0, unit.peer)  # before it is told whom to ask
         for peer in self._outgoing.ask(unit, cohort.by_req_id, cohort.execution, op):
             cohort.settle(peer, MissingReason.NOT_SENT)
         self._check(cohort)
