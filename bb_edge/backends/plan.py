@@ -287,8 +287,12 @@ def _allocates(kernel: np.ufunc, inputs: Sequence[np.dtype[Any]], result: np.dty
 
 
 def bytes_of(fitted: Fitted, placed: Placed, outputs: Sequence[int]) -> int:
-    """What a plan allocates: its arena, its results, and the constants that were computed for its shapes."""
-    return placed.total + sum(fitted.values[number].spec.nbytes for number in outputs) + fitted.folded
+    """What a plan allocates: its arena, its results, the constants that were computed for its shapes, and
+    what a kernel takes for itself while it runs.
+    """
+    working = max((step.prepared.working for step in fitted.steps), default=0)
+    results = sum(fitted.values[number].spec.nbytes for number in outputs)
+    return placed.total + results + fitted.folded + working
 
 
 class StaticPlan:

@@ -90,7 +90,8 @@ def _gather_elements(call: Call) -> Prepared:
         check_indices("GatherElements", index, dim)
         out[...] = x[tuple(index if i == axis else grid[i] for i in range(len(grid)))]
 
-    return Prepared((TensorSpec(data.dtype, indices.shape),), run)
+    out = TensorSpec(data.dtype, indices.shape)
+    return Prepared((out,), run, working=out.nbytes)
 
 
 @kernel("GatherND", "T I", since=11, attrs="batch_dims@12")
@@ -122,7 +123,7 @@ def _gather_nd(call: Call) -> Prepared:
         where = (*batch_grid, *(index[..., i] for i in range(depth)))
         result[...] = x[where]
 
-    return Prepared((out,), run)
+    return Prepared((out,), run, working=out.nbytes)
 
 
 @kernel("OneHot", "A A T", since=9, needs=(1,), attrs="axis")

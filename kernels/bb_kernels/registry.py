@@ -421,4 +421,5 @@ def _widened(entry: Kernel, call: Call) -> Prepared:
         scratch=(*wide_specs, *inner.scratch),
         inplace=inner.inplace,
         binder=bind,
+        working=inner.working,
     )

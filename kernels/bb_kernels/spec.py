@@ -80,11 +80,13 @@ class Prepared(NamedTuple):
     values: tuple[Array, ...] = ()
     #: Makes the views of a run once; see ``bind``.
     binder: Callable[..., Bound] | None = None
+    #: Bytes that a run allocates and frees by itself, where they are a multiple of its inputs.
+    working: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of all outputs and scratch."""
-        return sum(spec.nbytes for spec in (*self.outputs, *self.scratch))
+        """Return the bytes of all outputs and scratch, and of what a run allocates by itself."""
+        return sum(spec.nbytes for spec in (*self.outputs, *self.scratch)) + self.working
 
     def bind(self, *arrays: Array | None) -> Bound:
         """Fix the arguments of ``run`` (same order); the result does one run on those very arrays.

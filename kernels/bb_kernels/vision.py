@@ -98,7 +98,11 @@ def _grid_sample(call: Call) -> Prepared:
             total += last[places] * share[..., None]
         np.copyto(result, np.moveaxis(total, -1, 1), casting="unsafe")
 
-    return Prepared((out,), run)
+    # Positions, and their places and weights for every tap; the sum, an addend, and what is picked for it.
+    points = prod(grid.shape[:-1])
+    taps = {"nearest": 1, "linear": 2, "cubic": 4}[mode]
+    working = points * 8 * (rank + 2 * rank * taps + 6) + out.size * (16 + x.dtype.itemsize)
+    return Prepared((out,), run, working=working)
 
 
 @kernel("AffineGrid", "T I", since=20, dtypes=FLOAT, half=True, needs=(1,), attrs="align_corners")

@@ -200,6 +200,37 @@ def test_a_table_is_counted_before_it_is_made(case: str, make: Make) -> None:
     assert peak < (1 << 20) + own
 
 
+# Operator → inputs, attributes: a result of 8 MiB or less, for which a run takes several times as much.
+WORKING: dict[str, tuple[list[Any], dict[str, object]]] = {
+    "GatherElements": ([np.zeros((1024, 1024), np.float32), np.zeros((1024, 1024), np.int64)], {"axis": 0}),
+    "GatherND": ([np.zeros((4, 1024), np.float32), np.zeros((1024, 1), np.int64)], {}),
+    "GridSample": ([np.zeros((1, 32, 8, 8), np.float32), np.zeros((1, 256, 256, 2), np.float32)], {}),
+    "GridSample cubic": (
+        [np.zeros((1, 1, 8, 8), np.float32), np.zeros((1, 512, 512, 2), np.float32)],
+        {"mode": b"cubic"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WORKING)
+def test_what_a_kernel_takes_while_it_runs_is_counted(case: str, make: Make) -> None:
+    """GridSample took seven times its result, of which alone a peer's positions were counted."""
+    op, (inputs, attributes) = case.partition(" ")[0], WORKING[case]
+    names = " ".join(f"x{i}" for i in range(len(inputs)))
+    function = make(names, "y", [(op, names, "y", attributes)], newest(op))
+    tracemalloc.start()
+    try:
+        (result,) = NumPyBackend().prepare(function).run(inputs)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(TensorBytesError) as caught:
+        NumPyBackend(tensor_bytes=result.nbytes + 1).prepare(function).run(inputs)
+    probes = sum(array.nbytes for array in inputs)  # planning looks at their strides
+    assert caught.value.requested >= 0.9 * (peak - probes)
+    NumPyBackend(tensor_bytes=2 * peak).prepare(function).run(inputs)
+
+
 BEYOND: dict[str, list[Any]] = {
     "AffineGrid": [floats(1, 2, 3), ints(1, 1, MAX_TABLE, 1)],
     "OneHot": [np.arange(1), np.array(MAX_TABLE + 1), np.array([0, 1], np.float32)],
