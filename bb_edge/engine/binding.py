@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from bb_edge.engine.net.control_plane import ControlPlane
+from bb_edge.engine.net.control_plane import ControlPlane, OpSurroundings
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.outgoing import Outgoing
-from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
-from bb_edge.engine.net.surroundings import ControlContext, Surroundings
+from bb_edge.engine.net.surroundings import ControlContext
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.program.program import FunctionKey, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
     from bb_edge.roles.context import ProtocolCtx
 
 
-class OpContext(Surroundings):
+class OpContext(OpSurroundings):
     """`execution`, `frame` and `op` are those of the op that runs."""
 
-    __slots__ = ("_control", "execution", "frame", "later_token", "op", "waiting")
+    __slots__ = ("execution", "frame", "later_token", "waiting")
 
     def __init__(
         self,
@@ -63,23 +62,11 @@ class OpContext(Surroundings):
         control: ControlPlane,
         waiting: WaitingRoom,
     ) -> None:
-        super().__init__(runtime, components, peers, control.calls)
-        self._control = control
+        super().__init__(runtime, components, peers, control)
         self.waiting = waiting
         self.later_token = 0
         self.execution: Execution
         self.frame: Frame
-        self.op: BoundOp
-
-    @property
-    def outlet(self) -> Outlet:
-        """The outlet of the component whose op runs. OpError where it is no protocol."""
-        return self._control.outlet_of(self.op.component)
-
-    @property
-    def target(self) -> str:
-        """The target that the op belongs to."""
-        return self.op.target
 
     @property
     def exec_id(self) -> int:

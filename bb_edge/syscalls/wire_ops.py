@@ -67,14 +67,12 @@ class _Port:
                 pieces = tensor_pieces(value)
             else:
                 type_hash, pieces = encode_pieces(value, type_hash or None)
-            fills.append(Fill(suffix, b"", False, type_hash))
+            length, parts = pieces
+            payload = b"".join(parts) if length < SHARED_FROM else b""  # else a view, once there is a body
+            fills.append(Fill(suffix, payload, False, type_hash))
             encoded.append(pieces)
-            size += pieces[0]
-        if size >= SHARED_FROM:
-            return fills, shared_body(fills, encoded)
-        for fill, (_, parts) in zip(fills, encoded, strict=True):
-            fill.payload = b"".join(parts)
-        return fills, b""
+            size += length
+        return fills, shared_body(fills, encoded) if size >= SHARED_FROM else b""
 
 
 def _remaining(ctx: OpContext, own_ns: int) -> int:

@@ -163,7 +163,8 @@ class Outgoing:
         Items that are kept are bounded by their sender, and always taken. Returns the last that went.
         """
         gone: Item | None = None
-        while self._over(item.size - len(item.body) + self._bodies.adds(item.body)):
+        body = item.body
+        while self._over(item.size - len(body) + self._bodies.adds(body) if body else item.size):
             dropped = self._drop_oldest()
             if dropped is not None:
                 gone = dropped

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.net.control_plane import ControlPlane
-from bb_edge.engine.net.outlets import Outlet
+from bb_edge.engine.net.control_plane import ControlPlane, OpSurroundings
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
@@ -40,33 +39,21 @@ class Lack(NamedTuple):
     failing: tuple[PeerId, ...] = ()
 
 
-class RoundContext(Surroundings):
+class RoundContext(OpSurroundings):
     """What a selector sees that is asked how many peers there are: no op stands behind it.
 
     It draws from the generator of ops, which snapshots hold.
     """
 
-    __slots__ = ("_control", "_ops", "op")
+    __slots__ = ("_ops",)
 
     exec_id = 0
 
     def __init__(
         self, components: Components, peers: PeerStates, control: ControlPlane, ops: Surroundings
     ) -> None:
-        super().__init__(ops.runtime, components, peers, control.calls)
-        self._control = control
+        super().__init__(ops.runtime, components, peers, control)
         self._ops = ops
-        self.op: BoundOp
-
-    @property
-    def outlet(self) -> Outlet:
-        """The outlet of the selector. OpError where it is no protocol."""
-        return self._control.outlet_of(self.op.component)
-
-    @property
-    def target(self) -> str:
-        """The selector's target."""
-        return self.op.target
 
     @property
     def rng(self) -> np.random.Generator:

@@ -17,7 +17,8 @@ from bb_edge.engine.net.calls import Calls, Replies
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet, Remote, remote_methods
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.surroundings import ControlContext
+from bb_edge.engine.net.surroundings import ControlContext, Surroundings
+from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles import ProtocolComponent
@@ -94,3 +95,26 @@ class ControlPlane:
     def restore(self, rows: Any) -> None:
         """Takes what `save` gave. KeyError or AttributeError where a slot or method is not there."""
         self.calls.restore(rows, {outlet.name: outlet for outlet in self._outlets.values()})
+
+
+class OpSurroundings(Surroundings):
+    """What is shown in the name of `op`: of the one that runs, or of one that a round looks at before."""
+
+    __slots__ = ("_control", "op")
+
+    def __init__(
+        self, runtime: Runtime, components: Components, peers: PeerStates, control: ControlPlane
+    ) -> None:
+        super().__init__(runtime, components, peers, control.calls)
+        self._control = control
+        self.op: BoundOp
+
+    @property
+    def outlet(self) -> Outlet:
+        """The outlet of the op's component. OpError where it is no protocol."""
+        return self._control.outlet_of(self.op.component)
+
+    @property
+    def target(self) -> str:
+        """The target that the op belongs to."""
+        return self.op.target

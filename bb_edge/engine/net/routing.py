@@ -198,7 +198,8 @@ class Routing:
                 pass  # `decode_value` says what is wrong
             else:
                 if array.dtype == port.dtype:
-                    return array if port.shape is None else port.held(array)
+                    known = port.shape is None or array.shape == port.shape
+                    return array if known else port.held(array)
         return port.held(decode_value(fill.type_hash, fill.payload, self._caps))
 
     def _port(self, peer: PeerId, fill: Fill, message: Envelope) -> Port | None:
