@@ -46,7 +46,8 @@ BLAMES_THE_PEER = frozenset(
         MissingReason.FAILED,
         MissingReason.REFUSED,
         MissingReason.TOO_LARGE,
-        MissingReason.CUT,
     }
 )
-"""Reasons after which a peer counts as one that left a request unanswered."""
+"""Reasons after which a peer counts as one that left a request unanswered. CUT is none: this node had no time
+left, whatever the peer did; one that is not there at all is found by its silence (`wire/health.py`).
+"""

@@ -111,6 +111,15 @@ def test_a_partial_result_goes_home_where_the_inner_deadline_is_longer(tiers, in
     assert reasons(sim, "inner") == ["cut"] and reasons(sim, "outer") == []
 
 
+def test_who_is_not_there_goes_down_where_deadlines_are_cut_too(tiers):
+    sim, server, relay, leaves = tiers(S, 5 * S)
+    quiet(leaves[0])
+    for _ in range(2 * relay.config.health_threshold):
+        ask(sim, server, 3)
+        sim.run(for_ns=60 * S)
+    assert [s.peer for s in of(steps.PeerDown, (seen.step for seen in sim.seen))] == [leaves[0].peer_id]
+
+
 def test_an_inner_deadline_that_is_shorter_stays_as_it_is(tiers):
     sim, server, _, leaves = tiers(5 * S, 2 * S)
     quiet(leaves[0])
@@ -329,3 +338,8 @@ def test_an_answer_for_which_no_time_is_left_is_cut_and_not_refused(compile_text
     assert reasons(sim, "inner") == ["cut"]
     assert "requests.refused" not in relay.counters
     assert not of(steps.AnswerRefused, (seen.step for seen in sim.seen))
+    for _ in range(2 * relay.config.failing_threshold):  # the leaf answers at once, each time
+        server.invoke("Server", {"x": f32(3)})
+        sim.run(for_ns=20 * S)
+    assert set(reasons(sim, "inner")) == {"cut"}
+    assert not of(steps.PeerFailing, (seen.step for seen in sim.seen)), "it is not the leaf's fault"
