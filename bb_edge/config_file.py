@@ -29,6 +29,7 @@ from bb_edge.run_config import (
     checked_give_up,
     checked_interval,
     checked_snapshot_rounds,
+    misfit_of_peer,
 )
 from bb_edge.state import StateError, StoreLimits
 from bb_edge.transport.broker import MqttOptions
@@ -142,8 +143,9 @@ class _Reader:
 
     def _name(self, table: Mapping[str, Any], name: str) -> str | None:
         text = self._text(table, "", name)
-        if text is not None and not text.isprintable():
-            raise self._fail(name, f"{text!r} is not a name", "write it without control characters")
+        misfit = None if text is None else misfit_of_peer(text)
+        if misfit is not None:
+            raise self._fail(name, *misfit)
         return text
 
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:

@@ -14,6 +14,8 @@ from bb_edge.transport.broker import Broker, MqttOptions
 OUTBOX_RECORD_BYTES = 256
 """Most bytes that a record of the outbox takes on disk beside its envelope."""
 
+MAX_PEER_NAME = 256
+"""Characters of a node's name, which its presence carries: others read presences of 4,096 bytes."""
 MAX_LOGIN = 65_535
 """Bytes of the longest user name and password that MQTT has."""
 
@@ -168,6 +170,15 @@ def checked_interval(seconds: int) -> int:
             f"{seconds} seconds between snapshots", "run", "give 0 or more; the default is 300"
         )
     return seconds
+
+
+def misfit_of_peer(name: str) -> tuple[str, str] | None:
+    """What is wrong with a node's name, and what to write instead; None where it is one."""
+    if len(name) > MAX_PEER_NAME:
+        return f"a name of {len(name)} characters", f"write {MAX_PEER_NAME} at most: its presence carries it"
+    if not name.isprintable():
+        return f"{name!r} is not a name", "write it without control characters"
+    return None
 
 
 def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:

@@ -163,12 +163,15 @@ def complete(config: RunConfig) -> None:
 
 def require(config: RunConfig, name: str) -> None:
     """Raises MissingArgument where a setting of `NEEDED` is missing, ArgumentError for a strange name."""
+    from bb_edge.run_config import misfit_of_peer
+
     if not getattr(config, name):
         raise MissingArgument(
             f"{NEEDED[name]} is missing", hint=f'give it, or "{name}" in the file of --config'
         )
-    if name == "peer" and not str(config.peer).isprintable():
-        raise ArgumentError(f"{config.peer!r} is not a name", "--peer", "write it without control characters")
+    misfit = misfit_of_peer(str(config.peer)) if name == "peer" else None
+    if misfit is not None:
+        raise ArgumentError(misfit[0], "--peer", misfit[1])
 
 
 NEEDED = {"artifact": "an artifact", "targets": "--target", "peer": "--peer", "broker": "--broker"}

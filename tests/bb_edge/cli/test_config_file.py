@@ -15,9 +15,10 @@ from bb_edge.cli.run_settings import ArgumentError, settings
 from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, load_config
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
-from bb_edge.run_config import ConfigFileError, RunConfig
+from bb_edge.run_config import MAX_PEER_NAME, ConfigFileError, RunConfig
 from bb_edge.state import StoreLimits
 from bb_edge.wire.outbox import Cause, OutboxRecord
+from bb_edge.wire.presence import Presence, decode_presence, encode_presence
 from bb_edge.wire.resend import EnvelopeKey
 
 FULL = {
@@ -104,6 +105,14 @@ def test_a_board_s_budget_is_for_its_disk_too(write):
     assert load_config(write({"disk": {"outbox_bytes": 1000}})).store_limits() == replace(
         StoreLimits.edge(), outbox_bytes=1000
     )
+
+
+def test_a_name_is_as_long_as_a_presence_carries_it(write):
+    assert load_config(write({"peer": "é" * MAX_PEER_NAME})).peer == "é" * MAX_PEER_NAME
+    carried = Presence(True, 1, addresses=(bytes(256),) * 8, meta={"name": "\U0001f600" * MAX_PEER_NAME})
+    assert decode_presence(encode_presence(carried)).meta == carried.meta
+    with pytest.raises(ConfigFileError, match=f"peer: a name of {MAX_PEER_NAME + 1} characters"):
+        load_config(write({"peer": "é" * (MAX_PEER_NAME + 1)}))
 
 
 def test_an_empty_file_is_the_defaults(write):

@@ -50,6 +50,7 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "federation": ({"federation": "a/b"}, "a/b"),
     "federation-empty": ({"federation": ""}, "cannot be part of a topic"),
     "peer-control": ({"peer": "a\nb"}, "not a name"),
+    "peer-long": ({"peer": "é" * 70_000}, "a name of 70000 characters"),
     "target": ({"targets": ["Mian"]}, "did you mean 'Main'?"),
     "target-twice": ({"targets": ["Main", "Main"]}, "named twice"),
     "artifact-nowhere": ({"artifact": "nowhere"}, "No such file"),
