@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -16,6 +16,10 @@ class Combiner(ABC):
 
     All vectors are 1-D; what is added was checked, and clipped where that is configured.
     """
+
+    always_finite: ClassVar[bool] = False
+    """Whether `result` is finite wherever all that was added is. The last result need not be kept until the
+    next one is known to be good then, so that one memory does for both."""
 
     def __init__(self, size: int) -> None:
         """Begins with nothing, for contributions of `size` numbers."""

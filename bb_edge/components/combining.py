@@ -164,6 +164,8 @@ class CombiningAggregator(Aggregator):
         result: Array = np.empty(0, np.float32)
         try:
             if found.combiner is not None and total > 0.0:
+                if found.combiner.always_finite:
+                    self._current = np.empty(0, np.float32)  # its memory may take the next one
                 with np.errstate(over="ignore", invalid="ignore"):
                     result = found.combiner.result(total).reshape(found.shape)
                 if not self._allow_nonfinite and not is_finite(result.reshape(-1)):

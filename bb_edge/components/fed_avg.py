@@ -14,34 +14,31 @@ import numpy as np
 from bb_edge.components.combiner import Combiner
 from bb_edge.components.combining import CombiningAggregator
 from bb_edge.components.update_norm import CHUNK
-from bb_edge.ir.lent_memory import resize
+from bb_edge.ir.lent_memory import LentArrays
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
 __all__ = ["FedAvg", "WeightedMean"]
 
-KEPT_FROM = 128 * 1024
-"""Bytes of a mean from which on its memory is used again: glibc asks the system for as much each time."""
-MEANS = 2
-"""Means whose memory is kept: the last one, which `current_tensor` gives, and the next."""
-
 
 class WeightedMean(Combiner):
-    """Σ weight · values / Σ weight, summed as it comes."""
+    """Σ weight · values / Σ weight, summed as it comes.
+
+    The mean of finite numbers lies between them, so it is finite, too.
+    """
+
+    always_finite: ClassVar[bool] = True
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self._sum = np.zeros(size, np.float64)
         self._scratch = np.empty(min(CHUNK, size), np.float64)
-        self._means: list[bytearray] = []
+        self._means = LentArrays(size, 1)
 
     def reserve(self) -> None:
         self._sum.fill(0.0)  # zeros alone are a promise of the system, which it may not be able to keep
-        if 4 * self.size >= KEPT_FROM:
-            self._means = [bytearray(4 * self.size) for _ in range(MEANS)]
-            for memory in self._means:
-                np.frombuffer(memory, np.float32).fill(0.0)
+        self._means.reserve()
 
     def add(self, values: Array, weight: float) -> None:
         if weight == 1.0:
@@ -56,21 +53,9 @@ class WeightedMean(Combiner):
             np.add(target, scaled, out=target)
 
     def result(self, total: float) -> Array:
-        mean = self._room()
+        mean = self._means.take()
         np.divide(self._sum, total, out=mean, casting="same_kind")
         return mean
-
-    def _room(self) -> Array:
-        """Returns memory for a mean: that of an older one that nobody holds any more, if there is one."""
-        size = 4 * self.size
-        if size < KEPT_FROM:
-            return np.empty(self.size, np.float32)
-        free = next((memory for memory in self._means if resize(memory, size)), None)
-        if free is None:
-            free = bytearray(size)
-            if len(self._means) < MEANS:
-                self._means.append(free)
-        return np.frombuffer(free, np.float32)
 
     def clear(self) -> None:
         self._sum.fill(0.0)

@@ -20,6 +20,7 @@ from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
 from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
+from bb_edge.ir.lent_memory import LentArrays
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
@@ -102,6 +103,7 @@ class GraphModel(Model):
         self._gradient_views: Sequence[Array] = ()
         self._has_gradient = False
         self._spare: Array | None = None
+        self._given = LentArrays(self._size, 1)  # what `params` gives
         self._velocity = np.zeros(self._size, np.float32) if momentum else None
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
         self.activations_dropped = 0
@@ -302,8 +304,13 @@ class GraphModel(Model):
             np.copyto(self._flat, params)
             self.updates += 1
 
+    def reserve(self) -> None:
+        self._given.reserve()
+
     def params(self, ctx: Ctx) -> Array:
-        return annotate(self._flat.copy(), self._metadata)
+        copied = self._given.take()
+        np.copyto(copied, self._flat)
+        return annotate(copied, self._metadata)
 
     def named_parameters(self) -> dict[str, Array]:
         """Returns a copy of the parameters, each under its name in the model's ONNX file."""

@@ -6,7 +6,14 @@ NumPy on it, and every slice of that. So its size is what tells whether it is fr
 
 from __future__ import annotations
 
-__all__ = ["resize"]
+from typing import Any
+
+import numpy as np
+
+__all__ = ["LentArrays", "resize"]
+
+KEPT_FROM = 128 * 1024
+"""Bytes of an array from which on its memory is kept: glibc asks the system for blocks of that size."""
 
 
 def resize(memory: bytearray, size: int) -> bool:
@@ -25,3 +32,36 @@ def resize(memory: bytearray, size: int) -> bool:
     except BufferError:
         return False
     return True
+
+
+class LentArrays:
+    """1-D f32 arrays of one size, whose memory is used again once nobody looks at them any more.
+
+    The memory of `kept` of them is kept. Arrays of less than `KEPT_FROM` bytes are made anew each time, which
+    costs less.
+    """
+
+    __slots__ = ("_kept", "_memory", "_size")
+
+    def __init__(self, size: int, kept: int) -> None:
+        self._size = size
+        self._kept = kept
+        self._memory: list[bytearray] = []
+
+    def reserve(self) -> None:
+        """Takes all of the memory now, and writes to it: zeros alone are a promise of the system."""
+        while 4 * self._size >= KEPT_FROM and len(self._memory) < self._kept:
+            self._memory.append(bytearray(4 * self._size))
+            np.frombuffer(self._memory[-1], np.float32).fill(0.0)
+
+    def take(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Returns an array that may be written to; what is in it says nothing."""
+        size = 4 * self._size
+        if size < KEPT_FROM:
+            return np.empty(self._size, np.float32)
+        free = next((memory for memory in self._memory if resize(memory, size)), None)
+        if free is None:
+            free = bytearray(size)
+            if len(self._memory) < self._kept:
+                self._memory.append(free)
+        return np.frombuffer(free, np.float32)

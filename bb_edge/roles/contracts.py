@@ -151,6 +151,9 @@ class Model(_Contract):
     def load_parameters(self, ctx: Ctx, params: Array) -> Later | None:
         """Sets the parameters from 1-D f32, in initializer order and row-major; an empty one leaves them."""
 
+    def reserve(self) -> None:
+        """Takes the memory that `params` needs, at the start of a node that calls it. The base takes none."""
+
     @abstractmethod
     def params(self, ctx: Ctx) -> Array | Later:
         """Returns a copy of all parameters, 1-D f32, in the order of `load_parameters`."""

@@ -23,6 +23,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
 from bb_edge.roles import Aggregator
 from bb_edge.roles.errors import ComponentError, ContributionRefused
+from bb_edge.syscalls.reserving import reserve
 
 REMEDY = (
     "give sent=, what the peer was asked with, to contribute; or declare the shape of what is contributed"
@@ -47,19 +48,10 @@ def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> C
         return method
     stamped = shapes[0] if shapes else None
     if stamped is not None and all(size > 0 for size in stamped):
-        _reserve(op, component, math.prod(stamped))
+        size = math.prod(stamped)
+        what = f"to join contributions of {size:,} numbers"
+        reserve(op, component, lambda: component.reserve(size), what)
     return _refusing(component, method, stamped)
-
-
-def _reserve(op: BoundOp, component: Aggregator, size: int) -> None:
-    try:
-        component.reserve(size)
-    except (MemoryError, ValueError, OverflowError) as error:
-        raise OpError(
-            f"there is no memory to join contributions of {size:,} numbers",
-            where=op.spec.name,
-            hint="run it on a device with more memory, or compile a smaller model",
-        ) from error
 
 
 def _refusing(

@@ -18,9 +18,10 @@ from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.ir.stamped_parts import misfits, read_parts
 from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.ir.types import ValueType
-from bb_edge.roles import Aggregator, Composite, DataSource, ProtocolComponent, method_name, offers
+from bb_edge.roles import Aggregator, Composite, DataSource, Model, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import contributions
+from bb_edge.syscalls.reserving import reserve
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
 from bb_edge.wire.codecs import wire_type_hash
 
@@ -64,6 +65,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     method = getattr(component, method_name(op.spec.op_type))
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, component, method)
+    if isinstance(component, Model) and op.spec.op_type == "Params":
+        reserve(op, component, component.reserve, "for a copy of the parameters")
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         _hold_batches(op, component, slot)
     known, promised = env.graph.slot.output_types, _promised(component, definition)

@@ -232,9 +232,12 @@ class ResendQueue:
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
 
     def watch(self, pending: Pending, waiting: Unacknowledged) -> None:
-        """Adds an envelope to those of its peer, and plans its expiry, but no repetition."""
+        """Adds an envelope to those of its peer, but plans no repetition.
+
+        Plans the expiry of a durable one, which may not be published before; others are armed at once.
+        """
         waiting.add(pending)
-        if pending.expires_ns:
+        if pending.expires_ns and pending.durable:
             self._schedule(pending, pending.expires_ns)
 
     def release(self, pending: Pending, event: PendingEvent) -> None:

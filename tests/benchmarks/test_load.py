@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections import deque
 from typing import NamedTuple
 
@@ -119,6 +120,24 @@ def test_a_thousand_answers_count_where_some_hundreds_fit_at_once() -> None:
 def test_one_answer_at_a_time_is_enough_room() -> None:
     found = one_round(50, 256 * KIB, 300 * KIB)
     assert (found.counted, found.dropped) == (50, 0)
+
+
+def test_what_a_request_holds_for_each_peer_that_it_asks() -> None:
+    """Its envelope until that is acknowledged, its place in the schedule, the link, and who was asked: 1.4 KB
+    on Python 3.11.
+    """
+    clients, size = 1000, 100 * KIB
+    node, peers = server(clients, 8 * MIB)
+    node.invoke("Main", {"x": np.ones(size // 4, np.float32), "ask": peers})
+    tracemalloc.start()
+    try:
+        asked = sum(isinstance(step, steps.SendEnvelope) for step in node.poll(2))
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert asked == clients
+    assert held - size < clients * 1700
+    assert peak - size < clients * 2000
 
 
 @pytest.mark.skipif(shutil.which("mosquitto") is None, reason="needs mosquitto")

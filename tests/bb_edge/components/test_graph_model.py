@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -436,3 +437,29 @@ def test_steady_training_allocates_only_its_results(ctx: Ctx, x: np.ndarray, dz:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 2048
+
+
+def test_parameters_that_somebody_keeps_do_not_change(ctx: Ctx) -> None:
+    size = 50_000  # large enough for memory that is used again
+    model = GraphModel({"w": np.zeros(size, np.float32)})
+    model.reserve()
+    kept = []
+    for number in range(4):
+        model.load_parameters(ctx, np.full(size, number, np.float32))
+        kept.append(model.params(ctx)[3:])
+        model.params(ctx)
+    assert [set(each.tolist()) for each in kept] == [{0.0}, {1.0}, {2.0}, {3.0}]
+
+
+def test_parameters_are_given_in_the_memory_that_was_reserved(ctx: Ctx) -> None:
+    size = 100_000
+    model = GraphModel({"w": np.ones(size, np.float32)})
+    model.reserve()
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            assert model.params(ctx)[size - 1] == 1.0
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50_000

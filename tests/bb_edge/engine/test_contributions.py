@@ -127,7 +127,7 @@ def test_memory_for_contributions_of_a_known_size_is_taken_at_the_start(compile_
         finally:
             tracemalloc.stop()
         node.poll(0)
-    assert 16 * size < found[0] - found[1] < 17 * size, "a sum of 8 bytes per number, and two means of 4"
+    assert 12 * size < found[0] - found[1] < 13 * size, "a sum of 8 bytes per number, and a mean of 4"
 
 
 def test_a_device_without_memory_for_the_contributions_refuses_the_program(compile_text):
