@@ -88,6 +88,15 @@ def drop(*keys: bytes) -> Call:
     return Call(f"drop {keys!r}", lambda s: s.drop(keys), effect)
 
 
+def discard(*keys: bytes) -> Call:
+    """As an operator drops them: no power cut brings them back, whichever snapshot can be read."""
+    return Call(
+        f"discard {keys!r}",
+        lambda s: s.discard(keys),
+        lambda m: replace(m, outbox=tuple(pair for pair in m.outbox if pair[0] not in keys)),
+    )
+
+
 PROGRAM = [
     journal(b"j1"),
     outbox(b"a", b"b", b"c"),
@@ -95,9 +104,11 @@ PROGRAM = [
     snapshot(b"first " * 9),
     drop(b"a"),
     journal(b"j5"),
-    outbox(b"d", b"e"),
+    outbox(b"d", b"e", b"m", b"n"),
+    discard(b"m"),
     snapshot(b"second " * 9),
     drop(b"b", b"c"),
+    discard(b"n", b"nobody's"),
     outbox(b"f", size=120),
     journal(b"j6", b"j7"),
     snapshot(b"third " * 9),

@@ -206,3 +206,24 @@ def test_what_a_snapshot_let_go_is_let_go_though_older_files_cannot_be_removed(m
     store.write_snapshot(b"four")
     store.drop([])
     assert store.open().outbox == (b"b",)
+
+
+def test_what_is_discarded_is_gone_from_the_snapshot_before_too(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"o"), (b"l", b"p"), (b"m", b"q")])
+    store.write_snapshot(b"first")
+    store.write_snapshot(b"second")
+    store.drop([b"m"])
+    held = store.counters["state.outbox_records"]
+    store.discard([b"k", b"m", b"nobody's"])
+    assert store.counters["state.outbox_records"] == held - 1 == 1
+    written = store.counters["state.bytes_written"]
+    store.discard([b"k"])
+    assert store.counters["state.bytes_written"] == written, "nothing is left to write"
+    disk.crash(CrashMode.LOSE)
+    store = make_store(disk)
+    assert store.open().outbox == (b"p",)
+    assert store.fall_back("its tables are wrong").outbox == (b"p", b"q"), (
+        "what the snapshots dropped is back"
+    )
