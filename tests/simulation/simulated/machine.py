@@ -154,7 +154,7 @@ class Watched:
         self.node = node
         self._machine = machine
         self.replay = node.replay
-        self.snapshot = node.snapshot
+        self.snapshot_pieces = node.snapshot_pieces
         self.snapshot_written = node.snapshot_written
         self.persist_failed = node.persist_failed
 
