@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.engine.program.program import Program
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
+
+if TYPE_CHECKING:
+    from bb_edge.engine.program.program import Program
 
 
 def add_parser(verbs: Any) -> None:

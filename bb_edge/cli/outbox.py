@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.endings import Exit, MayPass
 from bb_edge.cli.peer_names import PeerNames
-from bb_edge.cli.render import in_columns
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
@@ -286,6 +285,8 @@ def _utc(seconds: int) -> str | None:
 
 
 def _table(records: Sequence[dict[str, object]]) -> list[str]:
+    from bb_edge.cli.render import in_columns
+
     rows = [
         (
             str(record["id"]),

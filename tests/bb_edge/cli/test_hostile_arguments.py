@@ -178,3 +178,17 @@ def test_a_process_that_is_given_a_fifo_ends(ticks: Path) -> None:
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "FIFO" in done.stderr
+
+
+def test_help_loads_no_engine():
+    lines = """
+import sys
+from bb_edge.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    print(*(name for name in sys.modules if name.startswith("bb_edge.engine.")), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("usage: ")
+    assert done.stderr.strip() == ""
