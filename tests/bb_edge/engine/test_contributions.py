@@ -11,11 +11,13 @@ from arrays import f32
 from kinds_of_steps import of
 from peers import A, B
 
+from bb_edge.components import FedAvg
 from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
+from bb_edge.registry import Registry
 from bb_edge.roles import ContributionRefused
 
 PROGRAM = """program Demo {module=Demo, targets="Server", binding.Server.agg="aggregator|bb.FedAvg|1"}
@@ -134,3 +136,20 @@ def test_a_device_without_memory_for_the_contributions_refuses_the_program(compi
     artifact = compile_text(stamped("[1000000000,1000000000]"))
     with pytest.raises(BBError, match="no memory to join contributions of 1,000,000,000,000,000,000 numbers"):
         install(PeerId.from_name("server"), (), artifact, ["Server"], seed=1)
+
+
+class Careless(FedAvg):
+    """Cannot take its memory."""
+
+    TYPE_NAME = "test.Careless"
+
+    def reserve(self, size: int) -> None:
+        raise KeyError(size)
+
+
+def test_a_component_that_fails_when_it_takes_its_memory_is_named(compile_text):
+    text = stamped("[7]").replace("bb.FedAvg", Careless.TYPE_NAME)
+    registry = Registry()
+    registry.register(Careless)
+    with pytest.raises(BBError, match=r"test\.Careless\.reserve fails: KeyError: 7"):
+        install(PeerId.from_name("server"), (), compile_text(text), ["Server"], registry=registry, seed=1)
