@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.endings import Exit
 from bb_edge.cli.peer_names import PeerNames, peer_text
-from bb_edge.cli.render import in_columns
 from bb_edge.cli.run_settings import require
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
@@ -81,6 +80,7 @@ def add_parser(verbs: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lists the peers, or clears the presences of those to be forgotten."""
+    from bb_edge.cli.render import in_columns
     from bb_edge.cli.run_settings import MissingArgument
     from bb_edge.transport.roster import read_roster
 
