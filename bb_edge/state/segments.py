@@ -241,8 +241,14 @@ class Segments:
             self._write((), sync=False)
 
     def prepare(self) -> None:
-        """Begins the segment of the next generation, unless the present one is still empty. StateError."""
+        """Begins the segment of the next generation, unless the present one is still empty. StateError.
+
+        What is dropped from then on goes into another file. So that no record comes back without what was
+        dropped after it, the DROP rows so far are on the medium first.
+        """
         if self._ahead is None and (self._growing is None or not self._growing.empty):
+            if self._growing is not None and self._growing.synced < self._growing.length:
+                self._growing.append((), sync=True)
             log = self._begin()
             log.append((), sync=False)
             self._ahead = log

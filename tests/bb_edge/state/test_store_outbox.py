@@ -227,3 +227,18 @@ def test_what_is_discarded_is_gone_from_the_snapshot_before_too(make_store: Open
     assert store.fall_back("its tables are wrong").outbox == (b"p", b"q"), (
         "what the snapshots dropped is back"
     )
+
+
+def test_no_record_comes_back_without_what_was_dropped_after_it(make_store: Opened) -> None:
+    """Rows of the outbox speak of each other: numbers of records are rows of their own."""
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"first", b"record"), (b"second", b"numbers"), (b"kept", b"kept")])
+    store.write_snapshot(b"1")
+    store.append_outbox([(b"other", b"other")])
+    store.drop([b"first"])
+    store.write_snapshot(b"2")
+    store.drop([b"second"])
+    store.append_outbox([(b"third", b"third")])
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().outbox == (b"kept", b"other", b"third")
