@@ -21,7 +21,8 @@ from bb_edge.roles import Backend, Component, forgets
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import ComponentStateError
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire import durable_rows
+from bb_edge.wire.durable_sender import flows_of
 
 _SHOWN = 8  # names in one row
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError, BBError)
@@ -48,9 +49,8 @@ class Former:
         self._kept: dict[str, bytes] = {}  # states that a failed bootstrap may make necessary again
         try:
             self._states = _states(body)
-            self._open = _open_keys(body["links"])
-            self._last = {bytes(row[0]): int(row[2]) for row in body["links"]["links"]}
-            self._durable_epoch = int(body["links"]["epochs"][1])
+            saved = body["outbound"].get("flows") or (1, (), ())
+            self._flows, self._next_id, self._live = flows_of(saved), int(saved[0]), frozenset(saved[2])
         except _MISFITS as error:
             raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error
 
@@ -72,21 +72,21 @@ class Former:
         ingress = self._body["ingress"]
         return len(ingress["accepted"]) + len(ingress["replaying"])
 
-    def unsent(self, outbox: Iterable[OutboxRecord], wall_ns: int) -> dict[PeerId | None, int]:
-        """How many durable envelopes nobody has acknowledged, by peer; None for those not yet addressed.
+    def unsent(self, outbox: Iterable[bytes], wall_ns: int) -> dict[PeerId | None, int]:
+        """How many durable envelopes are not known to be acknowledged, by peer; None: not yet addressed.
 
-        `outbox` are the records on disk. Those that have expired by `wall_ns` count no more.
+        `outbox` are the rows on disk. Those that have expired by `wall_ns` count no more. OutboxRecordError
+        for bytes that are no rows.
         """
         found: dict[PeerId | None, int] = {}
         outbound = self._body["outbound"]
-        waiting = len(outbound.get("waiting", ())) + len(outbound.get("writing", ()))
+        waiting = len(outbound.get("waiting", ())) + len(outbound.get("unwritten", ()))
         if waiting:
             found[None] = waiting
-        for record in outbox:
-            peer, epoch, seq = record.key.peer.to_bytes(), record.key.epoch, record.key.seq
-            newer = epoch == self._durable_epoch and seq > self._last.get(peer, 0)
-            expired = 0 < record.expires_wall_ns <= wall_ns
-            if not expired and (newer or (peer, epoch, seq) in self._open):
+        rows = durable_rows.read(outbox, self._flows, self._next_id, self._live)
+        left = [record for number, record in rows.records.items() if number not in rows.settled]
+        for record in (*left, *rows.older):
+            if not 0 < record.expires_wall_ns <= wall_ns:
                 found[record.key.peer] = found.get(record.key.peer, 0) + 1
         return found
 
@@ -202,7 +202,7 @@ class Former:
         ops = [_op_name(target, key) for target, key, row in body["ops"] if [target, key, row] not in fresh]
         waiting = sum(len(body["ingress"][name]) for name in ("raw", "entries", "completions"))
         rings = [str(name) for name, values in body["core"]["rings"] if values]
-        peers = len(body["links"]["links"]) if counters.get("ingress.journaled") else 0
+        peers = len(body["links"]["sources"])
         for name, count, what, why in (
             (
                 "rounds",
@@ -250,16 +250,6 @@ def _states(body: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:
         type_name, state = body["components"][index]
         found[str(slot)] = str(type_name), bytes(state)
     return found
-
-
-def _open_keys(links: Mapping[str, Any]) -> set[tuple[bytes, int, int]]:
-    """Peer, epoch and number of each durable envelope that waits for its acknowledgement."""
-    return {
-        (bytes(row[0]), int(epoch), int(seq))
-        for row in links["links"]
-        for epoch, seq, _, durable, *_ in row[6]
-        if durable
-    }
 
 
 def _op_name(target: str, key: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,8 @@ class Inspection:
         peers: by peer: presence, health, back-off, limits, addresses, blocked or not.
         round_trips: what peers have said of round-trip times.
         links: by peer: the last numbers, and the envelopes that wait for acknowledgement.
+        sources: by peer: what was taken of its durable envelopes, what is held until it is written, and
+            whether anything is let in.
         ingress: queues of what came in, and the bytes that are charged, in all and by peer.
         journal: durable envelopes on their way in: held until written, accepted, replaying.
         outgoing: messages that wait for the end of the poll or, durable ones, for room.
@@ -80,6 +82,7 @@ class Inspection:
     peers: dict[str, Row]
     round_trips: list[Row]
     links: dict[str, Row]
+    sources: dict[str, Row]
     ingress: Row
     journal: dict[str, list[Row]]
     outgoing: list[Row]
@@ -140,6 +143,7 @@ def inspect(
             for (peer, *_), report in peers.round_trips.table.items()
         ],
         links=parts.links.inspect(),
+        sources=parts.links.sources.inspect(),
         ingress=_ingress(runtime, parts.ingress),
         journal=_journal(parts),
         outgoing=_units((*parts.outgoing.held, *parts.outgoing.units)),
@@ -435,17 +439,15 @@ def _unit(unit: Unit) -> Row:
 
 
 def _outbox(durable: Durable) -> Row:
+    records = durable.records
     return {
-        "records": [{**_key(key), "settled": durable.outbox.settled(key)} for key in durable.outbox],
-        "waiting": _units(durable.waiting),
-        "writing": [
-            {"token": token, **_key(writing.record.key), "is_request": writing.is_request}
-            for token, writing in durable.writing.items()
+        "records": [
+            {"id": held.id, "peer": str(held.record.key.peer), "seq": held.seq, "settled": held.settled}
+            for held in records.sender
         ],
-        "needs_snapshot": [_key(key) for key in durable.needs_snapshot.waiting],
-        "bytes": durable.outbox.bytes_in_use,
+        "flows": records.sender.inspect(),
+        "waiting": _units(durable.waiting),
+        "writing": list(records.writing),
+        "needs_snapshot": list(records.needs_snapshot.waiting),
+        "bytes": records.sender.room.bytes_in_use,
     }
-
-
-def _key(key: Any) -> Mapping[str, Any]:
-    return {"peer": str(key.peer), "epoch": key.epoch, "seq": key.seq}

@@ -26,10 +26,9 @@ from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
-from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.cbor import Buffer
-from bb_edge.wire.delivery import EnvelopeKey
+from bb_edge.wire.durable_rows import OutboxName
 from bb_edge.wire.envelope import RttReport
 
 
@@ -320,12 +319,12 @@ class Node:
         From the poller's thread, as all that follows. A token that nobody waits for is fine.
         """
         if not self._parts.admission.journal.persisted(token):
-            self._parts.outgoing.durable.persisted(token)
+            self._parts.outgoing.durable.records.persisted(token)
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """It could not be written: ours is asked for again later, a peer's counts as never received."""
         if not self._parts.admission.persist_failed(token, error):
-            self._parts.outgoing.durable.persist_failed(token, error)
+            self._parts.outgoing.durable.records.persist_failed(token, error)
 
     def snapshot(self, now_ns: int) -> bytes:
         """The node's whole state, between two polls; `install(…, snapshot=…)` takes it.
@@ -338,13 +337,14 @@ class Node:
         """The same in pieces, which stand until the next poll: nothing large is copied."""
         return snapshot.save(self._parts, self._identity, now_ns)
 
-    def snapshot_written(self) -> tuple[EnvelopeKey | BodyName, ...]:
+    def snapshot_written(self) -> tuple[OutboxName, ...]:
         """The bytes of the last `snapshot` outlive a power cut from now on.
 
         Durable requests leave in the next poll, and those that closed without somebody are over. Names the
-        outbox records that may go.
+        rows of the outbox that may go.
         """
         self._parts.wish.written()
+        self._parts.admission.journal.snapshot_written()
         return tuple(self._parts.outgoing.durable.snapshot_written(snapshot.may_run(self._parts)))
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:

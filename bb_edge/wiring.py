@@ -27,6 +27,7 @@ from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.ports import Port
+from bb_edge.engine.net.records import Records
 from bb_edge.engine.net.requests import Requests
 from bb_edge.engine.net.routing import Routing
 from bb_edge.engine.net.senders import Senders
@@ -48,7 +49,9 @@ from bb_edge.roles import Component, ProtocolComponent
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.delivery import LinkConfig, Links
-from bb_edge.wire.outbox import Outbox
+from bb_edge.wire.durable_receiver import DurableReceiver
+from bb_edge.wire.durable_sender import DurableSender
+from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.programs import ProgramClaim
 
 
@@ -107,10 +110,14 @@ def core(
     pool = ExecutionPool(config.max_executions, config.max_children)
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
-    links = Links(runtime.ids.getrandbits(56) or 1, runtime.ids.getrandbits(56) or 1, links_config)
+    sources = DurableReceiver(lambda: runtime.ids.getrandbits(63) or 1, config.max_peers)
+    links = Links(runtime.ids.getrandbits(56) or 1, sources, links_config)
     peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, dealt)
     wish = SnapshotWish(runtime, durable)
-    kept = Durable(runtime, links, peers, Outbox(config.outbox_records, config.outbox_bytes), wish)
+    room = OutboxRoom(config.outbox_records, config.outbox_bytes)
+    sender = DurableSender(lambda: runtime.ids.getrandbits(63), room)
+    records = Records(runtime, links, peers, sender, wish.until("a durable request"))
+    kept = Durable(runtime, peers, records, wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
     ctx = OpContext(runtime, components, peers, control, waiting)

@@ -84,7 +84,7 @@ def _check_unused(folder: Path, where: str, log: Log, trial: bool) -> None:
 def _refuse_losses(
     former: Former, found: Newest[dict[str, Any]], config: RunConfig, wall_ns: int, where: str
 ) -> None:
-    from bb_edge.wire.outbox import OutboxError, read_all
+    from bb_edge.wire.outbox import OutboxError
 
     journal = len(found.opened.journal) + former.unprocessed
     if journal:
@@ -95,7 +95,7 @@ def _refuse_losses(
             FINISH,
         )
     try:
-        unsent = former.unsent(read_all(found.opened.outbox)[0], wall_ns)
+        unsent = former.unsent(found.opened.outbox, wall_ns)
     except OutboxError as error:
         raise StateRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     count = sum(unsent.values())

@@ -52,7 +52,7 @@ class Parts(Core):
             "executions.peak": scheduler.pool.peak,
             "frames.grown": scheduler.pool.frames.grown,
             "ingress.bytes": scheduler.ledger.bytes,
-            "outbound.bytes": self.links.pending_bytes,
+            "outbound.bytes": self.links.pending_bytes + self.outgoing.durable.open_bytes,
             "requests.open": len(self.requests),
         }
 
@@ -221,8 +221,10 @@ class Engine:
             if isinstance(change, steps.PeerDown):
                 self.requests.peer_down(change.peer)
                 self.calls.peer_down(change.peer)
+                self.outgoing.durable.peer_down(change.peer)
             else:
                 self.sources.peer_up()
+                self.outgoing.durable.peer_up(change.peer)
         while self.peers.restarted:
             self.requests.peer_restarted(self.peers.restarted.pop())
         for req_id, peer in self.outgoing.unsent.take_lost():
@@ -318,7 +320,7 @@ class Engine:
             self._hand_on()
 
     def _send_due(self) -> int | None:
-        return 0 if self.outgoing.waits else self.links.next_deadline_ns()
+        return 0 if self.outgoing.waits else self.outgoing.next_deadline_ns()
 
     def _relieve(self, _now_ns: int) -> None:
         """Lets peers send again that were asked to slow down, once the queue has drained."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from bb_edge.engine.engine import Parts
 from bb_edge.engine.net.routing import cause_of
+from bb_edge.engine.older_snapshots import OLDEST, upgraded
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run import saved_waiting
@@ -31,7 +32,7 @@ from bb_edge.wire.envelope import Envelope
 from bb_edge.wire.outbox import Cause
 
 MAGIC = b"BBSNAP\r\n"
-VERSION = 3
+VERSION = 4
 """Of the rows' columns: raised with each change of them."""
 _HEADER = len(MAGIC) + 2 + 8 + 32
 _MAX_DEPTH = 32
@@ -89,7 +90,7 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
         (
             "links",
             lambda: p.links.snapshot(p.runtime.now_ns),
-            lambda plain: p.links.restore(plain, p.runtime.now_ns, same_outbox=True, bodies=shift.bodies),
+            lambda plain: p.links.restore(plain, p.runtime.now_ns, bodies=shift.bodies),
         ),
         ("executions", lambda: pool.save(p.runtime), restore_executions),
         ("requests", p.requests.save, lambda plain: p.requests.restore(plain, shift, naming)),
@@ -192,10 +193,10 @@ def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
     if data[: len(MAGIC)] != MAGIC or len(data) < _HEADER:
         raise SnapshotDamagedError("it is no snapshot, or cut off", "snapshot", "use the one before it")
     version = int.from_bytes(data[8:10], "big")
-    if version != VERSION:
+    if not OLDEST <= version <= VERSION:
         older = "run the runtime that wrote it, or move the state folder aside to start anew"
         raise SnapshotVersionError(
-            f"schema version {version}, this runtime reads {VERSION}",
+            f"schema version {version}, this runtime reads {OLDEST} to {VERSION}",
             "snapshot",
             "update the runtime" if version > VERSION else older,
         )
@@ -205,7 +206,7 @@ def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
     try:
         body: Any = cbor.loads(content, max_items=len(content) + 1, max_depth=_MAX_DEPTH)
         peer, module, digest_of, targets = body["identity"]
-        return Identity(peer, module, digest_of, tuple(targets)), dict(body)
+        return Identity(peer, module, digest_of, tuple(targets)), upgraded(version, dict(body))
     except (cbor.CborError, TypeError, ValueError, LookupError) as error:
         raise SnapshotDamagedError(f"its body is damaged: {error}", "snapshot") from error
 

@@ -2,23 +2,27 @@
 
 Steps are facts about one poll, in the order in which they came about. The verbose ones
 (`OpCompleted`, `AsyncSuspended`, `OpTrigger`, `OpSink`) are made only while tracing is on. Every step has its
-name here; those of peers and of requests to them are written down in `bb_edge.engine.peer_steps`.
+name here; those of peers and of requests to them are written down in `bb_edge.engine.peer_steps`, those for
+the disk in `bb_edge.engine.disk_steps`.
 """
 
 from __future__ import annotations
 
 import copy
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from bb_edge.engine import peer_steps, step
+from bb_edge.engine import disk_steps, peer_steps, step
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.bodies import NO_BODY, BodyName
 
 EngineStep = step.EngineStep
 OpStep = step.OpStep
+
+RecordStep = disk_steps.RecordStep
+PersistOutbox = disk_steps.PersistOutbox
+Journal = disk_steps.Journal
 
 PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown
@@ -287,33 +291,6 @@ class OpTrigger(OpStep):
 
 class OpSink(OpStep):
     """An op without outputs has run."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RecordStep(EngineStep):
-    """A record of an envelope that `Node.persisted(token)` or `persist_failed` answers."""
-
-    token: int
-    peer: PeerId
-    record: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class PersistOutbox(RecordStep):
-    """Write this record to the outbox: its envelope is published only when that is answered.
-
-    A record may name a body that several share: `body`, under `body_name`, has to be on disk with it, and
-    stays until `Node.snapshot_written` names it.
-    """
-
-    body: bytes = field(default=b"", repr=False)
-    body_name: BodyName = NO_BODY
-
-
-class Journal(RecordStep):
-    """Write this received envelope to the journal: it is acknowledged, and starts something, only then."""
 
     __slots__ = ()
 

@@ -106,6 +106,7 @@ METRICS: Mapping[str, Metric] = {
         ingress__below_window="envelopes too old to tell whether they were here before",
         ingress__beyond_window="envelopes too far ahead of the last one",
         ingress__no_room="envelopes for which there was no space",
+        ingress__closed="durable envelopes under numbers that their senders have yet to tell this run of",
         ingress__bootstrapping="envelopes for a target whose bootstrap is not done",
         ingress__late_answers="answers to requests that were over",
         ingress__other_program="envelopes of such peers",

@@ -17,8 +17,8 @@ from bb_edge.state.errors import StateError
 from bb_edge.state.store import Recovered, StateStore
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.cbor import Buffer
-from bb_edge.wire.outbox import OutboxRecord, body_record
-from bb_edge.wire.resend import EnvelopeKey
+from bb_edge.wire.durable_rows import OutboxName, RowName
+from bb_edge.wire.outbox import body_record
 
 RETRY_NS = 1_000_000_000
 MAX_RETRY_NS = 60_000_000_000
@@ -39,7 +39,7 @@ class KeptNode(Protocol):
     def snapshot_pieces(self, now_ns: int) -> Sequence[Buffer]:
         """Returns the node's state between two polls, in pieces that stand until the next one."""
 
-    def snapshot_written(self) -> Iterable[EnvelopeKey | BodyName]:
+    def snapshot_written(self) -> Iterable[OutboxName]:
         """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
 
     def persisted(self, token: int) -> None:
@@ -251,7 +251,7 @@ class Keeper:
                 name = step.body_name
                 if name and name not in rows and not self._store.has_outbox(name):
                     rows[name] = body_record(step.body)
-                rows[key_bytes(OutboxRecord.from_bytes(step.record).key)] = step.record
+                rows[key_bytes(step.name)] = step.record
             self._store.append_outbox(list(rows.items()))
 
         self._answer(requests, write)
@@ -285,8 +285,15 @@ class Keeper:
         }
 
 
-def key_bytes(key: EnvelopeKey | BodyName) -> bytes:
-    """Returns the key of an outbox record in the store, made of peer, epoch and seq; a body's is its name."""
-    if isinstance(key, BodyName):
-        return key
-    return key.peer.to_bytes() + key.epoch.to_bytes(8, "big") + key.seq.to_bytes(8, "big")
+def key_bytes(name: OutboxName) -> bytes:
+    """The key of a row of the outbox in the store: a record's id, a body's name, or peer, epoch and number.
+
+    Rows of numbers have an N before these; records of older versions are known by theirs alone.
+    """
+    if isinstance(name, BodyName):
+        return name
+    if isinstance(name, int):
+        return name.to_bytes(8, "big")
+    peer, epoch, number = name
+    kind = b"N" if isinstance(name, RowName) else b""
+    return kind + peer.to_bytes() + epoch.to_bytes(8, "big") + number.to_bytes(8, "big")

@@ -54,7 +54,7 @@ class Verdict(enum.Enum):
     BEYOND_WINDOW = "durable, and further ahead than a sender may be; refused"
     CLOSED = "durable, and of an epoch that no marks have opened in this run; refused"
     ACK_ONLY = "carries acknowledgements and nothing else"
-    NO_ROOM = "from a peer for which no link is free; refused"
+    NO_ROOM = "from a peer for which no link, or no window, is free; refused"
 
 
 class _Window:
@@ -92,9 +92,9 @@ class _Window:
         return [self.epoch, self.floor, bits, list(self.owed)]
 
     def _restore(self, data: Sequence[Any]) -> None:
-        self.epoch, self.floor = data[0], data[1]
-        self.bits = int.from_bytes(data[2], "little")
-        self.owed = dict.fromkeys(data[3][-MAX_OWED:])
+        self.epoch, self.floor, bits, owed, _ = data
+        self.bits = int.from_bytes(bits, "little")
+        self.owed = dict.fromkeys(owed[-MAX_OWED:])
 
 
 class BestEffortWindow(_Window):
@@ -229,46 +229,25 @@ class DurableWindow(_Window):
 
 
 class Received:
-    """What of one peer has been taken, in the epochs of both sequences that were heard last."""
+    """What of one peer has been taken that is not durable, in the epochs that were heard last."""
 
-    __slots__ = ("best_effort", "durable")
+    __slots__ = ("windows",)
 
     def __init__(self) -> None:
-        self.best_effort: dict[int, BestEffortWindow] = {}  # by epoch, the one heard last at the end
-        self.durable: dict[int, DurableWindow] = {}
+        self.windows: dict[int, BestEffortWindow] = {}  # by epoch, the one heard last at the end
 
-    @property
-    def any(self) -> bool:
-        """Whether anything was taken."""
-        return bool(self.best_effort or self.durable)
-
-    def verdict(self, epoch: int, seq: int, base: int) -> Verdict:
-        """Judges a number above 0, and changes nothing; `base` is 0 for a best-effort one."""
-        if base:
-            durable = self.durable.get(epoch)
-            return first_verdict(seq, base) if durable is None else durable.verdict(seq, base)
-        window = self.best_effort.get(epoch)
+    def verdict(self, epoch: int, seq: int) -> Verdict:
+        """Judges a number above 0, and changes nothing."""
+        window = self.windows.get(epoch)
         return Verdict.NEW if window is None else window.verdict(seq)
 
-    def mark(
-        self, epoch: int, seq: int, base: int, epochs: int, wants_ack: bool, hold: bool = False
-    ) -> int | None:
+    def mark(self, epoch: int, seq: int, epochs: int, wants_ack: bool) -> int | None:
         """Takes a number that is NEW, and owes its ack where `wants_ack`; of a DUPLICATE, owes it again.
 
         The window of a new epoch takes the place of the one heard least recently, where there are `epochs`.
-        With `hold` (for a durable number) the ack waits for `release`. Returns None where no ack is owed to
-        the epoch, else how many older ones are forgotten for this one: 0 or 1.
+        Returns None where no ack is wanted, else how many older ones are forgotten for this one: 0 or 1.
         """
-        if base:
-            durable = self.durable.pop(epoch, None)
-            if durable is None:
-                forget_oldest(self.durable, epochs)
-                durable = DurableWindow(epoch)
-            self.durable[epoch] = durable
-            durable.mark(seq, base, hold)
-            forgotten = durable.owe(seq)
-            return forgotten if durable.owed else None
-        windows = self.best_effort
+        windows = self.windows
         window = windows.get(epoch)
         if window is None:
             forget_oldest(windows, epochs)
@@ -278,59 +257,29 @@ class Received:
         window.mark(seq)
         return window.owe(seq) if wants_ack else None
 
-    def release(self, epoch: int, seq: int) -> int | None:
-        """Owes the ack of a held number: it is journaled. None where it was not held, else as `mark`."""
-        window = self.durable.get(epoch)
-        return window.owe(seq) if window is not None and window.release(seq) else None
-
-    def release_all(self) -> None:
-        """Owes the acks of all held numbers: a snapshot holds their envelopes."""
-        for window in self.durable.values():
-            for seq in sorted(window.held):
-                window.release(seq)
-                window.owe(seq)
-
-    def withdraw(self, epoch: int, seq: int) -> bool:
-        """Takes a held number back: it could not be journaled. Returns False where it was not held."""
-        window = self.durable.get(epoch)
-        return window is not None and window.withdraw(seq)
-
     def collect(self) -> tuple[tuple[Ack, ...], bool]:
         """Returns the acks that are owed, one per window, and whether numbers that do not fit stay owed."""
-        windows: tuple[BestEffortWindow | DurableWindow, ...]
-        windows = (*self.durable.values(), *self.best_effort.values())
+        windows = self.windows.values()
         acks = tuple([Ack(window.epoch, *window.collect()) for window in windows if window.owed])
         return acks, any([window.owed for window in windows])
 
     def owes(self) -> bool:
         """Returns whether the peer waits for an acknowledgement."""
-        return any(window.owed for window in (*self.best_effort.values(), *self.durable.values()))
-
-    def idle(self) -> bool:
-        """Returns whether nothing is owed or held."""
-        return not self.owes() and not any(window.held for window in self.durable.values())
+        return any(window.owed for window in self.windows.values())
 
     def inspect(self) -> dict[str, Any]:
-        """Returns what is owed and held as plain data, for people and tests."""
-        windows = {**self.best_effort, **self.durable}
-        return {
-            "owes": sorted(epoch for epoch, window in windows.items() if window.owed),
-            "held": {epoch: sorted(window.held) for epoch, window in self.durable.items() if window.held},
-        }
+        """Returns what is owed as plain data, for people and tests."""
+        return {"owes": sorted(epoch for epoch, window in self.windows.items() if window.owed)}
 
-    def snapshot(self) -> tuple[list[Any], list[Any]]:
-        """Returns plain values for CBOR: the best-effort windows, and the durable ones."""
-        return (
-            [window.snapshot() for window in self.best_effort.values()],
-            [window.snapshot() for window in self.durable.values()],
-        )
+    def snapshot(self) -> list[Any]:
+        """Returns plain values for CBOR."""
+        return [window.snapshot() for window in self.windows.values()]
 
     @classmethod
-    def restored(cls, best_effort: Sequence[Any], durable: Sequence[Any]) -> Received:
+    def restored(cls, rows: Sequence[Any]) -> Received:
         """Returns what `snapshot` wrote."""
         received = cls()
-        received.best_effort = {row[0]: BestEffortWindow.restored(row) for row in best_effort}
-        received.durable = {row[0]: DurableWindow.restored(row) for row in durable}
+        received.windows = {row[0]: BestEffortWindow.restored(row) for row in rows}
         return received
 
 

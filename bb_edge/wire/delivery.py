@@ -4,8 +4,9 @@ Nothing here does IO: callers pass time and epochs in, and `due` returns what mu
 ceiling: links (`max_links`, idle ones are forgotten), envelopes and bytes that wait (`ResendQueue`), windows
 (`dedup`).
 
-Sending: `stamp` numbers an envelope and adds the acknowledgements that are owed to the peer; `sent` stores an
-envelope that must arrive (durable, request, reply) until it is acknowledged or expires. Receiving: `receive`
+Sending: `stamp` numbers an envelope and adds the acknowledgements that are owed to the peer; `sent` stores a
+request or reply until it is acknowledged or expires. Durable envelopes have numbers of their own
+(`durable_sender`). Receiving: `receive`
 judges and changes nothing, `mark` takes the number and owes the acknowledgement.
 """
 
@@ -16,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire import dedup
 from bb_edge.wire.dedup import Verdict
+from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.envelope import NONE, Ack, Envelope, encode, repeated
 from bb_edge.wire.link import Link, LinkConfig, LinksFullError, LinkTable
 from bb_edge.wire.resend import (
@@ -35,7 +36,6 @@ from bb_edge.wire.round_trip import RoundTrip
 
 __all__ = [
     "DeliveryError",
-    "DurableWindowFullError",
     "EnvelopeKey",
     "LinkConfig",
     "Links",
@@ -50,25 +50,24 @@ COUNTERS = ("expired", "resent", "acks_alone", "acks_forgotten", "foreign_acks",
 """The keys of `Links.counters`."""
 
 
-class DurableWindowFullError(DeliveryError):
-    """The peer has not acknowledged as many durable envelopes as it may leave open."""
-
-
 class Links:
     """The links of one node to all its peers."""
 
-    def __init__(self, best_effort_epoch: int, durable_epoch: int, config: LinkConfig | None = None) -> None:
-        """The epochs are random numbers below 2^56, so that a peer can tell a node's lives apart.
+    def __init__(
+        self, best_effort_epoch: int, sources: DurableReceiver, config: LinkConfig | None = None
+    ) -> None:
+        """The epoch is a random number below 2^56, drawn at every start: it tells a node's lives apart.
 
-        The best-effort epoch is drawn at every start, the durable one when the outbox is created. 56 bits
-        leave a varint at 8 bytes, and two epochs of one node meet with a chance of 2^-56.
+        56 bits leave a varint at 8 bytes, and two epochs of one node meet with a chance of 2^-56. `sources`
+        has the windows of durable envelopes; what it owes goes with the rest.
         """
         self.config = config or LinkConfig()
         self.best_effort_epoch = best_effort_epoch
-        self.durable_epoch = durable_epoch
+        self.sources = sources
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._table = LinkTable(self.config, self.counters)
         self._links = self._table.by_peer
+        self._durable_owed: set[PeerId] = set()  # those that `sources` owes acknowledgements
         self._queue = ResendQueue(
             self.config.max_pending, self.config.pending_bytes, self.config.resend_longest_ns
         )
@@ -95,7 +94,6 @@ class Links:
         peer: PeerId,
         envelope: Envelope,
         now_ns: int,
-        durable: bool = False,
         resend: bool = False,
         deadline_ns: int = 0,
         size: int = 0,
@@ -103,75 +101,52 @@ class Links:
     ) -> EnvelopeKey:
         """Gives the envelope its epoch, seq, base and the acks that are owed to the peer.
 
-        A durable envelope, and one that is to be resent, holds a place until it is acknowledged, cancelled,
-        or `deadline_ns` has passed (monotonic nanoseconds, 0: never); `size` is about its bytes behind
-        `body`. Raises DurableWindowFullError, PendingFullError or LinksFullError; the envelope then has no
-        number, and nothing has changed.
+        One that is to be resent holds a place until it is acknowledged, cancelled, or `deadline_ns` has
+        passed (monotonic nanoseconds, 0: never); `size` is about its bytes behind `body`. Raises
+        PendingFullError or LinksFullError; the envelope then has no number, and nothing has changed.
         """
         link = self._links.get(peer) or self._table.new(peer)
         if link is None:
             raise self._table.full_error(peer)
         link.used_ns = now_ns
-        if durable and not self._durable_room(link):
-            raise DurableWindowFullError(
-                f"{self.config.durable_unacknowledged} durable envelopes are unacknowledged",
-                f"peer {peer}",
-                "wait until `durable_room` returns True",
-            )
-        if durable or resend:
+        if resend:
             self._queue.reserve(size, body)
-        if durable:
-            epoch = self.durable_epoch
-            seq = link.last_durable = link.last_durable + 1
-            envelope.base = next(iter(link.pending.get(epoch, ())), seq)
-        else:
-            epoch = self.best_effort_epoch
-            seq = link.last_seq = link.last_seq + 1
+        epoch = self.best_effort_epoch
+        seq = link.last_seq = link.last_seq + 1
         envelope.epoch, envelope.seq = epoch, seq
         key = EnvelopeKey(peer, epoch, seq)
-        if durable or resend:
+        if resend:
             interval = self.config.resend_ns
             if link.trip.wanted_ns > interval:
                 remaining = deadline_ns - now_ns if deadline_ns else 0
                 interval = link.trip.interval_ns(interval, self._queue.longest_ns, remaining)
-            pending = Pending(key, envelope.kind, durable, deadline_ns, interval)
+            pending = Pending(key, envelope.kind, deadline_ns, interval)
             pending.next_ns = now_ns + pending.interval_ns
-            self._queue.watch(pending, link.pending)
+            link.pending.add(pending)  # `sent` plans its repetitions and its expiry
         if peer in self._table.owing:
-            envelope.acks += self._collect(link)
+            envelope.acks += self._collect(peer)
         return key
 
-    def _durable_room(self, link: Link) -> bool:
-        # The span counts, not the number: a later one may be acknowledged while the first is still open.
-        first = next(iter(link.pending.get(self.durable_epoch, ())), link.last_durable + 1)
-        return link.last_durable + 1 - first < self.config.durable_unacknowledged
-
-    def durable_room(self, peer: PeerId) -> bool:
-        """Returns whether one more durable envelope may go to the peer."""
+    def trip_of(self, peer: PeerId) -> RoundTrip | None:
+        """How long acknowledgements of the peer take; None for one that nothing is known of."""
         link = self._links.get(peer)
-        return link is None or self._durable_room(link)
+        return None if link is None else link.trip
 
-    def sent(
-        self, peer: PeerId, key: EnvelopeKey, encoded: bytes, armed: bool = True, body: bytes = b""
-    ) -> None:
+    def take_acks(self, peer: PeerId) -> tuple[Ack, ...]:
+        """The acknowledgements that are owed to a peer and that go out now."""
+        return self._collect(peer) if peer in self._table.owing else ()
+
+    def sent(self, peer: PeerId, key: EnvelopeKey, encoded: bytes, body: bytes = b"") -> None:
         """Stores the bytes for repetitions; the first one is due `resend_ns` after `stamp`.
 
         `body` are those that the envelope begins with and shares with others; it is held once.
-        With `armed=False` nothing is repeated before `arm` (a durable envelope that is not yet on disk).
         Nothing happens for an envelope that holds no place.
         """
         pending = self._find(key)
         if pending is None:
             return
         self._queue.keep(pending, encoded, body)
-        if armed:
-            self._queue.arm(pending, pending.next_ns)
-
-    def arm(self, key: EnvelopeKey, now_ns: int) -> None:
-        """Starts the envelope's repetitions: it was published now."""
-        pending = self._find(key)
-        if pending is not None:
-            self._queue.arm(pending, now_ns + pending.interval_ns)
+        self._queue.arm(pending, pending.next_ns)
 
     def published(self, key: EnvelopeKey) -> bool:
         """Returns whether the envelope has gone out, or is over."""
@@ -181,21 +156,6 @@ class Links:
     def is_pending(self, key: EnvelopeKey) -> bool:
         """Returns whether the envelope waits for its acknowledgement."""
         return self._find(key) is not None
-
-    def publish(self, key: EnvelopeKey, now_ns: int) -> tuple[bytes, bytes, int] | None:
-        """Returns the bytes of an envelope that `sent` stored unarmed, and starts its repetitions.
-
-        Returns (body, the rest, nanoseconds until its deadline, 0: none); None where nobody waits any more.
-        """
-        pending = self._find(key)
-        if pending is None:
-            return None
-        remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
-        if pending.expires_ns and remaining <= 0:
-            return None  # `due` drops it
-        pending.handed_out = True
-        self._queue.arm(pending, now_ns + pending.interval_ns)
-        return pending.body, repeated(pending.encoded, remaining), remaining
 
     def cancel(self, key: EnvelopeKey) -> bool:
         """Frees an envelope that nobody waits for any more. Returns False where it was over before."""
@@ -218,16 +178,13 @@ class Links:
             del link.pending[key.epoch]
         self._queue.release(pending, event)
 
-    def acknowledged(self, peer: PeerId, acks: Iterable[Ack], now_ns: int) -> list[EnvelopeKey]:
-        """Settles the envelopes that the peer acknowledges, and returns their keys.
-
-        Counts acks of epochs that are not this node's as `foreign_acks`.
-        """
+    def acknowledged(self, peer: PeerId, acks: Iterable[Ack], now_ns: int) -> list[Ack]:
+        """Settles the envelopes that the peer acknowledges; returns the acks of other epochs than theirs."""
         link = self._links.get(peer)
-        settled: list[EnvelopeKey] = []
+        others: list[Ack] = []
         for ack in acks:
-            if link is None or ack.epoch not in (self.best_effort_epoch, self.durable_epoch, *link.pending):
-                self.counters["foreign_acks"] += 1
+            if link is None or ack.epoch not in (self.best_effort_epoch, *link.pending):
+                others.append(ack)
                 continue
             link.spoke = True
             waiting = link.pending.get(ack.epoch)
@@ -239,15 +196,26 @@ class Links:
                     break
                 named.append(pending)
             for pending in dict.fromkeys(named):
-                settled.append(pending.key)
                 link.measure(pending, now_ns)
                 self._remove(pending)
-        return settled
+        return others
+
+    def count_foreign(self, acks: int) -> None:
+        """Counts acks of epochs that are none of this node's."""
+        self.counters["foreign_acks"] += acks
+
+    def measured(self, pending: Pending, now_ns: int) -> None:
+        """A durable envelope is acknowledged, which says something about its peer, where there is room."""
+        peer = pending.key.peer
+        link = self._links.get(peer) or self._table.new(peer)
+        if link is not None:
+            link.spoke = True
+            link.measure(pending, now_ns)
 
     # --- receiving ---------------------------------------------------------------------------------------
 
     def receive(self, peer: PeerId, envelope: Envelope, now_ns: int) -> Verdict:
-        """Judges an envelope of the peer, and changes nothing.
+        """Judges an envelope of the peer that is not durable, and changes nothing.
 
         An envelope without number is NEW each time it comes: its sender does not want its repetitions
         recognised.
@@ -257,9 +225,8 @@ class Links:
             return Verdict.NEW if envelope.fills else Verdict.ACK_ONLY
         link = self._links.get(peer)
         if link is not None:
-            return link.received.verdict(envelope.epoch, seq, envelope.base)
-        verdict = dedup.first_verdict(seq, envelope.base) if envelope.base else Verdict.NEW
-        return verdict if verdict is not Verdict.NEW or self._table.has_room() else Verdict.NO_ROOM
+            return link.received.verdict(envelope.epoch, seq)
+        return Verdict.NEW if self._table.has_room() else Verdict.NO_ROOM
 
     def heard_of(self, peer: PeerId) -> bool:
         """Returns whether envelopes of the peer have come, as far as its link is remembered.
@@ -267,7 +234,9 @@ class Links:
         Numbered ones, acknowledgements of what this node has sent, and what `note_heard` was told of.
         """
         link = self._links.get(peer)
-        return link is not None and (link.spoke or link.received.any)
+        if link is not None and (link.spoke or link.received.windows):
+            return True
+        return self.sources.has_taken(peer)
 
     def note_heard(self, peer: PeerId) -> None:
         """Notes that something of the peer has come, where it has a link."""
@@ -275,11 +244,10 @@ class Links:
         if link is not None:
             link.spoke = True
 
-    def mark(self, peer: PeerId, envelope: Envelope, now_ns: int, hold_ack: bool = False) -> None:
+    def mark(self, peer: PeerId, envelope: Envelope, now_ns: int) -> None:
         """Takes the number of an envelope that is NEW, and owes an ack where its sender waits for one.
 
-        Owes the ack of a DUPLICATE again; not for what `receive` judges otherwise. With `hold_ack` (a durable
-        envelope that is not yet journaled) the ack waits for `journaled`.
+        Owes the ack of a DUPLICATE again; not for what `receive` judges otherwise.
         """
         seq = envelope.seq
         if seq == 0:
@@ -288,37 +256,37 @@ class Links:
         if link is None:
             return  # NO_ROOM: nothing is noted of it
         link.used_ns = now_ns
-        base, config = envelope.base, self.config
-        epochs = config.durable_epochs if base else config.best_effort_epochs
-        forgotten = link.received.mark(envelope.epoch, seq, base, epochs, envelope.kind != NONE, hold_ack)
+        epochs = self.config.best_effort_epochs
+        forgotten = link.received.mark(envelope.epoch, seq, epochs, envelope.kind != NONE)
         if forgotten is not None:
-            self._owe(peer, forgotten, now_ns)
+            self.counters["acks_forgotten"] += forgotten
+            self._owe(peer, now_ns)
 
-    def _owe(self, peer: PeerId, forgotten: int, now_ns: int) -> None:
+    def _owe(self, peer: PeerId, now_ns: int) -> None:
         """Notes an ack that is owed: it goes with the next envelope, or alone after the delay."""
-        self.counters["acks_forgotten"] += forgotten
         self._table.owing.setdefault(peer, now_ns + self.config.ack_delay_ns)
 
-    def _collect(self, link: Link) -> tuple[Ack, ...]:
+    def owe_durable(self, peer: PeerId, now_ns: int) -> None:
+        """Notes acks that `sources` may owe the peer."""
+        if peer not in self._durable_owed and self.sources.owes(peer):
+            self._durable_owed.add(peer)
+            self._owe(peer, now_ns)
+
+    def _collect(self, peer: PeerId) -> tuple[Ack, ...]:
         """Returns the acks that are owed to the peer; numbers that do not fit stay owed."""
-        acks, more = link.received.collect()
+        link, more = self._links.get(peer), False
+        acks: tuple[Ack, ...] = ()
+        if peer in self._durable_owed:
+            acks = self.sources.acks(peer)
+            more = self.sources.owes(peer)
+            if not more:
+                self._durable_owed.discard(peer)
+        if link is not None:
+            others, more_others = link.received.collect()
+            acks, more = acks + others, more or more_others
         if not more:
-            self._table.owing.pop(link.peer, None)
+            self._table.owing.pop(peer, None)
         return acks
-
-    def journaled(self, peer: PeerId, epoch: int, seq: int, now_ns: int) -> bool:
-        """Lets the ack of a held envelope go: it is on disk. Returns False where nothing was held."""
-        link = self._links.get(peer)
-        forgotten = None if link is None else link.received.release(epoch, seq)
-        if forgotten is None:
-            return False
-        self._owe(peer, forgotten, now_ns)
-        return True
-
-    def not_journaled(self, peer: PeerId, epoch: int, seq: int) -> bool:
-        """Treats a held envelope as never received: it could not be written. False where nothing was held."""
-        link = self._links.get(peer)
-        return link is not None and link.received.withdraw(epoch, seq)
 
     # --- time --------------------------------------------------------------------------------------------
 
@@ -362,7 +330,7 @@ class Links:
             payload = repeated(pending.encoded, remaining)
             again, pending.handed_out = pending.handed_out, True
             key, body = pending.key, pending.body
-            out.append(Outgoing(key.peer, payload, key, pending.durable, remaining, again, body))
+            out.append(Outgoing(key.peer, payload, key, False, remaining, again, body))
             self.counters["resent"] += 1
             self._links[key.peer].trip.repeated(pending.repeat(self._queue.longest_ns))
             self._queue.arm(pending, now_ns + pending.interval_ns)
@@ -370,7 +338,7 @@ class Links:
             peer, when = next(iter(self._table.owing.items()))
             if when > now_ns:
                 break
-            acks = self._collect(self._links[peer])
+            acks = self._collect(peer)
             if not acks:  # the epoch that they were for has been forgotten meanwhile
                 continue
             out.append(Outgoing(peer, encode(Envelope(acks=acks)), None, False, 0, False))
@@ -397,38 +365,6 @@ class Links:
 
     # --- restart -----------------------------------------------------------------------------------------
 
-    def adopt(
-        self,
-        peer: PeerId,
-        epoch: int,
-        seq: int,
-        encoded: bytes,
-        now_ns: int,
-        expires_ns: int = 0,
-        acknowledged: bool = False,
-        body: bytes = b"",
-    ) -> EnvelopeKey:
-        """Takes a durable envelope over from the outbox on disk, which is newer than any snapshot.
-
-        Its number is not used again; unless it is acknowledged, it is due at once. Raises LinksFullError or
-        PendingFullError.
-        """
-        key = EnvelopeKey(peer, epoch, seq)
-        link = self._links.get(peer) or self._table.new(peer)
-        if link is None:
-            raise self._table.full_error(peer)
-        if epoch == self.durable_epoch:
-            link.last_durable = max(link.last_durable, seq)
-        pending = self._find(key)
-        if acknowledged:
-            self.cancel(key)
-        elif pending is None:
-            pending = Pending(key, NONE, True, expires_ns, self.config.resend_ns)
-            pending.brought_back()
-            pending.body, pending.encoded = body, encoded
-            self._take_over(link, pending, now_ns)
-        return key
-
     def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
         encoded, pending.encoded = pending.encoded, b""
         body, pending.body = pending.body, b""
@@ -437,25 +373,16 @@ class Links:
         self._queue.keep(pending, encoded, body)
         self._queue.arm(pending, now_ns)
 
-    def durable_keys(self) -> list[EnvelopeKey]:
-        """Returns the keys of all durable envelopes that wait for their acknowledgement."""
-        return [
-            pending.key
-            for link in self._links.values()
-            for waiting in link.pending.values()
-            for pending in waiting.values()
-            if pending.durable
-        ]
-
     def snapshot(self, now_ns: int) -> dict[str, Any]:
         """Returns plain values for CBOR: numbers, windows, owed acks, and envelopes that wait.
 
         Best-effort requests are not among the envelopes: a node that restores asks again.
         """
         return {
-            "epochs": [self.best_effort_epoch, self.durable_epoch],
-            "first": [self._table.first_seq, self._table.first_durable],
+            "epoch": self.best_effort_epoch,
+            "first": self._table.first_seq,
             "links": [link.snapshot(now_ns) for link in self._links.values()],
+            "sources": self.sources.save(),
         }
 
     def restore(
@@ -463,38 +390,33 @@ class Links:
         data: Mapping[str, Any],
         now_ns: int,
         *,
-        same_outbox: bool = False,
         bodies: Sequence[bytes] = (),
     ) -> None:
         """Replaces the links by those of a snapshot; call it on a new object only.
 
         Envelopes that waited are due at once, under their old numbers. Numbers go on where the epoch is the
-        same, and begin at 1 where it is a new one. `same_outbox` goes on in the durable epoch of the
-        snapshot, because the records on disk keep their numbers. The acks of held envelopes may go: the
-        envelopes are part of the snapshot, which is on disk. Raises LinksFullError or PendingFullError where
-        the snapshot does not fit.
+        same, and begin at 1 where it is a new one. Raises LinksFullError or PendingFullError where the
+        snapshot does not fit.
         """
-        same_run = data["epochs"][0] == self.best_effort_epoch
-        if same_outbox:
-            self.durable_epoch = data["epochs"][1]
-        same_outbox = data["epochs"][1] == self.durable_epoch
-        self._table.first_seq = data["first"][0] if same_run else 0
-        self._table.first_durable = data["first"][1] if same_outbox else 0
+        same_run = data["epoch"] == self.best_effort_epoch
+        self._table.first_seq = data["first"] if same_run else 0
         if len(data["links"]) > self.config.max_links:
             raise LinksFullError(
                 f"{len(data['links'])} links in the snapshot, {self.config.max_links} fit",
                 "restore",
                 "raise limits.max_peers",
             )
+        self.sources.restore(data["sources"])
         for row in data["links"]:
             link = Link.restored(row, now_ns, bodies)
             link.last_seq = link.last_seq if same_run else 0
-            link.last_durable = link.last_durable if same_outbox else 0
             self._links[link.peer] = link
             waiting, link.pending = link.pending, Unacknowledged()
             for pendings in waiting.values():
                 for pending in pendings.values():
                     self._take_over(link, pending, now_ns)
-            link.received.release_all()
             if link.received.owes():
-                self._table.owing[link.peer] = now_ns + self.config.ack_delay_ns
+                self._owe(link.peer, now_ns)
+            self.owe_durable(link.peer, now_ns)
+        for peer in self.sources.peers:
+            self.owe_durable(peer, now_ns)

@@ -141,11 +141,6 @@ class Held:
     settled: bool = False
 
     @property
-    def size(self) -> int:
-        """The bytes of its envelope."""
-        return len(self.record.encoded) + len(self.record.body)
-
-    @property
     def on_disk(self) -> bool:
         """Whether nothing of it is still to be written."""
         return not (self.writing or self.numbering)
@@ -172,7 +167,6 @@ class Destination:
     beginning: int = 0  # the token of the row that began the epoch
     open: dict[int, Held] = field(default_factory=dict)  # by number, ascending
     waiting: deque[Held] = field(default_factory=deque)  # without a number, in order
-    bytes: int = 0
 
     @property
     def base(self) -> int:
@@ -202,5 +196,4 @@ class Destination:
             "marks": (self.asked, self.answer, self.above, self.run, self.sender_is_old),
             "open": [(seq, held.id, held.on_disk) for seq, held in self.open.items()],
             "waiting": [(held.id, held.on_disk) for held in self.waiting],
-            "bytes": self.bytes,
         }

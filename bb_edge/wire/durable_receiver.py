@@ -87,7 +87,10 @@ class DurableReceiver:
     """All sources of a node. `draw` gives random numbers of 63 bits; all times are monotonic nanoseconds."""
 
     def __init__(self, draw: Callable[[], int], max_sources: int = 1024) -> None:
-        """Of `max_sources` sources windows are kept. None is forgotten for another: a newcomer is refused."""
+        """Of `max_sources` sources windows are kept. None is forgotten for another: a newcomer is refused.
+
+        A source of which nothing was taken makes room: it is closed then, as at the start.
+        """
         self._draw = draw
         self._max_sources = max_sources
         self._sources: dict[PeerId, _Source] = {}
@@ -151,6 +154,16 @@ class DurableReceiver:
         source = self._sources.get(peer)
         windows = source.windows.values() if source is not None else ()
         return tuple([Ack(window.epoch, *window.collect()) for window in windows if window.owed])
+
+    def owes(self, peer: PeerId) -> bool:
+        """Whether a source waits for an acknowledgement."""
+        source = self._sources.get(peer)
+        return source is not None and any([window.owed for window in source.windows.values()])
+
+    def has_taken(self, peer: PeerId) -> bool:
+        """Whether anything of the peer was taken."""
+        source = self._sources.get(peer)
+        return source is not None and bool(source.windows)
 
     def _window(self, source: _Source, epoch: int) -> DurableWindow:
         window = source.windows.pop(epoch, None)
@@ -220,11 +233,17 @@ class DurableReceiver:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._sources) < self._max_sources
+        return len(self._sources) < self._max_sources or self._empty() is not None
+
+    def _empty(self) -> _Source | None:
+        return next((source for source in self._sources.values() if not source.windows), None)
 
     def _new(self, peer: PeerId) -> _Source | None:
-        if not self._has_room:
-            return None
+        if len(self._sources) >= self._max_sources:
+            empty = self._empty()
+            if empty is None:
+                return None
+            del self._sources[empty.peer]
         source = self._sources[peer] = _Source(peer)
         return source
 
@@ -249,7 +268,10 @@ class DurableReceiver:
         return [row for row in rows if row[1]]
 
     def restore(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Takes what `save` gave; call it on a new object only. Of a run before nothing is let in."""
+        """Takes what `save` gave; call it on a new object only. Of a run before nothing is let in.
+
+        What was held is on disk, in the snapshot, and owed its acknowledgement.
+        """
         for data, windows in rows:
             peer = PeerId.from_bytes(data)
             source = self._sources[peer] = _Source(peer)
@@ -257,7 +279,13 @@ class DurableReceiver:
                 window = source.windows[row[0]] = DurableWindow.restored(row)
                 for seq in sorted(window.held):
                     window.release(seq)
+                    window.owe(seq)
                 source.taken.add(window.epoch)
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        """The sources that are known."""
+        return tuple(self._sources)
 
     def inspect(self) -> dict[str, dict[str, Any]]:
         """Every source by its peer, as plain data for people and tests."""

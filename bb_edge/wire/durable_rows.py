@@ -10,9 +10,9 @@ to say so. Records of older versions stand for themselves, and are written down 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.wire import cbor
@@ -31,6 +31,10 @@ class RowName(NamedTuple):
     peer: PeerId
     epoch: int
     first: int
+
+
+OutboxName: TypeAlias = "int | RowName | EnvelopeKey | BodyName"
+"""What a row of the outbox is known by: an id, a row of numbers' name, a body's; of old ones a number."""
 
 
 class Numbers(NamedTuple):
@@ -71,6 +75,7 @@ class Rows:
     """What is on disk. Records by id, their numbers in the epochs of their flows, and which are settled.
 
     `older` are the records of earlier versions that have no id yet; `replaced` names all of that kind.
+    `orphans` are bodies that no record names, `stale` records that a snapshot has let go.
     """
 
     flows: dict[PeerId, Flow]
@@ -80,6 +85,8 @@ class Rows:
     given: list[Numbers] = field(default_factory=list)
     older: list[OutboxRecord] = field(default_factory=list)
     replaced: list[EnvelopeKey] = field(default_factory=list)
+    orphans: set[BodyName] = field(default_factory=set)
+    stale: list[int] = field(default_factory=list)
 
 
 def record_row(number: int, record: OutboxRecord) -> bytes:
@@ -87,8 +94,14 @@ def record_row(number: int, record: OutboxRecord) -> bytes:
     return cbor.dumps([ROW_VERSION, number, record.to_bytes()])
 
 
-def read(rows: Iterable[bytes], flows: Mapping[PeerId, Flow]) -> Rows:
-    """Reads rows in any order; `flows` are what a snapshot says. OutboxRecordError for other bytes."""
+def read(
+    rows: Iterable[bytes], flows: Mapping[PeerId, Flow], next_id: int = 1, live: Container[int] = ()
+) -> Rows:
+    """Reads rows in any order; `flows` are what a snapshot says. OutboxRecordError for other bytes.
+
+    Of the records below the snapshot's `next_id` only the `live` ones count: what it let go may be on disk
+    still, and the row with its number, or its body, may not.
+    """
     found = Rows({peer: replace(flow) for peer, flow in flows.items()})
     bodies: dict[BodyName, bytes] = {}
     for data in rows:
@@ -98,12 +111,17 @@ def read(rows: Iterable[bytes], flows: Mapping[PeerId, Flow]) -> Rows:
         elif row[0] != ROW_VERSION:
             found.older.append(OutboxRecord.from_bytes(data))
         elif len(row) == 3 and type(row[1]) is int and isinstance(row[2], bytes):
-            found.records[row[1]] = OutboxRecord.from_bytes(row[2])
+            if row[1] < next_id and row[1] not in live:
+                found.stale.append(row[1])
+            else:
+                found.records[row[1]] = OutboxRecord.from_bytes(row[2])
         else:
             found.given.append(_numbers(row))
     found.older = [_with_body(record, bodies) for record in found.older]
     found.records = {number: _with_body(record, bodies) for number, record in found.records.items()}
+    found.orphans = set(bodies)
     for record in (*found.records.values(), *found.older):
+        found.orphans.discard(record.body_name)
         if record.key.epoch:
             found.flows.setdefault(record.key.peer, Flow()).reach(record.key.epoch, record.key.seq)
     for given in found.given:
@@ -145,7 +163,7 @@ def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> Outbox
         return record
     if record.body_name not in bodies:
         raise OutboxRecordError("the body that it names is missing", "outbox", "drop the file")
-    return replace(record, body=bodies[record.body_name])
+    return record.with_body(bodies[record.body_name])
 
 
 def _row(data: bytes) -> list[object]:

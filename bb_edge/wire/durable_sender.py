@@ -12,14 +12,14 @@ Repetitions are the owner's: `payload` gives the bytes. docs/design/durable-prot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.varint import encoded as varint
 from bb_edge.wire import durable_rows, marks
-from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
 from bb_edge.wire.durable_flows import (
     FLOW,
@@ -38,7 +38,8 @@ from bb_edge.wire.durable_flows import (
 from bb_edge.wire.durable_rows import Flow, Numbers, RowName
 from bb_edge.wire.envelope_records import Ack
 from bb_edge.wire.marks import NOTHING, Ask, Heard, Open, Taken, Took
-from bb_edge.wire.outbox import OutboxFullError, OutboxRecord
+from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.resend import EnvelopeKey
 
 S: Final = 1_000_000_000
@@ -59,17 +60,15 @@ _NUMBERING = (FlowState.OPEN, FlowState.PLAIN)
 class DurableSender:
     """All flows of a node. `draw` gives random numbers of 63 bits; all times are monotonic nanoseconds."""
 
-    def __init__(self, draw: Callable[[], int], max_bytes: int = 64 << 20) -> None:
-        """Records hold `max_bytes` bytes at most, a quarter of them for one peer."""
+    def __init__(self, draw: Callable[[], int], room: OutboxRoom | None = None) -> None:
+        """`room` bounds the records."""
         self._draw = draw
-        self._max_bytes = max_bytes
-        self._bodies = HeldBodies()
-        self._bytes = 0
+        self.room = room or OutboxRoom()
         self._flows: dict[PeerId, Destination] = {}
         self._up: dict[PeerId, tuple[int | None, bool]] = {}
         self._records: dict[int, Held] = {}
         self._numbers: dict[RowName, Numbers] = {}  # rows on disk, or on their way there
-        self._older: list[EnvelopeKey] = []  # records of earlier versions that were written down anew
+        self._older: list[int | EnvelopeKey] = []  # rows on disk that say nothing any more
         self._tokens: dict[int, tuple[Held, ...]] = {}
         self._beginning: dict[int, tuple[Destination, Flow]] = {}  # by the token of its first row
         self._next_id = 1
@@ -83,21 +82,14 @@ class DurableSender:
 
         OutboxFullError where its bytes do not fit; nothing has changed then.
         """
+        self.room.take(record)
         peer = record.key.peer
-        flow = self._flows.get(peer) or Destination(peer)
-        held = Held(self._next_id, record)
-        added, quarter = len(record.encoded) + self._bodies.adds(record.body), self._max_bytes // 4
-        if flow.bytes + held.size > quarter or self._bytes + added > self._max_bytes:
-            raise OutboxFullError(
-                f"{held.size} bytes for peer {peer}, which has {flow.bytes} of {self._bytes}",
-                "outbox",
-                f"at most {quarter} for one peer and {self._max_bytes} for all",
-            )
-        if peer not in self._flows:
-            self._flows[peer] = flow
+        flow = self._flows.get(peer)
+        if flow is None:
+            flow = self._flows[peer] = Destination(peer)
             self._meet(flow, now_ns)
+        held = self._records[self._next_id] = Held(self._next_id, record)
         self._next_id += 1
-        self._hold(flow, held)
         if flow.state in _NUMBERING and not flow.waiting and flow.free > 0:
             self._number(flow, held)
             held.record = replace(record, key=EnvelopeKey(peer, flow.epoch, held.seq))
@@ -118,18 +110,24 @@ class DurableSender:
         for held in records:
             self._publish(held)
 
-    def acknowledged(self, peer: PeerId, acks: Iterable[Ack]) -> None:
-        """The peer acknowledges numbers; those of another epoch, and such as were not given, say nothing."""
+    def acknowledged(self, peer: PeerId, acks: Iterable[Ack]) -> int:
+        """The peer acknowledges numbers; those of another epoch, and such as were not given, say nothing.
+
+        Returns how many of the acknowledgements are of the flow's epoch.
+        """
         flow = self._flows.get(peer)
         if flow is None:
-            return
+            return 0
+        known = 0
         for ack in acks:
             if ack.epoch != flow.epoch:
                 continue
+            known += 1
             for seq in [seq for seq in flow.open if seq <= ack.up_to or seq in ack.also]:
                 flow.heard = flow.heard.with_number(flow.epoch, seq)
                 self._settle(flow, flow.open[seq])
         self._fill(flow)
+        return known
 
     def drop(self, number: int) -> bool:
         """Gives a record up: it has expired, or an operator wants it gone. False where it is settled."""
@@ -157,12 +155,21 @@ class DurableSender:
 
     # --- peers and marks ---------------------------------------------------------------------------------
 
-    def peer_up(self, peer: PeerId, run: int | None, knows_marks: bool, now_ns: int) -> None:
-        """The peer is up; `run` names its process, and its presence says whether it knows marks."""
+    def peer_up(self, peer: PeerId, run: int | None, knows_marks: bool, now_ns: int) -> bool:
+        """The peer is up; `run` names its process, and its presence says whether it knows marks.
+
+        Returns whether it has not been known to be up in that run.
+        """
+        before = self._up.get(peer)
         self._up[peer] = run, knows_marks
         flow = self._flows.get(peer)
         if flow is not None:
             self._meet(flow, now_ns)
+        return before is None or run is None or before[0] != run
+
+    def is_up(self, peer: PeerId) -> bool:
+        """Whether the peer is known to be up."""
+        return peer in self._up
 
     def peer_down(self, peer: PeerId) -> None:
         """The peer is down: it is asked nothing."""
@@ -301,13 +308,8 @@ class DurableSender:
         held.settled = True
         if held.seq:
             del flow.open[held.seq]
-        flow.bytes -= held.size
+        self.room.settle(held.record)
         self.out.append(Settled(held.id))
-
-    def _hold(self, flow: Destination, held: Held) -> None:
-        flow.bytes += held.size
-        self._bytes += len(held.record.encoded) + self._bodies.hold(held.record.body)
-        self._records[held.id] = held
 
     def _write_record(self, held: Held) -> None:
         record = held.record
@@ -333,18 +335,26 @@ class DurableSender:
 
     # --- snapshots and restarts --------------------------------------------------------------------------
 
-    def save(self) -> list[Any]:
-        """Plain values for a snapshot: what is known of each flow. The rest is rows."""
-        return [[peer.to_bytes(), *_plain(flow.save())] for peer, flow in self._flows.items()]
+    def save(self, keeps: Callable[[int], bool] = lambda _: False) -> list[Any]:
+        """Plain values for a snapshot: the next id, what is known of each flow, which records it needs.
 
-    def snapshot_taken(self) -> list[int | RowName | EnvelopeKey]:
-        """What `save` gave is on disk: names the rows that may go, those of records by their ids."""
+        The rest is rows. Of the settled records it needs those that it `keeps`.
+        """
+        flows = [[peer.to_bytes(), *_plain(flow.save())] for peer, flow in self._flows.items()]
+        live = [number for number, held in self._records.items() if not held.settled or keeps(number)]
+        return [self._next_id, flows, live]
+
+    def snapshot_taken(self, may_go: Container[int] | None = None) -> list[int | RowName | EnvelopeKey]:
+        """What `save` gave is on disk: names the rows that may go, those of records by their ids.
+
+        Of the records that are settled only those in `may_go`; None: all.
+        """
         gone: list[int | RowName | EnvelopeKey] = [*self._older]
         self._older.clear()
         for number, held in tuple(self._records.items()):
-            if held.settled and not held.writing:
+            if held.settled and not held.writing and (may_go is None or number in may_go):
                 del self._records[number]
-                self._bytes -= len(held.record.encoded) + self._bodies.drop(held.record.body)
+                self.room.release(held.record)
                 gone.append(number)
         for name, row in tuple(self._numbers.items()):
             known = self._flows[row.peer].saved.epoch
@@ -353,45 +363,75 @@ class DurableSender:
                 gone.append(name)
         return gone
 
-    def restore(self, saved: Iterable[Any], rows: Iterable[bytes]) -> None:
+    def restore(
+        self, saved: Sequence[Any], rows: Iterable[bytes], unwritten: Iterable[tuple[int, OutboxRecord]] = ()
+    ) -> set[BodyName]:
         """Takes up what is on disk: what `save` gave last, and the rows. Call it on a new object only.
 
         What has a number keeps it until marks are exchanged, and is published to nobody before. Records of
-        earlier versions are written down anew. OutboxRecordError for bytes that are no rows.
+        earlier versions are written down anew, and so is what a snapshot alone has (`unwritten`: their rows
+        were not on disk). Returns the bodies that no record names. OutboxRecordError for other bytes.
         """
-        flows = {PeerId.from_bytes(peer): Flow(row[0], row[1], Heard(*row[2])) for peer, *row in saved}
-        found = durable_rows.read(rows, flows)
-        self._next_id = max([0, *found.records]) + 1
+        next_id, _, live = saved or (1, (), ())
+        found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
+        ids = [*found.records, *(number for row in found.given for number in row.ids)]
+        self._next_id = max([next_id - 1, *ids]) + 1
         for peer, known in found.flows.items():
             self._flows[peer] = Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard)
             self._flows[peer].saved = known
         self._numbers = {row.name: row for row in found.given}
         for number, record in sorted(found.records.items()):
             self._adopt(Held(number, record), found.numbers.get(number, 0), number in found.settled)
+        again = [
+            (number, record)
+            for number, record in unwritten
+            if number not in found.records and record.key not in found.replaced
+        ]
         for record in found.older:
-            held = Held(self._next_id, record)
+            again.append((self._next_id, record))
             self._next_id += 1
-            self._adopt(held, record.key.seq, False)
+        for number, record in again:
+            held = Held(number, record)
+            flow = self._flows.get(record.key.peer)
+            ended = flow is None or record.key.epoch != flow.epoch
+            self._adopt(held, 0 if ended else record.key.seq, False)
             self._write_record(held)
-        self._older = found.replaced
+        self._older = [*found.replaced, *found.stale]
         for flow in self._flows.values():
             flow.open = dict(sorted(flow.open.items()))
+        return found.orphans
 
     def _adopt(self, held: Held, seq: int, settled: bool) -> None:
         flow = self._flows.setdefault(held.record.key.peer, Destination(held.record.key.peer))
-        self._hold(flow, held)
+        self._records[held.id] = held
+        self.room.adopt(held.record)
         if settled:
             held.settled = True
-            flow.bytes -= held.size
+            self.room.settle(held.record)
         elif seq:
             held.seq = seq
             flow.open[seq] = held
         else:
             flow.waiting.append(held)
 
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        """Whom there is a flow to."""
+        return tuple(self._flows)
+
+    def __iter__(self) -> Iterator[Held]:
+        """All records that are held, settled or not, in the order of their ids."""
+        return iter(self._records.values())
+
     def inspect(self) -> dict[str, dict[str, Any]]:
         """Every flow by its peer, as plain data for people and tests."""
         return {str(peer): flow.inspect() for peer, flow in self._flows.items()}
+
+
+def flows_of(saved: Sequence[Any]) -> dict[PeerId, Flow]:
+    """What is known of each flow, of what `DurableSender.save` gave; nothing of an empty one."""
+    flows = saved[1] if saved else ()  # with the next id, and what is live
+    return {PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows}
 
 
 def _plain(flow: Flow) -> list[Any]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire import dedup
 from bb_edge.wire.bodies import Shelved, shelved
 from bb_edge.wire.dedup import Received
 from bb_edge.wire.envelope_records import REQUEST
-from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, PendingState, Unacknowledged
+from bb_edge.wire.resend import DeliveryError, EnvelopeKey, Pending, Unacknowledged
 from bb_edge.wire.round_trip import RoundTrip
 
 MIB = 1024 * 1024
@@ -33,14 +32,9 @@ class LinkConfig:
     # million parameters to some peers at once.
     max_pending: int = 10_000
     pending_bytes: int = 64 * MIB
-    # Durable envelopes that one peer may leave unacknowledged; a receiver's window is exactly
-    # DURABLE_UNACKNOWLEDGED wide.
-    durable_unacknowledged: int = dedup.DURABLE_UNACKNOWLEDGED
     # Best-effort epochs of one peer whose numbers are remembered: a peer that restarts twice while its old
     # envelopes are on the way is still recognised.
     best_effort_epochs: int = 3
-    # Durable epochs of one peer. Two, so that a late envelope of an outbox that was replaced is recognised.
-    durable_epochs: int = 2
     # An acknowledgement waits this long for an envelope to go with: long enough for the reply of a fast op,
     # and a fiftieth of the first repetition.
     ack_delay_ns: int = 20 * MS
@@ -59,19 +53,12 @@ class LinkConfig:
                     "LinkConfig",
                     f"give at least {0 if spec.name == 'ack_delay_ns' else 1}",
                 )
-        if self.durable_unacknowledged > dedup.DURABLE_UNACKNOWLEDGED:
-            raise DeliveryError(
-                f"durable_unacknowledged = {self.durable_unacknowledged}",
-                "LinkConfig",
-                f"receivers accept {dedup.DURABLE_UNACKNOWLEDGED}",
-            )
 
 
 class Link:
     """The numbers, windows and waiting envelopes of one peer."""
 
     __slots__ = (
-        "last_durable",
         "last_seq",
         "peer",
         "peer_epoch",
@@ -82,10 +69,9 @@ class Link:
         "used_ns",
     )
 
-    def __init__(self, peer: PeerId, last_seq: int, last_durable: int) -> None:
+    def __init__(self, peer: PeerId, last_seq: int) -> None:
         self.peer = peer
         self.last_seq = last_seq
-        self.last_durable = last_durable
         self.pending = Unacknowledged()
         self.received = Received()
         self.peer_epoch: int | None = None  # the epoch in which it last came up
@@ -95,22 +81,22 @@ class Link:
 
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""
-        return not self.pending and self.received.idle()
+        return not self.pending and not self.received.owes()
 
     def measure(self, pending: Pending, now_ns: int) -> None:
         """Takes the round trip of an envelope that is acknowledged now, if it was sent once."""
-        if not pending.repeated and pending.state is PendingState.PUBLISHED:
-            self.trip.measured(now_ns - (pending.next_ns - pending.interval_ns))
+        took_ns = pending.took_ns(now_ns)
+        if took_ns is not None:
+            self.trip.measured(took_ns)
 
     def inspect(self) -> dict[str, Any]:
         """Returns the link as plain data, for people and tests."""
         return {
             "last_seq": self.last_seq,
-            "last_durable": self.last_durable,
             "peer_epoch": self.peer_epoch or 0,
             "round_trip_ns": self.trip.srtt_ns,
             "pending": [
-                {"epoch": epoch, "seq": seq, "durable": pending.durable, "next_ns": pending.next_ns}
+                {"epoch": epoch, "seq": seq, "next_ns": pending.next_ns}
                 for epoch, waiting in self.pending.items()
                 for seq, pending in waiting.items()
             ],
@@ -124,9 +110,8 @@ class Link:
         return [
             self.peer.to_bytes(),
             self.last_seq,
-            self.last_durable,
             self.peer_epoch,
-            *self.received.snapshot(),
+            self.received.snapshot(),
             [
                 _pending_row(pending, now_ns)
                 for waiting in self.pending.values()
@@ -141,13 +126,13 @@ class Link:
 
         `bodies` are those of the snapshot, which rows name by their places.
         """
-        link = cls(PeerId.from_bytes(data[0]), data[1], data[2])
-        link.peer_epoch = data[3]
-        link.received = Received.restored(data[4], data[5])
+        link = cls(PeerId.from_bytes(data[0]), data[1])
+        link.peer_epoch = data[2]
+        link.received = Received.restored(data[3])
         link.used_ns = now_ns
-        for epoch, seq, kind, durable, encoded, remaining, interval, body in data[6]:
+        for epoch, seq, kind, encoded, remaining, interval, body in data[4]:
             expires = now_ns + remaining if remaining else 0
-            pending = Pending(EnvelopeKey(link.peer, epoch, seq), kind, durable, expires, interval)
+            pending = Pending(EnvelopeKey(link.peer, epoch, seq), kind, expires, interval)
             pending.encoded = encoded
             if body:
                 pending.body = body.body if isinstance(body, Shelved) else bodies[body - 1]
@@ -162,7 +147,7 @@ def _outlives(pending: Pending, now_ns: int) -> bool:
     A best-effort request is not: the node that restores asks again, under a new number.
     """
     expired = pending.expires_ns and now_ns >= pending.expires_ns
-    return bool(pending.encoded) and not expired and (pending.durable or pending.kind != REQUEST)
+    return bool(pending.encoded) and not expired and pending.kind != REQUEST
 
 
 def _pending_row(pending: Pending, now_ns: int) -> list[Any]:
@@ -172,7 +157,6 @@ def _pending_row(pending: Pending, now_ns: int) -> list[Any]:
         key.epoch,
         key.seq,
         pending.kind,
-        pending.durable,
         pending.encoded,
         remaining,
         pending.interval_ns,
@@ -183,7 +167,7 @@ def _pending_row(pending: Pending, now_ns: int) -> list[Any]:
 class LinkTable:
     """The links by peer, bounded, and which of them owe acknowledgements."""
 
-    __slots__ = ("_config", "_counters", "by_peer", "first_durable", "first_seq", "owing")
+    __slots__ = ("_config", "_counters", "by_peer", "first_seq", "owing")
 
     def __init__(self, config: LinkConfig, counters: dict[str, int]) -> None:
         self._config = config
@@ -194,7 +178,6 @@ class LinkTable:
         # The numbers of a forgotten link must not come again in the same epoch: new links count on from the
         # highest number of any.
         self.first_seq = 0
-        self.first_durable = 0
 
     def has_room(self) -> bool:
         """Returns whether a peer without a link could get one."""
@@ -210,16 +193,14 @@ class LinkTable:
             if victim is None:
                 return None
             del self.by_peer[victim.peer]
-            self.owing.pop(victim.peer, None)
             self.first_seq = max(self.first_seq, victim.last_seq)
-            self.first_durable = max(self.first_durable, victim.last_durable)
             self._counters["links_forgotten"] += 1
-        link = self.by_peer[peer] = Link(peer, self.first_seq, self.first_durable)
+        link = self.by_peer[peer] = Link(peer, self.first_seq)
         return link
 
     def _victim(self) -> Link | None:
-        """Returns the idle link that was used least recently."""
-        idle = [link for link in self.by_peer.values() if link.idle()]
+        """Returns the idle link that was used least recently; nothing is owed to its peer."""
+        idle = [link for link in self.by_peer.values() if link.idle() and link.peer not in self.owing]
         return min(idle, key=lambda link: link.used_ns) if idle else None
 
     def full_error(self, peer: PeerId) -> LinksFullError:

@@ -20,7 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.ir.transitions import Table
 from bb_edge.wire import cbor
-from bb_edge.wire.bodies import NO_BODY, BodyName, HeldBodies
+from bb_edge.wire.bodies import NO_BODY, BodyName
 from bb_edge.wire.resend import EnvelopeKey
 
 RECORD_VERSION = 1
@@ -48,7 +48,7 @@ class RecordEvent(enum.IntEnum):
     SETTLE = 0
     """Its envelope is acknowledged or expired."""
     SNAPSHOT = 1
-    """A snapshot is on disk."""
+    """A snapshot is on disk, and holds what its cause did."""
     CAUGHT_UP = 2
     """Its cause has run again, or cannot any more."""
     FOUND = 3
@@ -63,17 +63,14 @@ RECORD: Final = Table(
     _WAITING,
     {
         (_WAITING, RecordEvent.SETTLE): _SETTLED,
-        (_WAITING, RecordEvent.SNAPSHOT): _WAITING,
         (_WAITING, RecordEvent.CAUGHT_UP): _WAITING,
         (_WAITING, RecordEvent.FOUND): _AHEAD,
         (_SETTLED, RecordEvent.SETTLE): _SETTLED,
         (_SETTLED, RecordEvent.SNAPSHOT): RecordState.GONE,
         (_SETTLED, RecordEvent.CAUGHT_UP): _SETTLED,
         (_AHEAD, RecordEvent.SETTLE): _AHEAD_SETTLED,
-        (_AHEAD, RecordEvent.SNAPSHOT): _AHEAD,
         (_AHEAD, RecordEvent.CAUGHT_UP): _WAITING,
         (_AHEAD_SETTLED, RecordEvent.SETTLE): _AHEAD_SETTLED,
-        (_AHEAD_SETTLED, RecordEvent.SNAPSHOT): _AHEAD_SETTLED,
         (_AHEAD_SETTLED, RecordEvent.CAUGHT_UP): _SETTLED,
     },
 )
@@ -131,6 +128,10 @@ class OutboxRecord:
         ]
         return cbor.dumps([*row, bytes(self.body_name)] if self.body_name else row)
 
+    def with_body(self, body: bytes) -> OutboxRecord:
+        """The same with the body that it names."""
+        return replace(self, body=body) if body else self
+
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> OutboxRecord:
         """Reads what `to_bytes` returned, without a body. OutboxRecordError for anything else."""
@@ -173,182 +174,94 @@ def body_record(body: bytes) -> bytes:
     return cbor.dumps([NAMING_VERSION, body])
 
 
-def read_all(records: Iterable[bytes]) -> tuple[list[OutboxRecord], set[BodyName]]:
-    """Reads what is on disk: the records, with their bodies, and the bodies that no record names.
-
-    OutboxRecordError for other bytes, and for a record whose body is missing.
-    """
-    found: list[OutboxRecord] = []
-    bodies: dict[BodyName, bytes] = {}
-    for data in records:
-        row = _row(data)
-        if len(row) == 2 and row[0] == NAMING_VERSION and type(row[1]) is bytes:
-            bodies[name_of(row[1])] = row[1]
-        else:
-            found.append(OutboxRecord.from_bytes(data))
-    for index, record in enumerate(found):
-        if record.body_name:
-            if record.body_name not in bodies:
-                raise OutboxRecordError("the body that it names is missing", "outbox", "drop the file")
-            found[index] = replace(record, body=bodies[record.body_name])
-    return found, bodies.keys() - {record.body_name for record in found}
-
-
 def _typed(values: Iterable[object], kind: type) -> bool:
     return all(type(value) is kind for value in values)
 
 
 class Outbox:
-    """The records of one node, as they are on disk; bounded in number and in bytes."""
+    """What of a node's records comes beside their numbers: causes, what snapshots need of them, and bodies.
 
-    __slots__ = (
-        "_bodies",
-        "_by_cause",
-        "_bytes",
-        "_free_bodies",
-        "_max_bytes",
-        "_max_records",
-        "_named",
-        "_records",
-        "_settled",
-        "_settled_bytes",
-        "_states",
-    )
+    `DurableSender` holds the records themselves, under the same ids.
+    """
 
-    def __init__(self, max_records: int = 4096, max_bytes: int = 64 << 20) -> None:
-        """At most `max_records` records with `max_bytes` bytes of envelopes.
+    __slots__ = ("_by_cause", "_causes", "_free_bodies", "_named", "_names", "_settled", "_states")
 
-        4096 is enough for 64 peers with 64 unacknowledged durable envelopes each; 64 MiB is also the limit of
-        these records on disk.
-        """
-        self._max_records = max_records
-        self._max_bytes = max_bytes
-        self._records: dict[EnvelopeKey, OutboxRecord] = {}
-        self._states: dict[EnvelopeKey, RecordState] = {}  # of the same keys
-        self._by_cause: dict[tuple[PeerId, Cause, int], EnvelopeKey] = {}
-        self._settled: dict[EnvelopeKey, None] = {}  # the keys in state SETTLED, in the order of settling
-        self._bodies = HeldBodies()
+    def __init__(self) -> None:
+        self._states: dict[int, RecordState] = {}
+        self._causes: dict[int, tuple[PeerId, Cause, int]] = {}  # of those that have one
+        self._by_cause: dict[tuple[PeerId, Cause, int], int] = {}
+        self._settled: dict[int, None] = {}  # the ids in state SETTLED, in the order of settling
+        self._names: dict[int, BodyName] = {}  # of those that name a body
         self._named: dict[BodyName, int] = {}  # bodies on disk, and how many records name them
         self._free_bodies: set[BodyName] = set()  # those that no record names any more
-        self._bytes = 0
-        self._settled_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._states)
 
-    def __contains__(self, key: object) -> bool:
-        return key in self._records
+    def __contains__(self, number: object) -> bool:
+        return number in self._states
 
-    @property
-    def bytes_in_use(self) -> int:
-        """How many bytes of envelopes the records hold."""
-        return self._bytes
+    def __iter__(self) -> Iterator[int]:
+        """The ids of all records, settled or not, in the order in which they were added."""
+        return iter(self._states)
 
-    @property
-    def wants_snapshot(self) -> bool:
-        """Whether it is three quarters full, and a snapshot would free an eighth of it or more.
+    def find(self, peer: PeerId, cause: Cause, wire_id: int) -> int | None:
+        """Returns what this cause sent to the peer over this wire before."""
+        number = self._by_cause.get((peer, cause, wire_id))
+        if number is not None:
+            self._turn(number, RecordEvent.CAUGHT_UP)
+        return number
 
-        A quarter is left for what is sent while the snapshot is written; freeing less than an eighth would
-        not be worth the wear of writing a snapshot.
-        """
-        records, size = self._max_records, self._max_bytes
-        full = 4 * len(self._records) >= 3 * records or 4 * self._bytes >= 3 * size
-        return full and (8 * len(self._settled) >= records or 8 * self._settled_bytes >= size)
-
-    @property
-    def any_settled(self) -> bool:
-        """Whether a snapshot would free anything."""
-        return bool(self._settled)
-
-    def has_room(self, size: int, body: bytes = b"") -> bool:
-        """Whether one more record with `size` bytes behind its body would find room."""
-        size += self._bodies.adds(body)
-        return len(self._records) < self._max_records and self._bytes + size <= self._max_bytes
-
-    def find(self, peer: PeerId, cause: Cause, wire_id: int) -> OutboxRecord | None:
-        """Returns what this cause sent to the peer over this wire before, under the number that it keeps."""
-        key = self._by_cause.get((peer, cause, wire_id))
-        if key is None:
-            return None
-        self._turn(key, RecordEvent.CAUGHT_UP)
-        return self._records[key]
-
-    def settled(self, key: EnvelopeKey) -> bool:
+    def settled(self, number: int) -> bool:
         """Returns whether the record's envelope is acknowledged or expired, and need not be published."""
-        return self._states.get(key) in (_SETTLED, _AHEAD_SETTLED)
+        return self._states.get(number) in (_SETTLED, _AHEAD_SETTLED)
 
-    def add(self, record: OutboxRecord, ahead: bool = False) -> None:
-        """Takes a record over; nothing happens where its key is known. OutboxFullError changes nothing.
+    def is_ahead(self, number: int) -> bool:
+        """Returns whether the record stays for its cause, which is still to come, though it be settled."""
+        return self._states.get(number) in (_AHEAD, _AHEAD_SETTLED)
+
+    def add(self, number: int, record: OutboxRecord, ahead: bool = False) -> None:
+        """Takes note of a record under a new id.
 
         `ahead` says that it comes from disk, and that its cause may still run.
         """
-        key = record.key
-        if key in self._records:
-            return
-        size = len(record.encoded) + self._bodies.adds(record.body)
-        if len(self._records) >= self._max_records or self._bytes + size > self._max_bytes:
-            raise OutboxFullError(
-                f"{len(self._records)} records with {self._bytes} bytes, {size} bytes requested",
-                "outbox",
-                f"at most {self._max_records} records and {self._max_bytes} bytes; take a snapshot",
-            )
-        self._records[key] = record
-        self._states[key] = RECORD.start
-        self._bytes += size
-        self._bodies.hold(record.body)
+        self._states[number] = RECORD.start
         if record.body_name:
+            self._names[number] = record.body_name
             self._named[record.body_name] = self._named.get(record.body_name, 0) + 1
         if record.cause is not None:
-            self._by_cause[key.peer, record.cause, record.wire_id] = key
+            sent = self._causes[number] = record.key.peer, record.cause, record.wire_id
+            self._by_cause[sent] = number
             if ahead:
-                self._turn(key, RecordEvent.FOUND)
+                self._turn(number, RecordEvent.FOUND)
 
-    def remove(self, key: EnvelopeKey) -> bool:
-        """Takes back a record that could not be written. Returns False where there is no such record."""
-        record = self._records.pop(key, None)
-        if record is None:
-            return False
-        self._bytes -= len(record.encoded) + self._bodies.drop(record.body)
-        del self._states[key]
-        if record.body_name:
-            self._named[record.body_name] -= 1
-            if not self._named[record.body_name]:
-                del self._named[record.body_name]
-                self._free_bodies.add(record.body_name)
-        if key in self._settled:
-            del self._settled[key]
-            self._settled_bytes -= len(record.encoded)
-        if record.cause is not None:
-            self._by_cause.pop((key.peer, record.cause, record.wire_id), None)
-        return True
-
-    def settle(self, key: EnvelopeKey) -> bool:
+    def settle(self, number: int) -> bool:
         """Takes note that the envelope is acknowledged or expired; its record stays for now.
 
         Returns False where there is no such record.
         """
-        if key not in self._records:
+        if number not in self._states:
             return False
-        self._turn(key, RecordEvent.SETTLE)
+        self._turn(number, RecordEvent.SETTLE)
         return True
 
-    def snapshot_taken(self, may_run: Callable[[Cause], bool]) -> list[EnvelopeKey]:
-        """Removes the settled records, now that a snapshot is on disk, and returns their keys.
+    def snapshot_taken(self, may_run: Callable[[Cause], bool]) -> list[int]:
+        """Names the settled records that a snapshot on disk does not need any more; `remove` takes each out.
 
-        Their files can be deleted. The other records keep their numbers, but what sent them is in the
-        snapshot and does not run again: they lose their causes. Records that are ahead stay, settled or not,
-        with their causes, while `may_run(cause)` says that these are still to come.
+        The other records stay, but what sent them is in the snapshot and does not run again: they lose their
+        causes. Records that are ahead keep theirs, settled or not, while `may_run(cause)` says that these are
+        still to come.
         """
-        for key, state in tuple(self._states.items()):
-            cause = self._records[key].cause
-            if state in (_AHEAD, _AHEAD_SETTLED) and (cause is None or not may_run(cause)):
-                self._turn(key, RecordEvent.CAUGHT_UP)
-        gone = list(self._settled)
-        for key in tuple(self._states):
-            self._turn(key, RecordEvent.SNAPSHOT)
         ahead = (_AHEAD, _AHEAD_SETTLED)
-        self._by_cause = {sent: key for sent, key in self._by_cause.items() if self._states[key] in ahead}
-        return gone
+        for number, state in tuple(self._states.items()):
+            if state in ahead and not may_run(self._causes[number][1]):
+                self._turn(number, RecordEvent.CAUGHT_UP)
+        self._by_cause = {sent: n for sent, n in self._by_cause.items() if self._states[n] in ahead}
+        return list(self._settled)
+
+    def remove(self, number: int) -> None:
+        """The snapshot needs it no more, and its row may go. TransitionError where it is not SETTLED."""
+        self._turn(number, RecordEvent.SNAPSHOT)
 
     def take_free_bodies(self, orphans: Iterable[BodyName] = ()) -> list[BodyName]:
         """The bodies that no record names any more: they may go with the records that did."""
@@ -356,24 +269,27 @@ class Outbox:
         self._free_bodies.clear()
         return free
 
-    def __iter__(self) -> Iterator[EnvelopeKey]:
-        """The keys of all records, settled or not, in the order in which they were added."""
-        return iter(self._records)
-
-    def waiting(self) -> list[OutboxRecord]:
-        """Returns the records that are not settled, in the order in which they were added."""
-        return [record for key, record in self._records.items() if not self.settled(key)]
-
-    def _turn(self, key: EnvelopeKey, event: RecordEvent) -> None:
+    def _turn(self, number: int, event: RecordEvent) -> None:
         """Moves a record to the state that the table gives."""
-        before = self._states[key]
+        before = self._states[number]
         after = RECORD.rows[before, event]
         if after is before:
             return
         if after is RecordState.GONE:
-            self.remove(key)
+            self._forget(number)
             return
-        self._states[key] = after
+        self._states[number] = after
         if after is _SETTLED:
-            self._settled[key] = None
-            self._settled_bytes += len(self._records[key].encoded)
+            self._settled[number] = None
+
+    def _forget(self, number: int) -> None:
+        del self._states[number], self._settled[number]
+        sent = self._causes.pop(number, None)
+        if sent is not None and self._by_cause.get(sent) == number:
+            del self._by_cause[sent]
+        name = self._names.pop(number, None)
+        if name is not None:
+            self._named[name] -= 1
+            if not self._named[name]:
+                del self._named[name]
+                self._free_bodies.add(name)

@@ -98,7 +98,6 @@ class Pending:
     __slots__ = (
         "body",
         "due_ns",
-        "durable",
         "encoded",
         "expires_ns",
         "handed_out",
@@ -110,10 +109,10 @@ class Pending:
         "state",
     )
 
-    def __init__(self, key: EnvelopeKey, kind: int, durable: bool, expires_ns: int, interval_ns: int) -> None:
+    def __init__(self, key: EnvelopeKey, kind: int, expires_ns: int, interval_ns: int) -> None:
+        """A durable one's key has its record's id in place of a number, and epoch 0."""
         self.key = key
         self.kind = kind
-        self.durable = durable
         self.body = b""
         self.encoded = b""
         self.state = PENDING.start
@@ -130,6 +129,12 @@ class Pending:
         """A restart brought it back: its first copy is that of a process that is gone."""
         self.handed_out = False
         self.repeated = True
+
+    def took_ns(self, now_ns: int) -> int | None:
+        """How long its acknowledgement took, which comes now; None unless it was sent once."""
+        if self.repeated or self.state is not _PUBLISHED:
+            return None
+        return now_ns - (self.next_ns - self.interval_ns)
 
     def hurry(self, least_ns: int) -> None:
         """It goes again now, which is not part of the series of repetitions: halves what that will double."""
@@ -231,13 +236,9 @@ class ResendQueue:
         pending.next_ns = next_ns
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
 
-    def watch(self, pending: Pending, waiting: Unacknowledged) -> None:
-        """Adds an envelope to those of its peer, but plans no repetition.
-
-        Plans the expiry of a durable one, which may not be published before; others are armed at once.
-        """
-        waiting.add(pending)
-        if pending.expires_ns and pending.durable:
+    def watch(self, pending: Pending) -> None:
+        """Plans the envelope's expiry, but no repetition; for what may not be published at once."""
+        if pending.expires_ns:
             self._schedule(pending, pending.expires_ns)
 
     def release(self, pending: Pending, event: PendingEvent) -> None:

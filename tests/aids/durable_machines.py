@@ -15,7 +15,7 @@ from times import MS
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.outbox import body_record
 
 
 class Crash(Exception):
@@ -78,8 +78,10 @@ class Machine:
             if isinstance(step, PersistOutbox | Journal) and disk.full:
                 node.persist_failed(step.token, OSError("full"))
             elif isinstance(step, PersistOutbox):
-                key = OutboxRecord.from_bytes(step.record).key
-                disk.write(lambda key=key, record=step.record: disk.outbox.update({key: record}))
+                name, row = step.name, step.record
+                if step.body:
+                    disk.outbox[step.body_name] = body_record(step.body)
+                disk.write(lambda name=name, row=row: disk.outbox.update({name: row}))
                 node.persisted(step.token)
             elif isinstance(step, Journal):
                 disk.write(lambda record=step.record: disk.journal.append(record))
@@ -96,7 +98,7 @@ class Machine:
 
         disk.write(replace)
         for key in self.node.snapshot_written():
-            del disk.outbox[key]
+            disk.outbox.pop(key, None)
 
 
 class Net:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from arrays import f32
 from kinds_of_steps import of
@@ -11,7 +12,9 @@ from peers import HERE
 from bb_edge import PeerId
 from bb_edge.engine.steps import EngineStep, PersistOutbox
 from bb_edge.node import Node
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire import durable_rows
+from bb_edge.wire.outbox import OutboxRecord, body_record
+from bb_edge.wire.resend import EnvelopeKey
 
 ASK = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, durable=1"
 REPLY = "wire.wire_id=2, wire.request=1, wire.site_ids=b1, wire.type_hashes=101, durable=1"
@@ -35,6 +38,29 @@ function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1,
 """
 
 
+def rows(steps: Iterable[EngineStep]) -> list[bytes]:
+    """All that the node asks to have in its outbox, bodies first."""
+    asked = of(PersistOutbox, steps)
+    bodies = {step.body_name: body_record(step.body) for step in asked if step.body}
+    return [*bodies.values(), *(step.record for step in asked)]
+
+
+def write_down(node: Node, steps: Iterable[EngineStep]) -> None:
+    """The disk has taken all rows of the outbox that the node asked for."""
+    for step in of(PersistOutbox, steps):
+        node.persisted(step.token)
+
+
+def kept(node: Node, now_ns: int) -> list[EngineStep]:
+    """What the node says in four polls, with a disk that takes every row at once."""
+    found: list[EngineStep] = []
+    for number in range(4):
+        steps = node.poll(now_ns + number)
+        write_down(node, steps)
+        found += steps
+    return found
+
+
 def greeted(node: Node, *peers: PeerId, now_ns: int = 1) -> Node:
     """The node, after each peer has said that it is there."""
     for peer in peers:
@@ -50,5 +76,11 @@ def say(node: Node, to: tuple[PeerId, ...] = (), ask: tuple[PeerId, ...] = ()) -
 
 
 def records(steps: Iterable[EngineStep]) -> list[OutboxRecord]:
-    """What the node asks to be written down before it leaves."""
-    return [OutboxRecord.from_bytes(step.record) for step in of(PersistOutbox, steps)]
+    """What the node asks to be written down before it leaves, each under the number that it has by then."""
+    found = durable_rows.read(rows(steps), {})
+    numbered = []
+    for number, record in sorted(found.records.items()):
+        peer = record.key.peer
+        epoch = found.flows[peer].epoch if peer in found.flows else 0
+        numbered.append(replace(record, key=EnvelopeKey(peer, epoch, found.numbers.get(number, 0))))
+    return numbered

@@ -172,7 +172,7 @@ function program.Main(q: F32) -> () {entry=1, partition=self}
     assert listed["ops", "states of ops (hold 'last' of Main), 1 of them"] == "they belong to the old program"
 
 
-@pytest.mark.parametrize("part", ["components", "links", "slots", "bootstraps", "ops"])
+@pytest.mark.parametrize("part", ["components", "outbound", "slots", "bootstraps", "ops"])
 def test_damaged_parts_are_refused(part, bench, registry, old):
     body = body_of(old.node.snapshot(0))
     body[part] = 7

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from durable_program import program
+from durable_program import program, records, write_down
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
 from times import S
@@ -22,7 +22,6 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
-from bb_edge.wire.outbox import OutboxRecord
 
 TEXT = f"""
 program Demo {{module=Demo}}
@@ -134,13 +133,14 @@ def durable(compile_text) -> Node:
 
 def test_the_outbox_tells_what_is_written_and_what_is_settled(durable):
     durable.invoke("Main", {"x": np.ones(1, np.float32), "to": (A,)})
-    (step,) = of(steps.PersistOutbox, durable.poll(2))
-    record = OutboxRecord.from_bytes(step.record)
-    name = {"peer": str(A), "epoch": record.key.epoch, "seq": record.key.seq}
+    found = durable.poll(2)
+    (record,) = records(found)
+    name = {"id": 1, "peer": str(A), "seq": 1}
     outbox = plain(durable).outbox
-    assert outbox["writing"] == [{"token": step.token, **name, "is_request": False}]
+    assert outbox["writing"] == [step.token for step in of(steps.PersistOutbox, found)] == [1, 2]
     assert outbox["records"] == [{**name, "settled": False}] and outbox["bytes"] == len(record.encoded)
-    durable.persisted(step.token)
+    assert outbox["flows"][str(A)]["epoch"] == record.key.epoch
+    write_down(durable, found)
     ack = Envelope(acks=(Ack(record.key.epoch, record.key.seq),))
     durable.deliver_inbound(envelope.encode(ack), A)
     durable.poll(3)
@@ -157,7 +157,7 @@ def test_the_journal_tells_what_is_held_and_what_is_accepted(durable):
     row = {"peer": str(A), "bytes": len(data), "epoch": 9, "seq": 1, "deadline_ns": 0}
     found = plain(durable)
     assert found.journal == {"held": [{"token": step.token, **row}], "accepted": [], "replaying": []}
-    assert found.links[str(A)]["held"] == {9: [1]}
+    assert found.sources[str(A)]["windows"] == [(9, 0, 1, [1], [])]
     durable.persisted(step.token)
     assert durable.inspect().journal == {"held": [], "accepted": [row], "replaying": []}
 

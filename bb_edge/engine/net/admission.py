@@ -20,7 +20,7 @@ from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Entry, Ingress
-from bb_edge.engine.net.journal import Journal, JournalRecord
+from bb_edge.engine.net.journal import Journal, JournalRecord, empty_one
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
@@ -87,7 +87,7 @@ class Admission:
             self._refuse(raw, Refusal.SPOOFED)
             return None
         if message.acks:
-            self._outgoing.durable.settled(self._links.acknowledged(peer, message.acks, now_ns))
+            self._outgoing.durable.acknowledged(peer, self._links.acknowledged(peer, message.acks, now_ns))
         if peer != self._own:
             self._peers.heard(peer, now_ns)
             if message.src_addresses or raw.observed is not None:
@@ -107,9 +107,10 @@ class Admission:
                 self._refuse(arrival.raw, refusal)
                 return
         raw, message = arrival.raw, arrival.message
-        if message.base and message.seq and self.journal.hold(arrival, now_ns):
-            return
-        if raw.peer != self._own or message.base:  # what came from the node itself needs no acknowledgement
+        if message.base and message.seq:
+            if self.journal.hold(arrival, now_ns):
+                return
+        elif raw.peer != self._own:  # what came from the node itself needs no acknowledgement
             self._links.mark(raw.peer, message, now_ns)
         self._deliver(arrival)
 
@@ -147,8 +148,16 @@ class Admission:
         if refusal is Refusal.CLASS_MISMATCH:
             self._runtime.emit(steps.ClassMismatch(raw.peer, why))
         if message.kind == REQUEST and self._peers.presences.get(raw.peer) is not None:
-            self._links.mark(raw.peer, message, now_ns)
+            take = self._take_without_content if message.base and message.seq else self._links.mark
+            take(raw.peer, message, now_ns)
             self._failures.refuse(raw.peer, message, why)
+
+    def _take_without_content(self, peer: PeerId, message: Envelope, now_ns: int) -> None:
+        """Has a durable envelope acknowledged that is refused for good, without room for that not yet."""
+        empty = empty_one(peer, message)
+        size = len(empty.raw.data)
+        if self._ledger.charge(peer, size) and not self.journal.hold(empty, now_ns):
+            self._ledger.release(peer, size)
 
     # --- checks ---------------------------------------------------------------------------------------
 
@@ -167,7 +176,10 @@ class Admission:
     def _known(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Refuses what has been taken before, which is acknowledged again, and numbers out of the window."""
         raw, message = arrival.raw, arrival.message
-        if not message.base and raw.peer == self._own:
+        if message.base and message.seq:
+            verdict = self.journal.verdict(raw.peer, message, now_ns)
+            return None if verdict is Verdict.NEW else Refusal[verdict.name]
+        if raw.peer == self._own:
             return None
         verdict = self._links.receive(raw.peer, message, now_ns)
         if verdict is Verdict.DUPLICATE:
@@ -271,12 +283,12 @@ class Admission:
             return True
         if peer != self._own:  # the answer must find its way before the peer is heard of again
             self._peers.merge_addresses(peer, message.src_addresses, record.observed)
-        if self._links.receive(peer, message, now_ns) is not Verdict.NEW:
-            self._runtime.count("journal.known")
-            return True
         if not self._ledger.charge(peer, len(record.data)):
             return False
-        self._links.mark(peer, message, now_ns)
+        if not self.journal.replayed(peer, message, now_ns):
+            self._runtime.count("journal.known")
+            self._ledger.release(peer, len(record.data))
+            return True
         self._runtime.count("journal.replayed")
         deadline_ns = 0
         if message.remaining_deadline_ns:

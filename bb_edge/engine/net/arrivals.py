@@ -53,6 +53,7 @@ class Refusal(enum.Enum):
     DUPLICATE = "duplicates", False
     BELOW_WINDOW = "below_window", False
     BEYOND_WINDOW = "beyond_window", False
+    CLOSED = "closed", False
     NO_ROOM = "no_room", True
     BOOTSTRAPPING = "bootstrapping", True
     FULL = "full", True

@@ -1,7 +1,9 @@
 """Durable envelopes on their way in: written down before they count (docs/design/durability.md).
 
-    NEW ──marked, no ack──► HELD ──persisted──► ACCEPTED (ack owed) ──next poll──► delivered
+    NEW ──marked, no ack──► HELD ──persisted, or in a snapshot──► ACCEPTED (ack owed) ──next poll──► delivered
                               └──not persisted──► withdrawn: never received, its sender repeats it
+
+`DurableReceiver` says which numbers are taken.
 
 A node that comes back is given the journal; what its snapshot does not know yet is delivered as on the first
 day, in the same order, and before anything new is let in.
@@ -22,8 +24,10 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.wire import cbor, envelope
+from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.delivery import Links
-from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.durable_receiver import DurableReceiver
+from bb_edge.wire.envelope import RESPONSE, Envelope
 
 KindOf: TypeAlias = Callable[[Envelope], Kind]
 
@@ -63,6 +67,12 @@ class JournalRecord:
             raise JournalRecordError(f"damaged: {error}", "journal", "drop the file") from error
 
 
+def empty_one(peer: PeerId, message: Envelope) -> Arrival:
+    """An envelope under the same durable number that says nothing: written down, it has the number taken."""
+    empty = Envelope(kind=RESPONSE, epoch=message.epoch, seq=message.seq, base=message.base)
+    return Arrival(Raw(envelope.encode(empty), peer, None), empty, Kind.ANSWER, 0)
+
+
 @dataclass(slots=True, eq=False)
 class Journal:
     """What waits to be written, and what is written and waits for the next poll; bounded by the ingress.
@@ -73,17 +83,38 @@ class Journal:
     _runtime: Runtime
     _links: Links
     _kept: bool = True
+    _sources: DurableReceiver = field(init=False)
     held: dict[int, Arrival] = field(default_factory=dict)
     accepted: deque[Arrival] = field(default_factory=deque)
     replaying: deque[JournalRecord] = field(default_factory=deque)
     _next_token: int = -1  # below 0: the outbox has the numbers above
+    _saved: tuple[int, ...] = ()  # what was held when the last snapshot was taken
+
+    def __post_init__(self) -> None:
+        self._sources = self._links.sources
+
+    def verdict(self, peer: PeerId, message: Envelope, now_ns: int) -> Verdict:
+        """Judges a durable number; one that was taken is acknowledged again."""
+        sources, epoch, seq = self._sources, message.epoch, message.seq
+        verdict = sources.receive(peer, epoch, seq, message.base)
+        if verdict is Verdict.CLOSED:
+            sources.peer_up(peer, knows_marks=False)
+            verdict = sources.receive(peer, epoch, seq, message.base)
+        if verdict is Verdict.DUPLICATE:
+            sources.again(peer, epoch, seq)
+            self._links.owe_durable(peer, now_ns)
+        return verdict
 
     def hold(self, arrival: Arrival, now_ns: int) -> bool:
-        """Takes the envelope's number, and asks the driver to write it down; True: it is delivered later."""
+        """Takes the envelope's number, and asks the driver to write it down; True: it is delivered later.
+
+        False where nothing is kept: then it is owed its acknowledgement, and delivered at once.
+        """
+        raw, message = arrival.raw, arrival.message
+        self._sources.hold(raw.peer, message.epoch, message.seq, message.base)
         if not self._kept:
+            self._journaled(arrival, now_ns)
             return False
-        raw = arrival.raw
-        self._links.mark(raw.peer, arrival.message, now_ns, hold_ack=True)
         token = self._next_token
         self._next_token -= 1
         self.held[token] = arrival
@@ -98,17 +129,21 @@ class Journal:
         arrival = self.held.pop(token, None)
         if arrival is None:
             return False
-        message = arrival.message
-        self._links.journaled(arrival.raw.peer, message.epoch, message.seq, self._runtime.now_ns)
+        self._journaled(arrival, self._runtime.now_ns)
         self.accepted.append(arrival)
         return True
+
+    def _journaled(self, arrival: Arrival, now_ns: int) -> None:
+        peer, message = arrival.raw.peer, arrival.message
+        self._sources.journaled(peer, message.epoch, message.seq)
+        self._links.owe_durable(peer, now_ns)
 
     def persist_failed(self, token: int, error: BaseException) -> Arrival | None:
         """It could not be written, and counts as never received; None where the token is not ours."""
         arrival = self.held.pop(token, None)
         if arrival is None:
             return None
-        self._links.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
+        self._sources.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("journal", error))
         return arrival
@@ -118,8 +153,27 @@ class Journal:
         if self._kept:
             self.replaying.extend([JournalRecord.from_bytes(data) for data in records])
 
+    def replayed(self, peer: PeerId, message: Envelope, now_ns: int) -> bool:
+        """Takes the number of a record that is replayed. False where the snapshot has it."""
+        if not message.seq or not message.base:
+            return True
+        if not self._sources.replayed(peer, message.epoch, message.seq, message.base):
+            return False
+        self._sources.again(peer, message.epoch, message.seq)
+        self._links.owe_durable(peer, now_ns)
+        return True
+
+    def snapshot_written(self) -> None:
+        """What was held when the last snapshot was taken is in it, and so on disk. What becomes of its record
+        in the journal makes no difference any more.
+        """
+        for token in self._saved:
+            self.persisted(token)
+        self._saved = ()
+
     def save(self) -> dict[str, list[Any]]:
         """Plain values for a snapshot; it keeps what is held, whatever becomes of the journal's record."""
+        self._saved = tuple(self.held)
         arrivals = (*self.accepted, *self.held.values())
         return {
             "accepted": [[*arrival.raw.save(), arrival.deadline_ns] for arrival in arrivals],

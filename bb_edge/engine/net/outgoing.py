@@ -22,8 +22,8 @@ from bb_edge.wire import envelope
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import DeliveryError, EnvelopeKey, Links, PendingFullError
+from bb_edge.wire.delivery import Outgoing as Due
 from bb_edge.wire.envelope import Envelope, Fill
-from bb_edge.wire.outbox import read_all
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class Outgoing:
     held: deque[Unit] = field(init=False)  # those that wait there
     _greeted: dict[PeerId, None] = field(default_factory=dict)  # told our addresses, longest ago first
     _planned: dict[bytes, int] = field(default_factory=dict)  # suffix -> largest planned payload (0: unknown)
-    _asks: dict[int, EnvelopeKey] = field(default_factory=dict)  # open request id -> its envelope
+    _asks: dict[int, EnvelopeKey | int] = field(default_factory=dict)  # open request -> envelope, or record
 
     def __post_init__(self) -> None:
         self.unsent = Unsent(self._runtime, self._peers, self._send, self._append)
@@ -57,8 +57,10 @@ class Outgoing:
 
     @property
     def waiting(self) -> int:
-        """Envelopes that wait for room."""
-        return sum(1 if unit.to is None else len(unit.to) for unit in (*self.held, *self.durable.waiting))
+        """Envelopes that wait for room, or in the outbox."""
+        return self.durable.records.pending + sum(
+            1 if unit.to is None else len(unit.to) for unit in (*self.held, *self.durable.waiting)
+        )
 
     @property
     def _queued(self) -> Iterable[Unit]:
@@ -77,7 +79,8 @@ class Outgoing:
 
     def queue(self, unit: Unit, target: str, execution: int, where: str) -> bool:
         """Queues a unit. False, with a PeerResolveFailed, where the address book does not know the peer."""
-        if not self._peers.knows(unit.peer):
+        stored = unit.durable and unit.kind == envelope.NONE and not self.durable.quiet
+        if not stored and not self._peers.knows(unit.peer):
             self.unsent.unresolved(unit.peer, target, execution, where)
             return False
         if self._peers.back_pressure.imposed and unit.kind == envelope.RESPONSE and self.unsent.put_off(unit):
@@ -134,6 +137,8 @@ class Outgoing:
     def is_asking(self, req_id: int) -> bool:
         """Whether the request waits to leave, or for its acknowledgement."""
         key = self._asks.get(req_id)
+        if isinstance(key, int):
+            return self.durable.records.is_open(key)
         if key is not None:
             return self._links.is_pending(key)
         return any(unit.asks(req_id) for unit in self._queued)
@@ -141,10 +146,13 @@ class Outgoing:
     def forget_ask(self, req_id: int) -> bool:
         """Nobody waits for the answer any more: the request is not repeated. False where it never left."""
         key = self._asks.pop(req_id, None)
+        if isinstance(key, int):
+            left = self.durable.records.published(key)
+            self.durable.records.drop(key)
+            return left
         if key is not None:
             left = self._links.published(key)
             self._links.cancel(key)
-            self.durable.settled((key,))
             return left
         return not any(unit.forget(req_id) for unit in self._queued)
 
@@ -153,10 +161,11 @@ class Outgoing:
     def flush(self, now_ns: int) -> None:
         """Sends envelopes for all queued units, then what is due for repetition or acknowledgement."""
         if not self.durable.quiet:
+            self.durable.records.meet()
             for unit, fate in self.durable.resume(now_ns):  # what waited goes before what comes now
                 self._follow(unit, fate)
-            for peer, body, data, expires_in_ns in self.durable.publishable(now_ns):
-                self._publish(peer, body, data, expires_in_ns)
+            for due in chain(self.durable.publishable(now_ns), self.durable.records.due(now_ns)):
+                self._emit(due)
         if self.held:
             self.unsent.go_on(now_ns)
         while self.units or self.unsent.instead:
@@ -179,36 +188,30 @@ class Outgoing:
             return
         due_now = self._links.due(now_ns)
         if self._links.expired:
-            expired = self._links.take_expired()
-            self._runtime.count("outbound.expired", len(expired))
-            self.durable.settled(expired)
+            self._runtime.count("outbound.expired", len(self._links.take_expired()))
         for due in due_now:
             self._runtime.count("wire.resent" if due.key is not None else "wire.acks_alone")
-            if due.peer == self._runtime.own_peer:
-                self._local(due.body + due.payload)
-                continue
-            kept = due.key is not None
-            self._runtime.emit(
-                steps.SendEnvelope(
-                    due.peer, due.payload, due.expires_in_ns, due.durable, due.resent, due.body, kept
-                )
-            )
+            self._emit(due)
+
+    def next_deadline_ns(self) -> int | None:
+        """When `flush` has something at the latest; None while nothing waits."""
+        times = self._links.next_deadline_ns(), self.durable.records.next_ns()
+        return min((when for when in times if when is not None), default=None)
+
+    def _emit(self, due: Due) -> None:
+        """Hands out an envelope; what a node says to itself is repeated, too, where it finds no place."""
+        if due.peer == self._runtime.own_peer:
+            self._local(due.body + due.payload)
+            return
+        what = due.peer, due.payload, due.expires_in_ns, due.durable, due.resent, due.body
+        self._runtime.emit(steps.SendEnvelope(*what, due.key is not None))
 
     def _follow(self, unit: Unit, fate: Fate) -> None:
-        if fate.number is not None:
+        if fate.record:
             if unit.kind == envelope.REQUEST:
-                self._asks[unit.wire_req_id] = fate.number
+                self._asks[unit.wire_req_id] = fate.record
         elif fate.lost:
             self.unsent.lose(unit, fate.lost, fate.too_large)
-
-    def _publish(self, peer: PeerId, body: bytes, data: bytes, expires_in_ns: int) -> None:
-        """Hands out a durable envelope for the first time."""
-        self._runtime.count("wire.sent")
-        self._runtime.count("wire.sent_bytes", len(body) + len(data))
-        if peer == self._runtime.own_peer:
-            self._local(body + data)  # where it finds no place it is repeated, as to any peer
-        else:
-            self._runtime.emit(steps.SendEnvelope(peer, data, expires_in_ns, True, False, body, True))
 
     def _send(self, unit: Unit, limits: PeerLimits, now_ns: int) -> bool:
         """Sends a unit, or reports that it never leaves; False, with nothing changed, where it must wait."""
@@ -230,7 +233,7 @@ class Outgoing:
                 size += len(fill.payload)
         try:
             until, about = unit.deadline_ns, size + RECORD_BYTES
-            key = self._links.stamp(unit.peer, message, now_ns, False, resend, until, about, body)
+            key = self._links.stamp(unit.peer, message, now_ns, resend, until, about, body)
         except PendingFullError:
             return False
         except DeliveryError as error:
@@ -268,9 +271,8 @@ class Outgoing:
     def adopt(
         self, records: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> None:
-        """Takes the records of the outbox on disk, after a restart; see `Durable.adopt`. OutboxError."""
-        read, orphans = read_all(records)
-        self._asks.update(self.durable.adopt(read, now_ns, wall_ns, awaits, orphans))
+        """Takes the rows of the outbox on disk, after a restart; see `Records.adopt`. OutboxError."""
+        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits))
 
     def save(self) -> dict[str, Any]:
         """All that waits to leave, as plain values; `restore` takes them.

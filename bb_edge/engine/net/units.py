@@ -97,7 +97,7 @@ class Unit:
         """The unit that `save` wrote, with its deadline moved by `shift`."""
         peer, fills, kind, req_id, deadline_ns, durable, group, wire_id, cause, failure, to = row
         body = shift.body(fills) if isinstance(fills, int) else b""
-        read = envelope.decode(body, _TRUSTED).fills if body else [Fill(*fill) for fill in fills]
+        read = envelope.decode(body, _TRUSTED).fills if body else [_fill(*fill) for fill in fills]
         return cls(
             load(peer),
             read,
@@ -112,6 +112,13 @@ class Unit:
             failure=None if failure is None else Failure(*failure),
             to=None if to is None else {number: load(peer) for number, peer in to},
         )
+
+
+def _fill(suffix: bytes, payload: bytes, trigger_only: bool, type_hash: int) -> Fill:
+    """The fill of a saved row. TypeError for what could not be sent."""
+    if type(suffix) is not bytes or type(payload) is not bytes or type(type_hash) is not int:
+        raise TypeError("a fill of other types")
+    return Fill(suffix, payload, trigger_only, type_hash)
 
 
 class Joined(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any, ClassVar
 
+from link_ends import sources
 from times import S
 
 from bb_edge.engine import steps
@@ -14,6 +15,7 @@ from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.records import Records
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address
@@ -22,8 +24,8 @@ from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles import ProtocolComponent
 from bb_edge.wire import envelope
 from bb_edge.wire.delivery import Links
+from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.envelope import Envelope, Fill
-from bb_edge.wire.outbox import Outbox
 from tests.aids.transitions import assert_decides_by
 
 ADDRESS = b"\xe2\x01" + bytes(8)
@@ -53,12 +55,14 @@ class World:
 
     def __init__(self, config: NodeConfig | None = None, known: bool = True) -> None:
         self.runtime = Runtime(config or NodeConfig(), HERE, random.Random(1), random.Random(2))
-        links = Links(1, 2)
+        links = Links(1, sources())
         self.peers = PeerStates(self.runtime, links, ())
         if known:
             self.peers.presence(THERE, True, 1, (), (ADDRESS,), {})
             self.peers.take_changes()
-        kept = Durable(self.runtime, links, self.peers, Outbox(1, 1), SnapshotWish(self.runtime, kept=False))
+        wish = SnapshotWish(self.runtime, kept=False)
+        records = Records(self.runtime, links, self.peers, DurableSender(lambda: 1), wish.until(""))
+        kept = Durable(self.runtime, self.peers, records, wish)
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
         self.calls = Calls(self.runtime, self.outgoing, self.peers)
         self.asker = Asker()

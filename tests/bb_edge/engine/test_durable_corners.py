@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from durable_program import greeted, program, records, say
+from durable_program import greeted, kept, program, records, say, write_down
 from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
@@ -20,7 +20,6 @@ from bb_edge.ir.address import Address
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.envelope import REQUEST, Envelope, Fill
-from bb_edge.wire.outbox import OutboxRecord
 
 TEXT = program(2 * S)
 
@@ -69,35 +68,38 @@ def test_a_reply_that_is_put_off_beyond_its_deadline_is_not_written_down(make):
 
 
 def test_what_finds_no_place_among_all_that_is_unacknowledged_waits(make):
-    node = greeted(make(outbound_queue=2), A, B, C)
-    asked: list[Any] = []
+    node = greeted(make(outbox_records=2), A, B, C)
+    found: list[Any] = []
     for k, peer in enumerate((A, B, C)):
         say(node, to=(peer,))
-        asked += of(PersistOutbox, node.poll(2 + k))
-    assert [OutboxRecord.from_bytes(s.record).key.peer for s in asked] == [A, B]
+        found += kept(node, 4 * k + 2)
+    asked = records(found)
+    assert [record.key.peer for record in asked] == [A, B]
     assert node.counters["outbound.waiting"] == 1
-    for step in asked:
-        node.persisted(step.token)
-    assert {s.peer for s in of(SendEnvelope, node.poll(10))} == {A, B}
-    key = OutboxRecord.from_bytes(asked[0].record).key
-    ack = Envelope(acks=(envelope.Ack(key.epoch, key.seq),))
+    assert {s.peer for s in of(SendEnvelope, found)} == {A, B}
+    ack = Envelope(acks=(envelope.Ack(asked[0].key.epoch, asked[0].key.seq),))
     node.deliver_inbound(envelope.encode(ack), A)
-    later = [*node.poll(11), *node.poll(12)]
-    assert [record.key.peer for record in records(later)] == [C]
+    assert [s.reason for s in of(SnapshotWanted, [*node.poll(21), *node.poll(22)])] == ["outbox full"]
+    node.snapshot(23)
+    node.snapshot_written()
+    assert [record.key.peer for record in records(kept(node, 24))] == [C]
 
 
 def test_a_record_that_is_written_after_all_is_not_asked_for_again(make):
     node = greeted(make(), A)
     say(node, to=(A,))
-    (ask,) = of(PersistOutbox, node.poll(2))
-    node.persist_failed(ask.token, OSError("full"))
-    node.persisted(ask.token)
+    asked = of(PersistOutbox, node.poll(2))
+    for ask in asked:
+        node.persist_failed(ask.token, OSError("full"))
+        node.persisted(ask.token)
     assert len(of(SendEnvelope, node.poll(3))) == 1
     assert not records(node.poll(3 * S))
 
 
 def test_a_record_that_cannot_be_written_is_asked_for_ever_more_seldom(make):
     node = greeted(make(), A)
+    say(node, to=(A,))
+    write_down(node, node.poll(1))  # the first of an epoch, which begins with it
     say(node, to=(A,))
     found = of(PersistOutbox, node.poll(2))
     asked, now_ns = [2], 2
@@ -117,15 +119,14 @@ def test_a_record_that_cannot_be_written_is_asked_for_ever_more_seldom(make):
 def test_a_request_that_expires_while_the_snapshot_is_written_is_not_published(make):
     node = greeted(make(), A)
     say(node, ask=(A,))
-    (ask,) = of(PersistOutbox, node.poll(2))
-    node.persisted(ask.token)
+    write_down(node, node.poll(2))
     assert [s.reason for s in of(SnapshotWanted, node.poll(3))] == ["a durable request"]
     node.snapshot(4)
     assert not of(steps.AppEvent, [*node.poll(3 * S), *node.poll(3 * S + 1)]), (
         "nobody has answered: unsaid yet"
     )
     gone = node.snapshot_written()
-    assert gone == (OutboxRecord.from_bytes(ask.record).key,)
+    assert 1 in gone
     found = node.poll(3 * S + 2)
     assert [s.reason for s in of(SnapshotWanted, found)] == ["a durable request that lacks an answer"]
     node.snapshot(3 * S + 3)
@@ -138,13 +139,11 @@ def test_a_request_that_expires_while_the_snapshot_is_written_is_not_published(m
 def test_only_requests_that_the_snapshot_holds_are_published(make):
     node = greeted(make(), A, B)
     say(node, ask=(A,))
-    (first,) = of(PersistOutbox, node.poll(2))
-    node.persisted(first.token)
+    write_down(node, node.poll(2))
     node.poll(3)
     node.snapshot(4)
     say(node, ask=(B,))
-    (second,) = of(PersistOutbox, node.poll(5))  # against the rule that there is no poll meanwhile
-    node.persisted(second.token)
+    write_down(node, node.poll(5))  # against the rule that there is no poll meanwhile
     node.snapshot_written()
     found = [*node.poll(6), *node.poll(7)]
     assert {s.peer for s in of(SendEnvelope, found)} == {A}
@@ -167,9 +166,9 @@ def test_a_receipt_step_by_step(compile_text):
     first, second = request(seq=1), request(seq=2)
     node.deliver_inbound(first, A, HERE)
     node.deliver_inbound(second, A)
-    kept = of(Journal, node.poll(2))
-    assert [(step.token, step.peer) for step in kept] == [(-1, A), (-2, A)]
-    assert [JournalRecord.from_bytes(step.record) for step in kept] == [
+    journaled = of(Journal, node.poll(2))
+    assert [(step.token, step.peer) for step in journaled] == [(-1, A), (-2, A)]
+    assert [JournalRecord.from_bytes(step.record) for step in journaled] == [
         JournalRecord(A, first, wall_ns + 2, HERE),
         JournalRecord(A, second, wall_ns + 2, None),
     ]
@@ -190,8 +189,9 @@ def test_a_receipt_step_by_step(compile_text):
 
     for token, up_to in ((-1, 1), (-3, 2)):  # the acknowledgements ride on the replies
         node.persisted(token)
-        (reply,) = records([*node.poll(S + 3 * up_to), *node.poll(S + 3 * up_to + 1)])
-        assert envelope.decode(reply.encoded, node.config.caps).acks == (envelope.Ack(9, up_to),)
+        reply, *_ = of(SendEnvelope, kept(node, S + 5 * up_to))
+        assert reply.durable
+        assert envelope.decode(reply.payload, node.config.caps).acks == (envelope.Ack(9, up_to),)
 
 
 @pytest.mark.parametrize("how", ["as it says", "as it was seen", "nothing is said"])
@@ -208,10 +208,9 @@ def test_an_answer_to_the_journal_finds_its_peer_before_that_is_heard_of(make, h
         return
     assert not of(steps.PeerResolveFailed, found)
     (record,) = records(found)
-    (step,) = of(PersistOutbox, found)
-    node.persisted(step.token)
+    write_down(node, found)
     (out,) = of(SendEnvelope, node.poll(5))
-    assert (record.key.peer, out.peer, out.payload) == (A, A, record.encoded)
+    assert (record.key.peer, out.peer) == (A, A) and out.payload.startswith(record.encoded)
     message = envelope.decode(out.payload, node.config.caps)
     assert (message.kind, message.wire_req_id) == (envelope.RESPONSE, 77)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_program import program, records, say
+from durable_program import kept, program, records, say, write_down
 from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
@@ -13,9 +13,9 @@ from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import RETRY_NS
 from bb_edge.engine.net.peer_state import LIMITS_META
-from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
+from bb_edge.engine.net.records import RETRY_NS
+from bb_edge.engine.steps import Journal, OutboundDropped, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
@@ -77,14 +77,15 @@ def test_at_its_deadline_a_reply_is_too_late(make, patience_ns, leaves):
 
 @pytest.mark.parametrize(("at_ns", "leaves"), [(2 * S + 1, True), (2 * S + 2, False), (2 * S + 3, False)])
 def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves):
-    node = make(outbound_queue=1)
+    node = make(outbox_records=1)
     say(node, to=(B,))
-    (first,) = records(node.poll(2))
-    node.persisted(1)
-    node.poll(2)
+    (first,) = records(kept(node, 2))
     assert not records(answering(node, 2, 2 * S)), "there is room for one"
     assert node.counters["outbound.waiting"] == 1
     acknowledge(node, first)
+    node.poll(2)
+    node.snapshot(2)
+    node.snapshot_written()
     found = [*node.poll(at_ns), *node.poll(at_ns)]
     assert [record.key.peer for record in records(found)] == [A] * leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
@@ -94,25 +95,21 @@ def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves
 
 
 def full(node: Node, peer: PeerId, now_ns: int, more: int = 0) -> list[OutboxRecord]:
-    """64 unacknowledged envelopes to a peer, and some that wait."""
+    """64 unacknowledged envelopes to a peer, and some that wait for a number."""
     for _ in range(64 + more):
         say(node, to=(peer,))
-    found = of(PersistOutbox, node.poll(now_ns))
-    assert len(found) == 64
-    for step in found:
-        node.persisted(step.token)
-    assert len(sent(node.poll(now_ns + 1))) == 64
-    return [OutboxRecord.from_bytes(step.record) for step in found]
+    found = kept(node, now_ns)
+    assert len(sent(found)) == 64
+    return records(found)
 
 
 def test_who_waits_for_one_peer_holds_up_no_other(make):
     node = make()
     full(node, A, 2, more=2)
-    assert node.counters["outbound.waiting"] == 2
     say(node, to=(B,))
     say(node, to=(A,))
-    assert [record.key.peer for record in records(node.poll(4))] == [B]
-    assert node.counters["outbound.waiting"] == 3
+    assert [step.peer for step in sent(kept(node, 6))] == [B]
+    assert [row["seq"] for row in node.inspect().outbox["records"] if row["peer"] == str(A)][64:] == [0] * 3
 
 
 def test_what_comes_while_another_waits_for_the_same_peer_leaves_behind_it(make):
@@ -120,9 +117,9 @@ def test_what_comes_while_another_waits_for_the_same_peer_leaves_behind_it(make)
     (first, *_) = full(node, A, 2, more=1)
     say(node, to=(A,))
     acknowledge(node, first)
-    found = records([*node.poll(4), *node.poll(4)])
-    assert [(record.key.peer, record.key.seq) for record in found] == [(A, 65)], "room for one"
-    assert [unit["peer"] for unit in node.inspect().outbox["waiting"]] == [str(A)]
+    (out,) = sent(kept(node, 6))
+    assert envelope.decode(out.payload, EDGE_CAPS).seq == 65, "room for one"
+    assert [row["seq"] for row in node.inspect().outbox["records"]][-2:] == [65, 0], "in their order"
 
 
 def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
@@ -137,19 +134,16 @@ def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
     assert node.counters["outbound.too_large"] == node.counters["outbound.dropped"] == 1
     node.peer_presence(A, True, (HERE,), epoch=1)
     say(node, to=(A,))
-    (record,) = records(node.poll(S + 1))
-    made = envelope.decode(record.encoded, EDGE_CAPS)
-    assert made.base == record.key.seq, "and nobody waits for the one that was given up"
+    (out,) = sent(kept(node, S + 1))
+    made = envelope.decode(out.payload, EDGE_CAPS)
+    assert made.base == made.seq == 1, "and nobody waits for the one that was given up"
 
 
 def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
     node = make(outbox_records=8)
     for _ in range(8):
         say(node, to=(A,))
-    written = records(node.poll(2))
-    for token in range(1, 9):
-        node.persisted(token)
-    node.poll(3)
+    written = records(kept(node, 2))
     node.snapshot(4)
     assert node.snapshot_written() == ()
     assert node.next_deadline_ns() != 0, "nothing waits"
@@ -162,7 +156,7 @@ def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
     acknowledge(node, written[0])
     assert [step.reason for step in of(SnapshotWanted, [*node.poll(7), *node.poll(7)])] == ["outbox full"]
     node.snapshot(8)
-    assert node.snapshot_written() == (written[0].key,)
+    assert 1 in node.snapshot_written()
     assert node.next_deadline_ns() == 0
     assert len(records(node.poll(9))) == 1
     assert node.snapshot_written() == (), "once more, of nothing"
@@ -174,16 +168,15 @@ def test_a_snapshot_that_made_room_wakes_what_waits_and_no_other_does(make):
 def test_a_request_that_nobody_waits_for_does_not_wait_for_a_snapshot(make):
     node = make()
     say(node, ask=(A,))
-    (record,) = records(node.poll(2))
-    node.persisted(1)
-    key = {"peer": str(A), "epoch": record.key.epoch, "seq": record.key.seq}
-    assert node.inspect().outbox["needs_snapshot"] == [key]
+    found = node.poll(2)
+    write_down(node, found)
+    assert node.inspect().outbox["needs_snapshot"] == [1]
     assert of(SnapshotWanted, node.poll(3)) == [SnapshotWanted("a durable request")]
     node.poll(2 * S + 2)
     node.poll(2 * S + 3)
     assert not node.inspect().outbox["needs_snapshot"]
     node.snapshot(3 * S)
-    assert node.snapshot_written() == (record.key,)
+    assert 1 in node.snapshot_written()
     assert not sent([*node.poll(3 * S + 1), *node.poll(5 * S)])
 
 
@@ -194,8 +187,11 @@ def test_a_record_that_was_never_written_is_gone_with_its_deadline(make):
     assert [row["seq"] for row in node.inspect().outbox["records"]] == [record.key.seq]
     found = [*node.poll(3), *node.poll(RETRY_NS // 2 + 2), *node.poll(RETRY_NS + 2), *node.poll(RETRY_NS + 3)]
     assert not records(found)
+    assert node.inspect().outbox["writing"] == [2], "the number that it never went out under"
+    node.snapshot(RETRY_NS + 3)
+    assert 1 in node.snapshot_written()
     outbox = node.inspect().outbox
-    assert not outbox["records"] and not outbox["writing"] and outbox["bytes"] == 0
+    assert not outbox["records"] and outbox["bytes"] == 0
     node.persisted(1)
     assert not sent(node.poll(RETRY_NS + 4)), "an answer that comes after all is of nothing"
 

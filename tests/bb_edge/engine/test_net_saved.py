@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds_of_steps import of
+from link_ends import sources
 from times import S
 
 from bb_edge.engine import steps
@@ -17,6 +18,7 @@ from bb_edge.engine.net.back_pressure import backoff_notice
 from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
+from bb_edge.engine.net.records import Records
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.net.until_snapshot import SnapshotWish
 from bb_edge.engine.plain import Shift
@@ -24,8 +26,10 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.delivery import Links
+from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.envelope import Envelope, Fill, RttReport
-from bb_edge.wire.outbox import Cause, Outbox
+from bb_edge.wire.outbox import Cause
+from bb_edge.wire.outbox_room import OutboxRoom
 
 NOW, LATER = 3 * S, 103 * S
 ADDRESS = b"\xe2\x01" + bytes(8)
@@ -48,10 +52,12 @@ class Net:
         config = NodeConfig(health_threshold=2, outbound_queue=64)
         self.runtime = Runtime(config, PeerId.from_name("node"), random.Random(1), random.Random(2))
         self.runtime.advance(now_ns)
-        links = Links(1, 2)
+        links = Links(1, sources())
         self.peers = PeerStates(self.runtime, links, ("Main",))
         wish = SnapshotWish(self.runtime, durable)
-        kept = Durable(self.runtime, links, self.peers, Outbox(outbox, 1 << 20), wish)
+        sender = DurableSender(lambda: 1, OutboxRoom(outbox, 1 << 20))
+        records = Records(self.runtime, links, self.peers, sender, wish.until(""))
+        kept = Durable(self.runtime, self.peers, records, wish)
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
 
     def asked(self) -> list[tuple[int, bytes]]:
@@ -157,10 +163,11 @@ def test_what_is_queued_waits_and_is_being_written_comes_back(
     before.outgoing.flush(NOW)
     written = before.asked()
     for token in failed:
-        before.outgoing.durable.persist_failed(token, OSError("full"))
+        before.outgoing.durable.records.persist_failed(token, OSError("full"))
     before.outgoing.units.extend(queued)
     saved = plain(before.outgoing.save())
     after.outgoing.restore(saved, Shift(0))
+    after.outgoing.adopt([], NOW, 0, lambda _: True)
     assert after.asked() == written, "what was not on disk is asked for again"
     assert list(after.outgoing.units) == queued
     assert list(after.outgoing.durable.waiting) == list(before.outgoing.durable.waiting)

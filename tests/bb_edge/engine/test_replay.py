@@ -17,6 +17,7 @@ from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.steps import Journal, PersistOutbox
 from bb_edge.node import Node
 from bb_edge.wire import envelope
+from bb_edge.wire.durable_rows import record_row
 from bb_edge.wire.envelope import RESPONSE, Envelope
 from bb_edge.wire.outbox import Cause, OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
@@ -83,14 +84,14 @@ def may_run(node: Node, *causes: Cause) -> list[bool]:
     """
     now_ns = node.inspect().node["now_ns"]
     nothing = envelope.encode(Envelope())
-    records = [
-        OutboxRecord(EnvelopeKey(B, 1, next(NUMBERS)), nothing, 4, cause, expires_wall_ns=1)
+    records = {
+        next(NUMBERS): OutboxRecord(EnvelopeKey(B, 0, 0), nothing, 4, cause, expires_wall_ns=1)
         for cause in causes
-    ]
-    node.adopt_outbox([record.to_bytes() for record in records], now_ns, 2)
+    }
+    node.adopt_outbox([record_row(number, record) for number, record in records.items()], now_ns, 2)
     node.snapshot(now_ns)
     over = node.snapshot_written()
-    return [record.key not in over for record in records]
+    return [number not in over for number in records]
 
 
 def running(node: Node, up_to: int = 4, peer: PeerId = A) -> list[int]:
@@ -180,7 +181,7 @@ def test_answers_that_wait_for_a_child(make):
 
 
 def test_a_message_that_waits_for_room(make):
-    node = make()
+    node = make(outbox_records=OUTBOX_PER_PEER)
     numbers = range(1, OUTBOX_PER_PEER + 3)
     for seq in numbers:
         for token in hear(node, seq * 2 * S, seq):

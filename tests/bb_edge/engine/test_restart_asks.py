@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from arrays import f32
 from busy_nodes import DURABLE, REQUESTS
-from durable_program import greeted, say
+from durable_program import greeted, kept, records, rows, say, write_down
 from envelopes import durable_message, fill
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
@@ -26,13 +26,11 @@ from bb_edge.engine.steps import (
     PeerResolveFailed,
     PersistOutbox,
     SendEnvelope,
-    SnapshotWanted,
 )
 from bb_edge.node import Node
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope
-from bb_edge.wire.outbox import OutboxRecord
 
 
 def sent(found: list[EngineStep]) -> list[tuple[PeerId, Envelope]]:
@@ -131,42 +129,48 @@ def test_what_waits_for_room_leaves_in_turn_under_the_next_tokens():
     node = greeted(make(), A, B)
     for _ in range(66):
         say(node, to=(A,))
-    asked = of(PersistOutbox, node.poll(2))
-    assert len(asked) == 64
-    before = node.inspect().outbox
+    found = node.poll(2)
     again = make(node.snapshot(3), 3)
-    after = again.inspect().outbox
-    assert after["waiting"] == before["waiting"] and len(before["waiting"]) == 2
-    assert after["writing"] == before["writing"] and len(before["writing"]) == 64
-    again.adopt_outbox([step.record for step in asked], 3, 3)
-    for step in asked:
-        again.persisted(step.token)
-    out = [message for _, message in sent(again.poll(4)) if message.base]
-    assert len(out) == 64
+    again.adopt_outbox(rows(found), 3, 3)
+    out = [message for _, message in sent(kept(again, 3)) if message.base]
+    assert [message.seq for message in out] == [*range(1, 65)]
     for message in out:
         again.deliver_inbound(envelope.encode(Envelope(acks=(Ack(message.epoch, message.seq),))), A)
-    found = [*again.poll(5), *again.poll(6)]
-    assert [step.token for step in of(PersistOutbox, found)] == [65, 66], "tokens go on"
+    assert [message.seq for _, message in sent(kept(again, 7)) if message.base] == [65, 66]
+
+
+def test_what_no_disk_has_taken_when_the_snapshot_is_taken_is_asked_for_again():
+    make = installer(DURABLE, durable=True)
+    node = greeted(make(), A, B)
+    for _ in range(3):
+        say(node, to=(A,))
+    asked = node.poll(2)
+    again = make(node.snapshot(3), 3)
+    again.adopt_outbox([], 3, 3)
+    found = again.poll(4)
+    assert [r.encoded for r in records(found)] == [r.encoded for r in records(asked)]
+    write_down(again, found)
+    assert [message.seq for _, message in sent(kept(again, 5)) if message.base] == [1, 2, 3]
 
 
 def test_a_record_that_is_being_written_keeps_what_it_is_and_how_long_it_waits():
     make = installer(DURABLE, durable=True)
     node = greeted(make(), A, B)
     say(node, ask=(A,))
-    (asked,) = of(PersistOutbox, node.poll(2))
-    node.persist_failed(asked.token, OSError("full"))
+    before = of(PersistOutbox, node.poll(2))
+    for step in before:
+        node.persist_failed(step.token, OSError("full"))
     node.poll(3)
     again = make(node.snapshot(4), 4)
-    again.adopt_outbox([asked.record], 4, 4)
-    assert asked in again.poll(5)
-    again.persist_failed(asked.token, OSError("full"))
-    found = polled(again, S + 3, 6)
-    assert [when for when, step in found if isinstance(step, PersistOutbox)] == [S + 2]
-    again.persisted(asked.token)
-    wanted = of(SnapshotWanted, again.poll(S + 4))
-    assert [step.reason for step in wanted] == ["a durable request"], "as a request it waits for a snapshot"
-    waiting = again.inspect().outbox["needs_snapshot"]
-    assert [row["seq"] for row in waiting] == [OutboxRecord.from_bytes(asked.record).key.seq]
+    again.adopt_outbox([], 4, 4)
+    asked = again.poll(5)
+    assert next(step.name for step in of(PersistOutbox, asked)) == 1
+    for step in of(PersistOutbox, asked):
+        again.persist_failed(step.token, OSError("full"))
+    found = polled(again, S + 7, 6)
+    assert S + 5 in {when for when, step in found if isinstance(step, PersistOutbox)}
+    write_down(again, asked)
+    assert sent(again.poll(S + 8)), "the snapshot that it comes from holds who asks"
 
 
 # --- in -----------------------------------------------------------------------------------------------
@@ -210,12 +214,13 @@ def test_what_a_node_told_itself_has_its_place_however_much_that_is():
     node = make()
     node.poll(1)
     asked = []
+    node.invoke("Main", {"x": f32(9), "to": (SELF,)})
+    write_down(node, node.poll(1))  # the first of an epoch, which begins with it
     for now_ns in (2, 3):
         for value in range(8):
             node.invoke("Main", {"x": f32(value), "to": (SELF,)})
-        asked += of(PersistOutbox, node.poll(now_ns))
-    for step in asked:
-        node.persisted(step.token)
+        asked += node.poll(now_ns)
+    write_down(node, asked)
     node.poll(4)
     waiting = node.inspect().ingress["envelopes"]
     assert len(waiting) > 8, "more than a share"

@@ -18,6 +18,7 @@ from plays import Moment, played
 from snapshots import body_of, resealed, sealed
 
 from bb_edge import NodeConfig, install
+from bb_edge.engine.older_snapshots import OLDEST
 from bb_edge.engine.snapshot import (
     VERSION,
     Identity,
@@ -87,15 +88,15 @@ def test_bytes_that_are_no_snapshot_or_not_whole(make):
 @pytest.mark.parametrize("version", [VERSION + 1, 0x100, 0x200, 0xFFFF])
 def test_what_a_newer_runtime_wrote(make, version):
     data = sealed(make().snapshot(1)[50:], version)
-    what = f"schema version {version}, this runtime reads {VERSION}"
+    what = f"schema version {version}, this runtime reads {OLDEST} to {VERSION}"
     assert said(make, data) == (SnapshotVersionError, what, "snapshot", "update the runtime")
 
 
-@pytest.mark.parametrize("version", [0, VERSION - 1])
+@pytest.mark.parametrize("version", [0, OLDEST - 1])
 def test_what_an_older_runtime_wrote(make, version):
     """Rows have other columns since: they would be read as something else, not only refused."""
     data = sealed(make().snapshot(1)[50:], version)
-    what = f"schema version {version}, this runtime reads {VERSION}"
+    what = f"schema version {version}, this runtime reads {OLDEST} to {VERSION}"
     hint = "run the runtime that wrote it, or move the state folder aside to start anew"
     assert said(make, data) == (SnapshotVersionError, what, "snapshot", hint)
 
@@ -209,7 +210,7 @@ executions.*.*.cause:length executions.*.*.source:length
 ingress.accepted.* ingress.entries.* ingress.notices.* ingress.raw.* ingress.completions.*:length
 links.links.*.*.* neighbours.addresses.* neighbours.backoff.* neighbours.health.failures.*
 neighbours.imposed.* neighbours.peers.* ops.* ops.*.*
-outbound.writing.* parked parked.*.* parked.*.*.*
+outbound.unwritten.* parked parked.*.* parked.*.*.*
 requests requests.*.*.ask requests.*.*.asked.* requests.*.*.by_req_id.*
 requests.*.*.collector requests.*.*.frame requests.*.*.gated.* requests.*.*.op requests.*.*.region
 requests.*.*.waiting.*:length timers timers.*.*
@@ -224,7 +225,7 @@ control core.rings cycle.ticks executions.*.*.frames executions.*.*.parked execu
 executions.*.*.ready ingress.accepted ingress.completions ingress.entries ingress.notices ingress.raw
 links.links links.links.*.* neighbours.addresses neighbours.addresses.* neighbours.backoff
 neighbours.health.failures neighbours.imposed neighbours.peers neighbours.rtt neighbours.rtt.* ops
-outbound.writing parked.* requests.* requests.*.*.accepted requests.*.*.asked requests.*.*.by_req_id
+outbound.unwritten parked.* requests.* requests.*.*.accepted requests.*.*.asked requests.*.*.by_req_id
 requests.*.*.gated requests.*.*.settled requests.*.*.waiting timers.*
 """
 """Lists of any length: a row that is none, or no list, is damage."""

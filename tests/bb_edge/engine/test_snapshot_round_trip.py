@@ -33,11 +33,12 @@ TIMES = {
 ALWAYS = {
     "links",  # best-effort envelopes end with a life, and durable ones are due at once
     "phases",  # there may be something to ask again
+    "sources",  # what was held counts as taken, and nothing is owed twice
 }
 CHANGED: dict[str, set[str]] = {
     # Records that are on disk come from there (`Node.adopt_outbox`); asking for the others is counted again.
-    "durable_sends": {"outbox", "core"},
-    "replayed_journal": {"outbox", "core"},
+    "durable_sends": {"outbox", "core", "outbound"},
+    "replayed_journal": {"outbox", "core", "outbound"},
     "requests": {"outgoing", "outbound"},  # who has not answered is asked again
     "rounds": {"outgoing", "outbound"},
     # An answer that was to come is lost: the op runs again, or fails. A result without a written form is too.

@@ -12,10 +12,9 @@ from times import MS
 from bb_edge import PeerId
 from bb_edge.components import PresenceSelector
 from bb_edge.engine.steps import SendEnvelope
-from bb_edge.wire import envelope
+from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import decode_value
-from bb_edge.wire.outbox import OutboxRecord
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot
 from bb_host.program_proto import to_bytes
 
@@ -73,8 +72,9 @@ class World:
     def check(self) -> None:
         several = {what: numbers for what, numbers in self.numbers.items() if len(numbers) > 1}
         assert not several, "a peer that is told under two numbers counts twice"
-        records = [OutboxRecord.from_bytes(data) for data in self.machine.disk.outbox.values()]
-        on_disk = {(record.key.peer, record.key.epoch, record.key.seq) for record in records}
+        rows = durable_rows.read(self.machine.disk.outbox.values(), {})
+        peers = {number: record.key.peer for number, record in rows.records.items()}
+        on_disk = {(peers[n], rows.flows[peers[n]].epoch, seq) for n, seq in rows.numbers.items()}
         sent = {(peer, *number) for (peer, _), found in self.numbers.items() for number in found}
         assert sent <= on_disk, "nobody has acknowledged, so all stays"
         for number in range(1, ROUNDS + 1):

@@ -14,7 +14,6 @@ from bb_edge.wire.dedup import (
     WINDOW,
     BestEffortWindow,
     DurableWindow,
-    Received,
     Verdict,
 )
 
@@ -232,11 +231,3 @@ def test_rows_of_a_window() -> None:
     durable.mark(8, 1, hold=True)
     assert best.snapshot() == [7, 1, b"\x80", [1, 9], 1]
     assert durable.snapshot() == [8, 0, b"\x80", [], [8]]
-
-
-@pytest.mark.parametrize("base", [0, 1])
-def test_whoever_has_sent_anything_was_heard_of(base: int) -> None:
-    received = Received()
-    assert not received.any
-    received.mark(5, 1, base, 4, True)
-    assert received.any

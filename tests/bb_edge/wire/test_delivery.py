@@ -6,69 +6,34 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from link_ends import EPOCH, OUTBOX, A, B, C, D, fills, links, read, send, take
+from link_ends import EPOCH, OUTBOX, A, B, C, D, durable, fills, links, read, send, take, take_durable
 from times import MS, S
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.delivery import (
     DeliveryError,
-    DurableWindowFullError,
     LinkConfig,
     Links,
     LinksFullError,
     PendingFullError,
     Verdict,
 )
-from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Ack, Envelope, encode
+from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Ack, Envelope
 from bb_edge.wire.resend import EnvelopeKey, Pending, PendingEvent, ResendQueue
 
 # --- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_two_sequences_per_destination_from_one() -> None:
+def test_a_sequence_per_destination_from_one() -> None:
     node = links()
     for peer in (B, C):
         found = [send(node, peer=peer)[0] for _ in range(2)]
         assert [(e.epoch, e.seq, e.base) for e in found] == [(EPOCH, 1, 0), (EPOCH, 2, 0)]
-        found = [send(node, peer=peer, durable=True)[0] for _ in range(2)]
-        assert [(e.epoch, e.seq, e.base) for e in found] == [(OUTBOX, 1, 1), (OUTBOX, 2, 1)]
-
-
-def test_base_is_the_lowest_unacknowledged_durable_number() -> None:
-    node = links()
-    for _ in range(3):
-        send(node, durable=True)
-    node.acknowledged(B, [Ack(OUTBOX, 0, (2,))], 0)
-    assert send(node, durable=True)[0].base == 1
-    node.acknowledged(B, [Ack(OUTBOX, 1)], 0)
-    assert send(node, durable=True)[0].base == 3
-    node.acknowledged(B, [Ack(OUTBOX, 5)], 0)
-    assert send(node, durable=True)[0].base == 6
-
-
-@pytest.mark.parametrize("already", [62, 63, 64])
-def test_durable_envelopes_below_at_and_above_the_limit(already: int) -> None:
-    node = links()
-    for _ in range(already):
-        send(node, durable=True)
-    assert node.durable_room(B) == (already < 64)
-    if already < 64:
-        send(node, durable=True)
-        return
-    with pytest.raises(DurableWindowFullError):
-        send(node, durable=True)
-    assert node.pending == 64
-    node.acknowledged(B, [Ack(OUTBOX, 0, (2,))], 0)  # a gap behind the first frees nothing
-    with pytest.raises(DurableWindowFullError):
-        send(node, durable=True)
-    node.acknowledged(B, [Ack(OUTBOX, 1)], 0)
-    assert send(node, durable=True)[0].seq == 65  # the refusals gave no number
-    assert node.durable_room(C)
 
 
 def test_the_receiver_has_room_for_all_that_a_sender_may_have_open() -> None:
-    sender, receiver = links(), links()
-    envelopes = [send(sender, durable=True)[0] for _ in range(64)]
+    receiver = links()
+    envelopes = [durable(seq) for seq in range(1, 65)]
     for envelope in reversed(envelopes):
         assert take(receiver, envelope) is Verdict.NEW
 
@@ -129,7 +94,8 @@ def test_a_durable_envelope_too_far_ahead_is_refused_and_leaves_nothing() -> Non
     assert take(receiver, dataclasses.replace(ahead, base=2)) is Verdict.NEW
     again = dataclasses.replace(ahead, epoch=2)  # of a known peer, in an epoch without window
     assert take(receiver, again) is Verdict.BEYOND_WINDOW
-    assert receiver.snapshot(0)["links"][0][5][0][0] == 1 and len(receiver.snapshot(0)["links"][0][5]) == 1
+    ((_, windows),) = receiver.snapshot(0)["sources"]
+    assert [row[0] for row in windows] == [1]
 
 
 def test_numbers_below_base_are_settled_even_if_never_seen() -> None:
@@ -157,12 +123,12 @@ def test_acks_go_alone_after_the_delay_with_seq_0() -> None:
 def test_acks_ride_along() -> None:
     sender, receiver = links(), links()
     take(receiver, send(sender, REQUEST)[0])
-    take(receiver, send(sender, durable=True)[0])
+    take(receiver, durable(1))
     reply = Envelope(fills=fills())
     receiver.stamp(A, reply, 1 * MS)
     assert set(reply.acks) == {Ack(EPOCH, 1), Ack(OUTBOX, 1)}
     assert receiver.next_deadline_ns() is None
-    assert len(sender.acknowledged(B, reply.acks, 2 * MS)) == 2
+    assert sender.acknowledged(B, reply.acks, 2 * MS) == [Ack(OUTBOX, 1)], "of another sequence"
     assert sender.pending == 0 and sender.pending_bytes == 0 and sender.next_deadline_ns() is None
 
 
@@ -176,8 +142,7 @@ def test_plain_sends_are_not_acknowledged() -> None:
 
 def test_a_duplicate_is_acknowledged_again() -> None:
     sender, receiver = links(), links()
-    for kind, durable in ((REQUEST, False), (RESPONSE, False), (NONE, True)):
-        envelope, _ = send(sender, kind, durable=durable)
+    for envelope in (send(sender, REQUEST)[0], send(sender, RESPONSE)[0], durable(1)):
         take(receiver, envelope, now=0)
         assert receiver.due(1 * S)
         assert take(receiver, envelope, now=2 * S) is Verdict.DUPLICATE
@@ -191,7 +156,8 @@ def test_numbers_behind_a_lost_plain_send_are_acknowledged_by_name() -> None:
     take(receiver, request)
     (alone,) = receiver.due(S)
     assert read(alone).acks == (Ack(EPOCH, 0, (2,)),)
-    assert sender.acknowledged(B, read(alone).acks, S) == [key]
+    assert sender.acknowledged(B, read(alone).acks, S) == []
+    assert not sender.is_pending(key)
 
 
 def test_many_owed_acks_go_in_several_pieces() -> None:
@@ -204,41 +170,35 @@ def test_many_owed_acks_go_in_several_pieces() -> None:
         take(receiver, request)
     alone = receiver.due(S)
     assert len(alone) == 3
-    settled = [key for out in alone for key in sender.acknowledged(B, read(out).acks, S)]
-    assert settled == keys and sender.pending == 0
+    assert [sender.acknowledged(B, read(out).acks, S) for out in alone] == [[], [], []]
+    assert sender.pending == 0 and not any(sender.is_pending(key) for key in keys)
 
 
-def test_acks_for_nothing_of_ours_are_counted() -> None:
+def test_acks_of_other_epochs_are_given_back_and_counted_where_they_are_nobody_s() -> None:
     node = links()
     send(node, REQUEST)
-    assert node.acknowledged(B, [Ack(99, 5, (1,))], 0) == []
-    assert node.acknowledged(C, [Ack(EPOCH, 5)], 0) == []  # only its own peer may settle an envelope
-    assert node.acknowledged(B, [Ack(OUTBOX, 5)], 0) == []
+    others = [Ack(99, 5, (1,)), Ack(OUTBOX, 5)]
+    assert node.acknowledged(B, [*others, Ack(EPOCH, 0)], 0) == others
+    assert node.acknowledged(C, [Ack(EPOCH, 5)], 0) == [Ack(EPOCH, 5)], "only its own peer may settle it"
+    node.count_foreign(2)
     assert node.pending == 1 and node.counters["foreign_acks"] == 2
 
 
 def test_an_ack_waits_for_the_journal() -> None:
-    sender, receiver = links(), links()
-    first, second = send(sender, durable=True)[0], send(sender, durable=True)[0]
-    receiver.mark(A, first, 0, hold_ack=True)
+    receiver = links()
+    first, second = durable(1), durable(2)
+    take_durable(receiver, first, hold=True)
     assert receiver.next_deadline_ns() is None
     assert take(receiver, first, 1 * S) is Verdict.DUPLICATE  # a repetition meanwhile: still no ack
-    receiver.mark(A, second, 1 * S)
+    take(receiver, second, 1 * S)
     (alone,) = receiver.due(2 * S)
     assert read(alone).acks == (Ack(OUTBOX, 0, (2,)),)
-    assert receiver.journaled(A, OUTBOX, 1, 3 * S)
+    assert receiver.sources.journaled(A, OUTBOX, 1)
+    receiver.owe_durable(A, 3 * S)
     (alone,) = receiver.due(4 * S)
     assert read(alone).acks == (Ack(OUTBOX, 2),)
-    assert not receiver.journaled(A, OUTBOX, 1, 5 * S) and not receiver.journaled(B, OUTBOX, 1, 5 * S)
-
-
-def test_what_could_not_be_journaled_was_never_received() -> None:
-    sender, receiver = links(), links()
-    envelope, _ = send(sender, durable=True)
-    receiver.mark(A, envelope, 0, hold_ack=True)
-    assert receiver.not_journaled(A, OUTBOX, 1)
-    assert not receiver.not_journaled(A, OUTBOX, 1) and not receiver.not_journaled(B, OUTBOX, 1)
-    assert take(receiver, envelope) is Verdict.NEW
+    receiver.owe_durable(A, 5 * S)
+    assert receiver.next_deadline_ns() is None
 
 
 # --- repetition ------------------------------------------------------------------------------------------
@@ -251,13 +211,13 @@ def times_of(node: Links, until: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "durable"), [(REQUEST, False), (RESPONSE, False), (NONE, True)])
-def test_repeated_after_a_second_doubling_under_the_same_number(kind: int, durable: bool) -> None:
+@pytest.mark.parametrize("kind", [REQUEST, RESPONSE])
+def test_repeated_after_a_second_doubling_under_the_same_number(kind: int) -> None:
     node = links()
-    envelope, key = send(node, kind, durable=durable)
+    envelope, key = send(node, kind)
     assert node.due(1 * S - 1) == []
     (again,) = node.due(1 * S)
-    assert again.key == key and again.resent and again.durable == durable and again.expires_in_ns == 0
+    assert again.key == key and again.resent and not again.durable and again.expires_in_ns == 0
     assert read(again) == envelope
     assert times_of(node, 64 * S) == [3 * S, 7 * S, 15 * S, 31 * S, 63 * S]
     assert times_of(node, 200 * S) == [127 * S, 191 * S]  # 64 s is the longest
@@ -277,22 +237,10 @@ def test_repeated_until_it_expires_with_what_remains_of_the_deadline() -> None:
     assert node.counters["expired"] == 1 and node.pending == 0 and node.pending_bytes == 0
 
 
-def test_an_expired_durable_envelope_lets_the_window_slide() -> None:
-    node, receiver = links(), links()
-    send(node, durable=True, deadline=S)
-    kept, _ = send(node, durable=True)
-    take(receiver, kept)
-    node.due(S)
-    later, _ = send(node, durable=True)
-    assert later.base == 2
-    take(receiver, later)
-    assert read(receiver.due(S)[0]).acks == (Ack(OUTBOX, 3),)
-
-
 def test_once_more_when_the_peer_comes_up_in_a_new_epoch() -> None:
     node = links()
     send(node, REQUEST)
-    send(node, durable=True)
+    send(node, RESPONSE)
     assert node.peer_up(B, 1, 100) == 2
     assert len(node.due(100)) == 2
     assert node.peer_up(B, 1, 200) == 0  # the same epoch again
@@ -303,23 +251,11 @@ def test_once_more_when_the_peer_comes_up_in_a_new_epoch() -> None:
     assert len(node.due(2 * S)) == 2 and node.next_deadline_ns() == 4 * S
 
 
-def test_a_durable_envelope_is_not_repeated_before_it_is_published() -> None:
-    node = links()
-    envelope = Envelope(fills=fills())
-    key = node.stamp(B, envelope, 0, durable=True)
-    node.sent(B, key, encode(envelope), armed=False)
-    assert node.next_deadline_ns() is None
-    assert node.peer_up(B, 7, 0) == 0
-    node.arm(key, 5 * S)
-    assert times_of(node, 8 * S) == [6 * S, 8 * S]
-
-
 def test_cancel() -> None:
     node = links()
     _, key = send(node, REQUEST)
     assert node.cancel(key) and not node.cancel(key)
     assert node.next_deadline_ns() is None and node.pending == 0
-    node.arm(key, 0)
     node.sent(B, key, b"late")
     assert node.pending_bytes == 0
 
@@ -381,19 +317,18 @@ def test_a_body_is_charged_once_and_one_envelope_alone_may_be_larger_than_the_bo
 
 def test_what_has_gone_out_is_known() -> None:
     node = links()
-    key = node.stamp(B, Envelope(fills=fills()), 0, durable=True)
-    node.sent(B, key, b"x", armed=False)
+    key = node.stamp(B, Envelope(fills=fills(), kind=REQUEST), 0, resend=True)
     assert not node.published(key)
-    assert node.publish(key, 0) == (b"", b"x", 0)
+    node.sent(B, key, b"x")
     assert node.published(key)
-    node.acknowledged(B, [Ack(OUTBOX, key.seq)], 0)
+    node.acknowledged(B, [Ack(EPOCH, key.seq)], 0)
     assert node.published(key), "it is over"
 
 
 def test_the_schedule_does_not_grow_with_settled_envelopes() -> None:
     queue = ResendQueue(max_pending=4, max_bytes=1_000, longest_ns=S)
     for number in range(1, 2_000):
-        pending = Pending(EnvelopeKey(B, EPOCH, number), REQUEST, False, 0, S)
+        pending = Pending(EnvelopeKey(B, EPOCH, number), REQUEST, 0, S)
         queue.reserve()
         queue.arm(pending, number)
         queue.release(pending, PendingEvent.SETTLE)
@@ -417,16 +352,16 @@ def test_links_are_bounded_and_an_idle_one_makes_room() -> None:
     assert node.receive(D, Envelope(fills=fills(), epoch=1, seq=1), 0) is Verdict.NEW
 
 
-def test_a_link_that_owes_or_holds_is_not_forgotten() -> None:
+def test_a_link_that_owes_is_not_forgotten() -> None:
     node = links(max_links=1)
     node.mark(A, Envelope(fills=fills(), epoch=1, seq=1, kind=REQUEST), 0)
     with pytest.raises(LinksFullError):
         send(node, peer=B)
     node.due(S)
-    node.mark(A, Envelope(fills=fills(), epoch=2, seq=1, base=1), 0, hold_ack=True)
+    take(node, Envelope(fills=fills(), epoch=2, seq=1, base=1), S)
     with pytest.raises(LinksFullError):
         send(node, peer=B)
-    node.not_journaled(A, 2, 1)
+    node.due(2 * S)
     send(node, peer=B)
 
 
@@ -434,13 +369,9 @@ def test_numbers_do_not_begin_anew_when_a_link_was_forgotten() -> None:
     node, receiver = links(max_links=1), links()
     for _ in range(3):
         take(receiver, send(node, peer=B)[0])
-    _, key = send(node, durable=True, peer=B)
-    node.cancel(key)
     send(node, peer=C)
     again, _ = send(node, peer=B)
-    assert take(receiver, again) is Verdict.NEW
-    durable, _ = send(node, peer=B, durable=True)
-    assert (durable.seq, durable.base) == (2, 2)
+    assert take(receiver, again) is Verdict.NEW and again.seq > 3
 
 
 def test_forgotten_epochs_leave_no_empty_ack() -> None:
@@ -451,9 +382,7 @@ def test_forgotten_epochs_leave_no_empty_ack() -> None:
     assert receiver.due(S) == [] and receiver.next_deadline_ns() is None
 
 
-@pytest.mark.parametrize(
-    "changes", [{"max_links": 0}, {"resend_ns": 0}, {"ack_delay_ns": -1}, {"durable_unacknowledged": 65}]
-)
+@pytest.mark.parametrize("changes", [{"max_links": 0}, {"resend_ns": 0}, {"ack_delay_ns": -1}])
 def test_a_config_that_cannot_be(changes: dict[str, int]) -> None:
     with pytest.raises(DeliveryError):
         LinkConfig(**changes)

@@ -6,12 +6,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from link_ends import sources, take
 from times import MS
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.delivery import DurableWindowFullError, Links, Verdict
+from bb_edge.wire.delivery import Links, Verdict
 from bb_edge.wire.envelope import NONE, REQUEST, Envelope, Fill, decode, encode
 
 NAMES = (PeerId.from_name("left"), PeerId.from_name("right"))
@@ -22,8 +23,7 @@ class Node:
         self.peer = NAMES[1 - me]
         self.me = me
         self.random = random_epoch
-        self.outbox_epoch = random_epoch.getrandbits(56)
-        self.links = Links(random_epoch.getrandbits(56), self.outbox_epoch)
+        self.links = Links(random_epoch.getrandbits(56), sources())
         self.delivered: list[bytes] = []
         self.must_arrive: set[bytes] = set()
         self.sent = 0
@@ -32,7 +32,7 @@ class Node:
         """A restart right after a snapshot: nothing happened in between."""
         data = cbor.loads(cbor.dumps(self.links.snapshot(now)), 1_000_000)
         waiting = {fill for fill in self.must_arrive if fill.endswith(b"request")}
-        self.links = Links(self.random.getrandbits(56), self.outbox_epoch)
+        self.links = Links(self.random.getrandbits(56), sources())
         self.links.restore(data, now)  # type: ignore[arg-type]
         # Unanswered best-effort requests are asked anew by the engine; here they just need not arrive any
         # more.
@@ -55,16 +55,11 @@ class Network:
             self.flying.append((self.now + self.random.randrange(1, 80 * MS), 1 - sender.me, data))
 
     def send(self, node: Node) -> None:
-        kind, durable, name = self.random.choice(
-            ((NONE, False, b"plain"), (REQUEST, False, b"request"), (NONE, True, b"durable"))
-        )
+        kind, name = self.random.choice(((NONE, b"plain"), (REQUEST, b"request")))
         node.sent += 1
         payload = b"%d %d %s" % (node.me, node.sent, name)
         envelope = Envelope(fills=[Fill(payload=payload)], kind=kind)
-        try:
-            key = node.links.stamp(node.peer, envelope, self.now, durable, kind != NONE)
-        except DurableWindowFullError:
-            return
+        key = node.links.stamp(node.peer, envelope, self.now, kind != NONE)
         data = encode(envelope)
         node.links.sent(node.peer, key, data)
         if name != b"plain":
@@ -74,13 +69,10 @@ class Network:
     def arrive(self, node: Node, data: bytes) -> None:
         envelope = decode(data, EDGE_CAPS)
         node.links.acknowledged(node.peer, envelope.acks, self.now)
-        verdict = node.links.receive(node.peer, envelope, self.now)
-        if verdict is Verdict.NEW:
-            if self.faults and self.random.random() < 0.1:
-                return  # no place in the queue: neither marked nor acknowledged
+        if self.faults and envelope.fills and self.random.random() < 0.1:
+            return  # no place in the queue: neither marked nor acknowledged
+        if take(node.links, envelope, self.now, node.peer) is Verdict.NEW:
             node.delivered.append(bytes(envelope.fills[0].payload))
-        if verdict in (Verdict.NEW, Verdict.DUPLICATE):
-            node.links.mark(node.peer, envelope, self.now)
 
     def step(self, dt: int) -> None:
         self.now += dt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -20,13 +21,14 @@ from bb_edge.wire.durable_sender import ASK_AGAIN_NS, FAR_EPOCHS, OLD_AGAIN_NS, 
 from bb_edge.wire.envelope import Ack, Envelope, Fill
 from bb_edge.wire.marks import Ask, Heard, Open, Taken, Took
 from bb_edge.wire.outbox import OutboxFullError, OutboxRecord, OutboxRecordError, body_record, name_of
+from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.resend import EnvelopeKey
 from tests.aids.transitions import assert_decides_by
 
 
 def sender(max_bytes: int = 1 << 20) -> DurableSender:
     numbers = count(1)
-    return DurableSender(lambda: next(numbers), max_bytes)
+    return DurableSender(lambda: next(numbers), OutboxRoom(max_bytes=max_bytes))
 
 
 def receiver(max_sources: int = 10) -> DurableReceiver:
@@ -339,12 +341,19 @@ def test_a_restart_goes_on_and_rows_may_be_read_in_any_order() -> None:
     assert last.inspect()[str(A)]["heard"] == (epoch, 3, 0b101)
     assert set(last.snapshot_taken()) >= {first, third}
     # Nothing that a snapshot dropped is needed any more; a row stays while a record has its number by it.
-    known = last.save()
     last.drop(second)
     last.drop(fourth)
+    known = last.save()
     gone = last.snapshot_taken()
     assert {second, fourth} <= set(gone) and any(isinstance(name, durable_rows.RowName) for name in gone)
-    assert known[0][1] > epoch
+    assert known[1][0][1] > epoch
+    # A row of what it dropped may be on disk still, without the one that has its number, or its body.
+    left = sender()
+    body = bytes(5000)
+    stale = durable_rows.record_row(second, replace(record(body=body), key=EnvelopeKey(A, 0, 0)))
+    left.restore(known, [stale, durable_rows.record_row(99, record())])
+    assert [held.id for held in left] == [99]
+    assert second in left.snapshot_taken()
 
 
 def test_a_snapshot_has_an_epoch_once_its_first_row_is_on_disk() -> None:
@@ -352,7 +361,7 @@ def test_a_snapshot_has_an_epoch_once_its_first_row_is_on_disk() -> None:
     one.send(record(), 0)
     one.peer_up(A, 1, True, 0)
     one.took(A, Took(asked_by(one).token, 7), 0)
-    assert state(one) == "MOVING" and one.save()[0][1] == 0
+    assert state(one) == "MOVING" and one.save()[1][0][1] == 0
     one.took(A, Took(1, 7), 0)
     assert state(one) == "MOVING", "an answer that comes twice"
     # Another exchange begins another epoch; the row of the first is late, and changes nothing.
@@ -361,7 +370,7 @@ def test_a_snapshot_has_an_epoch_once_its_first_row_is_on_disk() -> None:
     one.took(A, Took(ask.token, 8), ASK_AGAIN_NS)
     for token in (3, 2, 1, 99):
         one.persisted(token)
-    assert one.save()[0][1] == one.inspect()[str(A)]["epoch"]
+    assert one.save()[1][0][1] == one.inspect()[str(A)]["epoch"]
     assert state(one) == "OPEN"
 
 
@@ -429,6 +438,7 @@ def test_rows_that_name_records_that_are_not_there_say_nothing() -> None:
 def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
     hub = receiver(max_sources=1)
     assert hub.receive(A, 5, 1, 1) is Verdict.CLOSED
+    hub.restore([[A.to_bytes(), [[3, 1, b"", [], []]]]])
     hub.refused(A, 0)
     hub.refused(A, PROMPT_NS - 1)
     prompt = marks.decoded(marks_in(emptied(hub)[0].payload))
@@ -466,6 +476,20 @@ def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
     # The source believes more to be taken than is: this state is old.
     hub.asked(A, Ask(5, Heard(5, 4, 0b11)))
     assert RolledBack(A, True, 5, (4,)) in hub.out
+
+
+def test_a_source_of_which_nothing_was_taken_makes_room_and_no_other_does() -> None:
+    hub = receiver(max_sources=2)
+    for peer in (A, B):
+        hub.peer_up(peer, knows_marks=False)
+    hub.hold(B, 5, 1, 1)
+    assert hub.receive(C, 5, 1, 1) is Verdict.CLOSED
+    hub.peer_up(C, knows_marks=False)
+    assert hub.peers == (B, C) and hub.has_taken(B) and not hub.has_taken(C)
+    hub.hold(C, 5, 1, 1)
+    assert hub.receive(A, 5, 1, 1) is Verdict.NO_ROOM
+    hub.peer_up(A, knows_marks=False)
+    assert hub.peers == (B, C) and not hub.owes(A)
 
 
 def test_a_window_of_which_nothing_is_on_disk_is_not_told() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from peers import A, B
 
+from bb_edge.ir.transitions import TransitionError
 from bb_edge.wire import cbor
 from bb_edge.wire.outbox import (
     RECORD,
@@ -15,10 +16,9 @@ from bb_edge.wire.outbox import (
     OutboxFullError,
     OutboxRecord,
     OutboxRecordError,
-    body_record,
     name_of,
-    read_all,
 )
+from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.resend import EnvelopeKey
 from tests.aids.transitions import assert_decides_by
 
@@ -116,26 +116,66 @@ def test_the_bytes_of_a_record() -> None:
     assert OutboxRecord.from_bytes(memoryview(sample.to_bytes())) == sample
 
 
+def full(records: int = 4096, size: int = 64 << 20) -> OutboxRoom:
+    return OutboxRoom(records, size)
+
+
 def test_a_full_outbox_says_what_it_holds() -> None:
-    outbox = Outbox(max_records=1, max_bytes=30)
-    outbox.add(record(1, size=7))
+    room = full(1, 80)
+    room.take(record(1, size=7))
     with pytest.raises(OutboxFullError) as caught:
-        outbox.add(record(2, size=11))
+        room.take(record(2, size=11))
     assert str(caught.value) == (
-        "outbox: 1 records with 7 bytes, 11 bytes requested (at most 1 records and 30 bytes; take a snapshot)"
+        "outbox: 1 records with 7 bytes, 11 bytes requested"
+        " (at most 1 records (limits.outbox_records) and 80 bytes (limits.outbox_bytes))"
     )
-    assert EnvelopeKey(A, 1, 1) in outbox and EnvelopeKey(A, 1, 2) not in outbox
+    with pytest.raises(OutboxFullError) as caught:
+        room.take(record(2, size=14))
+    assert f"14 bytes for peer {A}, for which 7 wait already" in str(caught.value)
+    assert (room.records, room.bytes_in_use, room.open_bytes, room.bytes_for(A)) == (1, 7, 7, 7)
+
+
+def test_a_quarter_of_the_bytes_is_for_one_peer_and_is_free_with_its_acknowledgement() -> None:
+    room = full(size=80)
+    first = record(1, size=20)
+    room.take(first)
+    assert not room.has_share(A, 1) and room.has_share(B, 80), "one alone always is"
+    with pytest.raises(OutboxFullError):
+        room.take(record(2, size=1))
+    room.settle(first)
+    assert room.bytes_for(A) == 0 and room.bytes_in_use == 20 and room.open_bytes == 0
+    room.take(record(2, size=20))
+    room.release(first)
+    assert (room.records, room.bytes_in_use) == (1, 20)
+
+
+def test_a_body_counts_once_and_for_each_peer() -> None:
+    body = b"x" * 50
+    room = full(size=800)
+    both = [OutboxRecord(EnvelopeKey(peer, 0, 0), bytes(10), body=body) for peer in (A, B)]
+    for one in both:
+        room.take(one)
+    assert (room.bytes_in_use, room.open_bytes) == (70, 70)
+    assert room.bytes_for(A) == room.bytes_for(B) == 60
+    assert room.has_room(730, body) and not room.has_room(731, body) and not room.has_room(730, b"y")
+    room.settle(both[0])
+    assert (room.bytes_in_use, room.open_bytes) == (70, 60)
+    room.release(both[0])
+    room.settle(both[1])
+    room.release(both[1])
+    assert room.records == room.bytes_in_use == room.open_bytes == 0 and not room.any_settled
 
 
 def test_the_bounds_where_nobody_says_otherwise() -> None:
-    outbox = Outbox()
-    outbox.add(record(1, size=64 << 20))
+    room = full()
+    assert OutboxRoom().max_bytes == room.max_bytes and OutboxRoom().max_records == room.max_records
+    assert room.share == 16 << 20
+    for seq in range(4096):
+        room.take(record(seq, size=0))
     with pytest.raises(OutboxFullError):
-        outbox.add(record(2, size=1))
-    for seq in range(2, 4097):
-        outbox.add(record(seq, size=0))
-    with pytest.raises(OutboxFullError):
-        outbox.add(record(4097, size=0))
+        room.take(record(4097, size=0))
+    room.adopt(record(4097, size=0))  # what is on disk is taken in any case
+    assert room.records == 4097
 
 
 @pytest.mark.parametrize(
@@ -144,12 +184,12 @@ def test_the_bounds_where_nobody_says_otherwise() -> None:
 def test_three_quarters_of_the_records_and_an_eighth_settled_want_a_snapshot(
     records: int, settled: int, wanted: bool
 ) -> None:
-    outbox = Outbox(max_records=8)
+    room = full(8)
     for seq in range(records):
-        outbox.add(record(seq))
+        room.take(record(seq))
     for seq in range(settled):
-        outbox.settle(EnvelopeKey(A, 1, seq))
-    assert outbox.wants_snapshot is wanted
+        room.settle(record(seq))
+    assert room.wants_snapshot is wanted and room.any_settled is (settled > 0)
 
 
 @pytest.mark.parametrize(
@@ -167,72 +207,50 @@ def test_three_quarters_of_the_records_and_an_eighth_settled_want_a_snapshot(
 def test_three_quarters_of_the_bytes_and_an_eighth_settled_want_a_snapshot(
     limit: int, sizes: tuple[int, ...], settled: int, wanted: bool
 ) -> None:
-    outbox = Outbox(max_bytes=limit)
+    room = full(size=limit)
     for seq, size in enumerate(sizes):
-        outbox.add(record(seq, size=size))
+        room.adopt(record(seq, size=size))
     for seq in range(settled):
-        outbox.settle(EnvelopeKey(A, 1, seq))
-    assert outbox.wants_snapshot is wanted
-
-
-def test_a_settled_record_that_is_removed_leaves_nothing_behind() -> None:
-    outbox = Outbox(max_bytes=100)
-    for ahead in (False, True):
-        outbox.add(record(1, CAUSE, size=80), ahead=ahead)
-        outbox.settle(EnvelopeKey(A, 1, 1))
-        assert outbox.settled(EnvelopeKey(A, 1, 1))
-        assert outbox.remove(EnvelopeKey(A, 1, 1))
-        assert not outbox.settled(EnvelopeKey(A, 1, 1)) and not outbox.any_settled
-        assert outbox.find(A, CAUSE, 0) is None
-        outbox.add(record(2, size=80))
-        assert not outbox.wants_snapshot, "nothing is settled"
-        outbox.remove(EnvelopeKey(A, 1, 2))
-    assert outbox.bytes_in_use == 0
-
-
-def test_a_record_of_the_same_key_is_not_counted_twice() -> None:
-    outbox = Outbox()
-    outbox.add(record(1, size=10))
-    outbox.add(record(1, size=99))
-    assert outbox.bytes_in_use == 10
+        room.settle(record(seq, size=sizes[seq]))
+    assert room.wants_snapshot is wanted
 
 
 def test_what_has_caught_up_is_settled_by_its_acknowledgement_alone() -> None:
     outbox = Outbox()
-    outbox.add(record(1, CAUSE), ahead=True)
-    assert outbox.find(A, CAUSE, 0) is not None
-    assert not outbox.settled(EnvelopeKey(A, 1, 1))
+    outbox.add(1, record(1, CAUSE), ahead=True)
+    assert outbox.find(A, CAUSE, 0) == 1
+    assert not outbox.settled(1)
     assert outbox.snapshot_taken(lambda cause: True) == []
-    outbox.settle(EnvelopeKey(A, 1, 1))
-    assert outbox.snapshot_taken(lambda cause: True) == [EnvelopeKey(A, 1, 1)]
+    outbox.settle(1)
+    assert outbox.snapshot_taken(lambda cause: True) == [1]
 
 
-def test_a_cause_that_runs_again_finds_its_number() -> None:
+def test_a_cause_that_runs_again_finds_its_record() -> None:
     outbox = Outbox()
-    first = record(1, CAUSE, wire_id=3)
-    outbox.add(first)
-    outbox.add(first)
-    assert len(outbox) == 1
-    assert outbox.find(A, CAUSE, 3) == first
+    outbox.add(1, record(0, CAUSE, wire_id=3))
+    assert len(outbox) == 1 and 1 in outbox and list(outbox) == [1]
+    assert outbox.find(A, CAUSE, 3) == 1
     assert outbox.find(A, CAUSE, 4) is None
     assert outbox.find(B, CAUSE, 3) is None
     assert outbox.find(A, CAUSE._replace(seq=7), 3) is None
-    assert not outbox.settled(first.key)
-    assert outbox.settle(first.key)
-    assert outbox.find(A, CAUSE, 3) == first and outbox.settled(first.key)
+    assert not outbox.settled(1)
+    assert outbox.settle(1)
+    assert outbox.find(A, CAUSE, 3) == 1 and outbox.settled(1)
 
 
 def test_a_snapshot_drops_what_is_settled_and_all_causes() -> None:
     outbox = Outbox()
-    for seq in (1, 2):
-        outbox.add(record(seq, CAUSE, wire_id=seq))
-    outbox.settle(EnvelopeKey(A, 1, 1))
-    assert [r.key.seq for r in outbox.waiting()] == [2]
-    assert outbox.snapshot_taken(_nothing) == [EnvelopeKey(A, 1, 1)]
-    assert len(outbox) == 1 and outbox.bytes_in_use == 10
+    for number in (1, 2):
+        outbox.add(number, record(0, CAUSE, wire_id=number))
+    outbox.settle(1)
+    assert outbox.snapshot_taken(_nothing) == [1]
+    outbox.remove(1)
+    assert len(outbox) == 1
     assert outbox.find(A, CAUSE, 2) is None
-    assert outbox.settle(EnvelopeKey(A, 1, 2)) and not outbox.settle(EnvelopeKey(A, 1, 1))
-    assert outbox.snapshot_taken(_nothing) == [EnvelopeKey(A, 1, 2)] and outbox.bytes_in_use == 0
+    with pytest.raises(TransitionError):
+        outbox.remove(2)
+    assert outbox.settle(2) and not outbox.settle(1)
+    assert outbox.snapshot_taken(_nothing) == [2]
 
 
 def _nothing(cause: Cause) -> bool:
@@ -241,111 +259,69 @@ def _nothing(cause: Cause) -> bool:
 
 def test_what_a_restart_finds_keeps_its_cause_until_that_has_run_or_cannot() -> None:
     outbox = Outbox()
-    sent = [record(seq, CAUSE._replace(seq=seq)) for seq in (1, 2, 3, 4)]
-    for one in sent:
-        outbox.add(one, ahead=True)
-    outbox.add(record(5), ahead=True)  # of nothing that comes again
-    for seq in (1, 2, 3, 5):
-        outbox.settle(EnvelopeKey(A, 1, seq))
-    assert outbox.settled(sent[0].key) and [r.key.seq for r in outbox.waiting()] == [4]
-    assert outbox.find(A, CAUSE._replace(seq=1), 0) == sent[0]
+    for number in (1, 2, 3, 4):
+        outbox.add(number, record(0, CAUSE._replace(seq=number)), ahead=True)
+    outbox.add(5, record(0), ahead=True)  # of nothing that comes again
+    for number in (1, 2, 3, 5):
+        outbox.settle(number)
+    assert outbox.find(A, CAUSE._replace(seq=1), 0) == 1
 
     # 1 has come by, 2 cannot any more, 3 and 4 are still to come, 5 was nobody's.
     gone = outbox.snapshot_taken(lambda cause: cause.seq >= 3)
-    assert sorted(key.seq for key in gone) == [1, 2, 5]
-    assert outbox.settled(sent[2].key) and not outbox.settled(sent[3].key)
-    assert not outbox.any_settled  # what stays for its cause makes no room
-    for one in sent[2:]:
-        assert outbox.find(A, CAUSE._replace(seq=one.key.seq), 0) == one
-    assert outbox.snapshot_taken(lambda cause: True) == [sent[2].key]
+    assert sorted(gone) == [1, 2, 5]
+    for number in gone:
+        outbox.remove(number)
+    assert outbox.settled(3) and not outbox.settled(4)
+    for number in (3, 4):
+        assert outbox.find(A, CAUSE._replace(seq=number), 0) == number
+    assert outbox.snapshot_taken(lambda cause: True) == [3]
     assert outbox.find(A, CAUSE._replace(seq=4), 0) is None
-    assert outbox.remove(sent[3].key) and len(outbox) == 0 == outbox.bytes_in_use
+    outbox.remove(3)
+    assert list(outbox) == [4]
 
 
-def test_what_the_snapshot_knows_is_not_ahead() -> None:
+def test_a_body_goes_with_the_last_record_that_names_it() -> None:
+    body = name_of(b"large")
     outbox = Outbox()
-    outbox.add(record(1, CAUSE))
-    outbox.add(record(1, CAUSE), ahead=True)
-    outbox.settle(EnvelopeKey(A, 1, 1))
-    assert outbox.snapshot_taken(lambda cause: True) == [EnvelopeKey(A, 1, 1)]
-
-
-def test_what_could_not_be_written_is_taken_back() -> None:
-    outbox = Outbox()
-    outbox.add(record(1, CAUSE))
-    assert outbox.remove(EnvelopeKey(A, 1, 1)) and not outbox.remove(EnvelopeKey(A, 1, 1))
-    assert len(outbox) == 0 and outbox.bytes_in_use == 0 and outbox.find(A, CAUSE, 0) is None
-
-
-def test_records_below_at_and_above_the_bound() -> None:
-    outbox = Outbox(max_records=3)
-    for seq in (1, 2):
-        outbox.add(record(seq))
-    assert not outbox.wants_snapshot
-    outbox.add(record(3))
-    assert not outbox.wants_snapshot and not outbox.any_settled  # it would make no room
-    with pytest.raises(OutboxFullError):
-        outbox.add(record(4))
-    assert len(outbox) == 3
-    outbox.settle(EnvelopeKey(A, 1, 2))
-    assert outbox.wants_snapshot and outbox.any_settled
-    with pytest.raises(OutboxFullError):
-        outbox.add(record(4))  # settled records stay until the snapshot
-    outbox.snapshot_taken(_nothing)
-    outbox.add(record(4))
-
-
-def test_bytes_below_at_and_above_the_bound() -> None:
-    outbox = Outbox(max_bytes=100)
-    outbox.add(record(1, size=60))
-    with pytest.raises(OutboxFullError):
-        outbox.add(record(2, size=41))
-    outbox.add(record(2, size=39))
-    outbox.add(record(3, size=1))
-    assert outbox.bytes_in_use == 100
-    outbox.settle(EnvelopeKey(A, 1, 3))
-    assert not outbox.wants_snapshot  # for one byte
-    outbox.settle(EnvelopeKey(A, 1, 2))
-    outbox.settle(EnvelopeKey(A, 1, 2))
-    assert outbox.wants_snapshot
-    with pytest.raises(OutboxFullError):
-        outbox.add(record(4, size=1))
+    for number in (1, 2):
+        outbox.add(number, OutboxRecord(EnvelopeKey(A, 0, 0), b"", body=b"large", body_name=body))
+    for number, free in ((1, []), (2, [body])):
+        outbox.settle(number)
+        outbox.snapshot_taken(_nothing)
+        outbox.remove(number)
+        assert outbox.take_free_bodies() == free
+    assert outbox.take_free_bodies([body]) == [body], "one that nobody names at a start"
+    outbox.add(3, OutboxRecord(EnvelopeKey(A, 0, 0), b"", body=b"large", body_name=body))
+    assert outbox.take_free_bodies([body]) == []
 
 
 def test_a_record_is_decided_by_its_table() -> None:
     def taken(outbox: Outbox, may_run: bool = True) -> list[int]:
-        return [key.seq for key in outbox.snapshot_taken(lambda _cause: may_run)]
+        free = outbox.snapshot_taken(lambda _cause: may_run)
+        for number in free:
+            outbox.remove(number)
+        return free
 
     def walk() -> None:
-        plain, ahead = record(1, CAUSE), record(2, CAUSE, wire_id=2)
+        plain, ahead = record(0, CAUSE), record(0, CAUSE, wire_id=2)
         outbox = Outbox()
-        outbox.add(plain)
-        assert outbox.find(A, CAUSE, 0) is plain  # waiting: caught_up
-        assert outbox.settle(plain.key) and outbox.settle(plain.key)  # waiting, settled: settle
-        assert outbox.find(A, CAUSE, 0) is plain  # settled: caught_up
+        outbox.add(1, plain)
+        assert outbox.find(A, CAUSE, 0) == 1  # waiting: caught_up
+        assert outbox.settle(1) and outbox.settle(1)  # waiting, settled: settle
+        assert outbox.find(A, CAUSE, 0) == 1  # settled: caught_up
         assert taken(outbox) == [1]  # settled: snapshot
-        assert not outbox.settle(plain.key)
+        assert not outbox.settle(1)
 
-        outbox.add(ahead, ahead=True)  # waiting: found
-        assert taken(outbox) == []  # ahead: snapshot
-        assert outbox.find(A, CAUSE, 2) is ahead  # ahead: caught_up
-        assert taken(outbox) == []  # waiting: snapshot
+        outbox.add(2, ahead, ahead=True)  # waiting: found
+        assert taken(outbox) == []
+        assert outbox.find(A, CAUSE, 2) == 2  # ahead: caught_up
+        assert taken(outbox) == []
         assert outbox.find(A, CAUSE, 2) is None
-        assert outbox.remove(ahead.key)
 
-        outbox.add(ahead, ahead=True)
-        assert outbox.settle(ahead.key) and outbox.settle(ahead.key)  # ahead, ahead_settled: settle
-        assert outbox.settled(ahead.key) and not outbox.any_settled
-        assert taken(outbox) == []  # ahead_settled: snapshot
-        assert taken(outbox, may_run=False) == [2]  # ahead_settled: caught_up
+        outbox.add(3, ahead, ahead=True)
+        assert outbox.settle(3) and outbox.settle(3)  # ahead, ahead_settled: settle
+        assert outbox.settled(3)
+        assert taken(outbox) == []
+        assert taken(outbox, may_run=False) == [3]  # ahead_settled: caught_up
 
     assert_decides_by(RECORD, walk)
-
-
-def test_a_record_whose_body_is_missing_is_refused() -> None:
-    body = b"x" * 5000
-    record = OutboxRecord(EnvelopeKey(A, 1, 1), b"rest", 0, None, 0, body, name_of(body))
-    both = [body_record(body), record.to_bytes()]
-    assert read_all(both)[0] == [record]
-    with pytest.raises(OutboxRecordError, match="the body that it names is missing"):
-        read_all(both[1:])

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-from link_ends import B, fills, links
+from link_ends import B
 from times import S
 
-from bb_edge.wire.delivery import EnvelopeKey
-from bb_edge.wire.envelope import Envelope, encode
-from bb_edge.wire.resend import PENDING
+from bb_edge.wire.envelope import REQUEST
+from bb_edge.wire.resend import PENDING, EnvelopeKey, Pending, PendingEvent, PendingState, ResendQueue
 from tests.aids.transitions import assert_decides_by
 
 
 def test_a_pending_envelope_is_decided_by_its_table() -> None:
     def walk() -> None:
-        node = links()
+        queue = ResendQueue(9, 1 << 20, 64 * S)
 
-        def stamped(deadline: int = 0) -> EnvelopeKey:
-            envelope = Envelope(fills=fills())
-            key = node.stamp(B, envelope, 0, durable=True, deadline_ns=deadline)
-            node.sent(B, key, encode(envelope), armed=False)
-            return key
+        def numbered(expires_ns: int = 0) -> Pending:
+            pending = Pending(EnvelopeKey(B, 1, 1), REQUEST, expires_ns, S)
+            queue.reserve()
+            queue.watch(pending)
+            return pending
 
-        assert node.cancel(stamped())  # numbered: settle
-        stamped(deadline=1)
-        assert node.due(1) == [] and node.pending == 0  # numbered: expire
-        settled, expired = stamped(), stamped(deadline=3 * S)
-        assert node.peer_up(B, 7, 0) == 0  # what is not published is not repeated
-        node.arm(settled, 0)  # numbered: publish
-        node.arm(expired, 0)
-        assert node.peer_up(B, 8, 0) == 2
-        assert [out.key for out in node.due(1 * S)] == [settled, expired]  # published: publish
-        assert node.cancel(settled)  # published: settle
-        node.due(3 * S)
-        assert expired in node.take_expired() and node.pending == 0  # published: expire
+        queue.release(numbered(), PendingEvent.SETTLE)  # numbered: settle
+        early = numbered(1)
+        assert queue.pop(1) is early
+        queue.release(early, PendingEvent.EXPIRE)  # numbered: expire
+        settled, expired = numbered(), numbered(3 * S)
+        for pending in (settled, expired):
+            queue.arm(pending, S)  # numbered: publish
+        for pending in (settled, expired):
+            assert queue.pop(S) is pending
+            queue.arm(pending, S + pending.repeat(64 * S))  # published: publish
+        queue.release(settled, PendingEvent.SETTLE)  # published: settle
+        assert queue.pop(3 * S) is expired
+        queue.release(expired, PendingEvent.EXPIRE)  # published: expire
+        assert queue.count == 0 and {settled.state, expired.state, early.state} == {PendingState.OVER}
 
     assert_decides_by(PENDING, walk)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from link_ends import B, fills, links, send
+from link_ends import B, links, send
 from times import MS, S
 
 from bb_edge.wire.delivery import Links
-from bb_edge.wire.envelope import REQUEST, Ack, Envelope, encode
+from bb_edge.wire.envelope import REQUEST, Ack
 from bb_edge.wire.round_trip import RoundTrip
 
 
@@ -84,14 +83,3 @@ def test_a_peer_that_comes_up_anew_is_a_new_one() -> None:
     node.acknowledged(B, [Ack(key.epoch, key.seq)], 4 * S + 1)
     assert node.inspect()[str(B)]["round_trip_ns"] == 0, "it was hurried, so it measures nothing"
     assert wait_of(node, 5 * S) == 1 * S
-
-
-@pytest.mark.parametrize("published_ns", [0, 5 * S])
-def test_a_durable_envelope_is_measured_from_its_publication(published_ns: int) -> None:
-    node = links()
-    envelope = Envelope(fills=fills())
-    key = node.stamp(B, envelope, 0, durable=True)
-    node.sent(B, key, encode(envelope), armed=False)
-    node.arm(key, published_ns)
-    node.acknowledged(B, [Ack(key.epoch, key.seq)], published_ns + 400 * MS)
-    assert node.inspect()[str(B)]["round_trip_ns"] == 400 * MS

@@ -10,10 +10,8 @@ import numpy as np
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.keeper import Restored
-from bb_edge.wire import envelope
+from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.caps import EDGE_CAPS
-from bb_edge.wire.outbox import OutboxRecord
-from bb_edge.wire.resend import EnvelopeKey
 from simulated.flaky import WHY
 from simulated.programs import contribution
 
@@ -62,7 +60,7 @@ class Ledger:
     def __init__(self, world: World) -> None:
         self.world = world
         self.seen: Counter[str] = Counter()
-        self.promised: dict[tuple[str, PeerId, bytes], set[EnvelopeKey]] = {}
+        self.promised: dict[tuple[str, PeerId, bytes], set[int]] = {}
         self.heard: Counter[Report] = Counter()
         self.told: dict[int, tuple[Any, ...]] = {}
         self.shards = {m.peer: m.seat.shard for m in world.machines if m.seat.shard is not None}
@@ -103,12 +101,12 @@ class Ledger:
         self.seen["adopted"] += found.outbox
 
     def promise(self, data: bytes, machine: Machine) -> None:
-        """A report that is in an outbox on disk: it must be counted once, under one number."""
-        record = OutboxRecord.from_bytes(data)
-        message = envelope.decode(record.encoded, CAPS)
-        if message.kind == envelope.NONE and message.fills:
-            content = bytes(message.fills[0].payload)
-            self.promised.setdefault((machine.name, record.key.peer, content), set()).add(record.key)
+        """A report that is in an outbox on disk: it must be counted once, as one record."""
+        for number, record in durable_rows.read([data], {}).records.items():
+            message = envelope.decode(record.encoded, CAPS)
+            if message.kind == envelope.NONE and message.fills:
+                content = bytes(message.fills[0].payload)
+                self.promised.setdefault((machine.name, record.key.peer, content), set()).add(number)
 
     def _report(self, value: Any, machine: Machine) -> None:
         number, sender = value

@@ -1,0 +1,43 @@
+"""Steps by which a node asks for disk: rows of its outbox, records of its journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bb_edge.engine.step import EngineStep
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire.bodies import NO_BODY, BodyName
+from bb_edge.wire.durable_rows import RowName
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStep(EngineStep):
+    """A record of an envelope that `Node.persisted(token)` or `persist_failed` answers."""
+
+    token: int
+    peer: PeerId
+    record: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PersistOutbox(RecordStep):
+    """Write this row of the outbox: nothing that it says is acted upon before that is answered.
+
+    Under `name` it stays until `Node.snapshot_written` names it; a row of the same name takes its place. A
+    record may name a body that several share: `body`, under `body_name`, has to be on disk with it, and
+    stays as long.
+    """
+
+    body: bytes = field(default=b"", repr=False)
+    body_name: BodyName = NO_BODY
+    name: int | RowName = 0
+
+
+class Journal(RecordStep):
+    """Write this received envelope to the journal: it is acknowledged, and starts something, only then.
+
+    A snapshot that is taken meanwhile holds it. Once two snapshots are on disk, it must not be written any
+    more: what it was might be forgotten, and a replay would deliver it a second time.
+    """
+
+    __slots__ = ()

@@ -1,0 +1,331 @@
+"""The records of what a node sends durably: what `DurableSender` decides is carried out here.
+
+A row is written until the disk has taken it. A record that may go out is published, and repeated until it is
+settled: acknowledged, expired, or given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bb_edge.engine import steps
+from bb_edge.engine.net.peer_state import PeerStates
+from bb_edge.engine.net.until_snapshot import UntilSnapshot
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import envelope
+from bb_edge.wire.bodies import BodyName, shelved
+from bb_edge.wire.delivery import EnvelopeKey, Links, Outgoing
+from bb_edge.wire.durable_flows import Publish, Settled, Write
+from bb_edge.wire.durable_rows import OutboxName, RowName
+from bb_edge.wire.durable_sender import DurableSender, flows_of
+from bb_edge.wire.envelope import Ack, Envelope
+from bb_edge.wire.outbox import Cause, Outbox, OutboxRecord
+from bb_edge.wire.resend import Pending, PendingEvent, PendingState, ResendQueue
+
+RETRY_NS: Final = 1_000_000_000
+RETRY_LONGEST_NS: Final = 64_000_000_000
+
+
+@dataclass(slots=True)
+class Writing:
+    """A row that the driver was asked to write."""
+
+    row: Write
+    retry_ns: int = RETRY_NS
+
+
+@dataclass(slots=True, eq=False)
+class Records:
+    """All records, by their ids; `needs_snapshot` holds the requests back whose asker is in no snapshot."""
+
+    _runtime: Runtime
+    _links: Links
+    _peers: PeerStates
+    sender: DurableSender
+    needs_snapshot: UntilSnapshot[int]
+    outbox: Outbox = field(default_factory=Outbox)
+    writing: dict[int, Writing] = field(default_factory=dict)  # by token
+    _queue: ResendQueue = field(init=False)
+    _pending: dict[int, Pending] = field(default_factory=dict)
+    _unheld: set[int] = field(default_factory=set)  # requests whose asker is in no snapshot
+    _unmet: dict[PeerId, None] = field(default_factory=dict)  # peers with records that are not up
+    _saved: Sequence[Any] = ()  # of the flows, by the snapshot that was restored
+    _unwritten: list[tuple[int, OutboxRecord]] = field(default_factory=list)  # the same, of records
+    _orphans: set[BodyName] = field(default_factory=set)  # bodies on disk that no record names
+
+    def __post_init__(self) -> None:
+        config = self._links.config
+        # The records are bounded where they are made; what is on disk is taken in any case.
+        self._queue = ResendQueue(1 << 62, 0, config.resend_longest_ns)
+        self._runtime.callbacks.register("outbox.retry", self._retry)
+
+    @property
+    def pending(self) -> int:
+        """How many records are not settled."""
+        return len(self._pending)
+
+    # --- sending --------------------------------------------------------------------------------------
+
+    def add(self, record: OutboxRecord, kind: int, expires_ns: int) -> int:
+        """Has a record written down, whether its peer is up or not; gives its id. OutboxFullError."""
+        now_ns, peer = self._runtime.now_ns, record.key.peer
+        self._meet(peer)
+        number = self.sender.send(record, now_ns)
+        self.outbox.add(number, record)
+        self._watch(
+            number, Pending(EnvelopeKey(peer, 0, number), kind, expires_ns, self._links.config.resend_ns)
+        )
+        if kind == envelope.REQUEST:
+            self._unheld.add(number)
+        self._carry_out()
+        return number
+
+    def _watch(self, number: int, pending: Pending) -> None:
+        self._pending[number] = pending
+        self._queue.reserve()
+        self._queue.watch(pending)
+
+    def is_open(self, number: int) -> bool:
+        """Whether the record is not settled."""
+        return number in self._pending
+
+    def published(self, number: int) -> bool:
+        """Whether the record has gone out, or is settled."""
+        pending = self._pending.get(number)
+        return pending is None or pending.state is PendingState.PUBLISHED
+
+    def drop(self, number: int) -> None:
+        """Gives a record up; one that is settled is fine."""
+        self.sender.drop(number)
+        self._carry_out()
+
+    def publish(self, number: int, now_ns: int) -> Outgoing | None:
+        """What goes out now that nothing holds it back; None where nobody waits for it, or not yet."""
+        pending, payload = self._pending.get(number), self.sender.payload(number)
+        if pending is None or payload is None:
+            return None
+        remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
+        if pending.expires_ns and remaining <= 0:
+            return None  # `due` drops it
+        self._unheld.discard(number)
+        peer, body, data = payload
+        trip, least = self._links.trip_of(peer), self._links.config.resend_ns
+        if trip is not None:
+            pending.interval_ns = trip.interval_ns(least, self._queue.longest_ns, remaining)
+        pending.handed_out = True
+        self._queue.arm(pending, now_ns + pending.interval_ns)
+        if acks := self._links.take_acks(peer):
+            data += envelope.encode(Envelope(acks=acks))
+        data = envelope.repeated(data, remaining)
+        return Outgoing(peer, data, pending.key, True, remaining, False, body)
+
+    def due(self, now_ns: int) -> Iterator[Outgoing]:
+        """What is to be repeated now; gives up what has expired. The caller takes them all."""
+        while (pending := self._queue.pop(now_ns)) is not None:
+            number = pending.key.seq
+            if pending.expires_ns and now_ns >= pending.expires_ns:
+                self._runtime.count("outbound.expired")
+                self.drop(number)
+                continue
+            payload = self.sender.payload(number)
+            again, pending.handed_out = pending.handed_out, True
+            interval_ns = pending.repeat(self._queue.longest_ns)
+            self._queue.arm(pending, now_ns + interval_ns)
+            if payload is None:
+                continue  # it is numbered anew, and published then
+            peer, body, data = payload
+            trip = self._links.trip_of(peer)
+            if trip is not None:
+                trip.repeated(interval_ns)
+            remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
+            self._runtime.count("wire.resent")
+            yield Outgoing(
+                peer, envelope.repeated(data, remaining), pending.key, True, remaining, again, body
+            )
+
+    def next_ns(self) -> int | None:
+        """When `due` has something; None while nothing is planned."""
+        return self._queue.next_ns()
+
+    # --- peers ----------------------------------------------------------------------------------------
+
+    def acknowledged(self, peer: PeerId, acks: Sequence[Ack]) -> None:
+        """The peer acknowledges durable numbers; counts the acks that are of no flow."""
+        self._links.count_foreign(len(acks) - self.sender.acknowledged(peer, acks))
+        self._carry_out(by_ack=True)
+
+    def peer_up(self, peer: PeerId) -> None:
+        """A peer has come up: what waits for it goes on, and what was sent to a life before goes again."""
+        self._up(peer, self._peers.presences.epoch(peer))
+
+    def peer_down(self, peer: PeerId) -> None:
+        """A peer has gone down, or does not answer."""
+        self.sender.peer_down(peer)
+
+    def _meet(self, peer: PeerId) -> None:
+        """A peer may be up already, or nobody would tell: where no presences come, who has an address is."""
+        if self.sender.is_up(peer):
+            return
+        peers = self._peers
+        if peers.presences.is_up(peer):
+            self._up(peer, peers.presences.epoch(peer))
+        elif peer == self._runtime.own_peer or (
+            not peers.are_told and peer not in peers.presences and peers.knows(peer)
+        ):
+            self._up(peer, None)
+        else:
+            self._unmet[peer] = None
+
+    def meet(self) -> None:
+        """Looks again for those that were not there: an address may have become known."""
+        for peer in tuple(self._unmet):
+            self._meet(peer)
+
+    def _up(self, peer: PeerId, run: int | None) -> None:
+        now_ns = self._runtime.now_ns
+        self._unmet.pop(peer, None)
+        if self.sender.peer_up(peer, run, False, now_ns):
+            for pending in self._pending.values():
+                if pending.key.peer == peer and pending.state is PendingState.PUBLISHED:
+                    pending.hurry(self._links.config.resend_ns)
+                    self._queue.arm(pending, now_ns)
+        self._carry_out()
+
+    # --- effects --------------------------------------------------------------------------------------
+
+    def _carry_out(self, by_ack: bool = False) -> None:
+        effects, self.sender.out = self.sender.out, []
+        for effect in effects:
+            if isinstance(effect, Write):
+                self.writing[effect.token] = Writing(effect)
+                self._ask(effect)
+            elif isinstance(effect, Publish):
+                self._may_go(effect.id)
+            elif isinstance(effect, Settled):
+                self._settled(effect.id, by_ack)
+
+    def _ask(self, row: Write) -> None:
+        self._runtime.count("outbound.persisting")
+        name, record = row.name, row.record
+        if record is None:
+            assert isinstance(name, RowName)
+            step = steps.PersistOutbox(row.token, name.peer, row.row, name=name)
+        else:
+            peer, body = record.key.peer, record.body
+            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name)
+        self._runtime.emit(step)
+
+    def _may_go(self, number: int) -> None:
+        if number in self._unheld:
+            self.needs_snapshot.add(number)
+        else:
+            self.needs_snapshot.pass_by(number)
+
+    def _settled(self, number: int, by_ack: bool) -> None:
+        pending = self._pending.pop(number)
+        if by_ack:
+            self._links.measured(pending, self._runtime.now_ns)
+        self._queue.release(pending, PendingEvent.SETTLE)
+        self.outbox.settle(number)
+        self.needs_snapshot.drop(number)
+        self._unheld.discard(number)
+
+    # --- the driver's answers -------------------------------------------------------------------------
+
+    def persisted(self, token: int) -> None:
+        """A row is on disk. A token that is none of ours is fine."""
+        if self.writing.pop(token, None) is not None:
+            self.sender.persisted(token)
+            self._carry_out()
+
+    def persist_failed(self, token: int, error: BaseException) -> None:
+        """A row could not be written: it is asked for again later."""
+        writing = self.writing.get(token)
+        if writing is None:
+            return
+        self._runtime.count("storage.failed")
+        self._runtime.emit(steps.StorageFailed("outbox", error))
+        self._runtime.timers.at(self._runtime.now_ns + writing.retry_ns, self._retry, token, reserved=True)
+        writing.retry_ns = min(2 * writing.retry_ns, RETRY_LONGEST_NS)
+
+    def _retry(self, _now_ns: int, token: int) -> None:
+        writing = self.writing.get(token)
+        if writing is None:
+            return
+        name = writing.row.name
+        if isinstance(name, int) and name not in self._pending:  # expired, and never written
+            self.persisted(token)
+        else:
+            self._ask(writing.row)
+
+    def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[OutboxName]:
+        """A snapshot is on disk; names the rows that may go, and bodies. `may_run` is as in `Outbox`."""
+        settled = self.outbox.snapshot_taken(may_run)
+        gone: list[OutboxName] = [*self.sender.snapshot_taken({*settled})]
+        for name in gone:
+            if isinstance(name, int) and name in self.outbox:
+                self.outbox.remove(name)
+        gone += self.outbox.take_free_bodies(self._orphans)
+        self._orphans = set()
+        return gone
+
+    # --- restarts -------------------------------------------------------------------------------------
+
+    def adopt(
+        self, rows: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+    ) -> list[tuple[int, int]]:
+        """Takes rows over from disk. Each record is due at once, unless it has expired or `awaits` says that
+        nobody waits for the answers to its request id. Gives the requests that are repeated, with their ids.
+        """
+        self._orphans.update(self.sender.restore(self._saved, rows, self._unwritten))
+        self._saved, self._unwritten = (), []
+        asks: list[tuple[int, int]] = []
+        over = []
+        for held in self.sender:
+            record, number = held.record, held.id
+            message = envelope.decode(record.encoded, self._runtime.config.caps)  # the body has fills alone
+            self.outbox.add(number, record, ahead=True)
+            if held.settled:
+                self.outbox.settle(number)
+                continue
+            remaining = record.expires_wall_ns - wall_ns if record.expires_wall_ns else 0
+            expires_ns = now_ns + remaining if record.expires_wall_ns else 0
+            pending = Pending(EnvelopeKey(record.key.peer, 0, number), message.kind, expires_ns, RETRY_NS)
+            pending.brought_back()
+            self._watch(number, pending)
+            is_request = message.kind == envelope.REQUEST
+            if (record.expires_wall_ns and remaining <= 0) or (
+                is_request and not awaits(message.wire_req_id)
+            ):
+                over.append(number)
+            elif is_request:
+                asks.append((message.wire_req_id, number))
+        for number in over:
+            self.sender.drop(number)
+        self._carry_out()
+        for peer in self.sender.peers:
+            if self.sender.is_up(peer):
+                self.peer_up(peer)
+            else:
+                self._meet(peer)
+        return asks
+
+    def save(self) -> dict[str, Any]:
+        """What is known of the flows, and the records whose rows are not on disk; `restore` takes them."""
+        unwritten = [
+            [writing.row.name, writing.row.record.to_bytes(), shelved(writing.row.record.body)]
+            for writing in self.writing.values()
+            if writing.row.record is not None
+        ]
+        return {"flows": self.sender.save(self.outbox.is_ahead), "unwritten": unwritten}
+
+    def restore(self, data: Any, shift: Shift) -> None:
+        """Takes what `save` gave; `adopt` completes it with the rows on disk."""
+        flows_of(data["flows"])  # what does not fit is damage
+        self._saved = data["flows"]
+        for number, row, body in data["unwritten"]:
+            self._unwritten.append((number, OutboxRecord.from_bytes(row).with_body(shift.body(body))))
