@@ -31,12 +31,11 @@ class OutboxRefused(BBError):
 
 
 class Kept(NamedTuple):
-    """A record that is not known to be acknowledged; `written_s` is 0 where the row does not say when."""
+    """A record that is not known to be acknowledged, and the key of its row."""
 
     id: str
     key: bytes
     record: OutboxRecord
-    written_s: int
 
 
 class Folder(NamedTuple):
@@ -183,15 +182,18 @@ def _look(store: StateStore, where: str) -> Folder:
 def _kept(opened: Recovered, body: dict[str, Any]) -> tuple[Kept, ...]:
     from bb_edge.state.keeper import key_bytes
     from bb_edge.wire import durable_rows
+    from bb_edge.wire.durable_sender import flows_of
 
-    rows = durable_rows.read(opened.outbox, {})
+    saved = body.get("outbound", {}).get("flows", ())
+    next_id, _, live = saved or (1, (), ())
+    rows = durable_rows.read(opened.outbox, flows_of(saved), next_id, {*live})
     new = [
-        Kept(str(number), number.to_bytes(8, "big"), record, 0)
+        Kept(str(number), key_bytes(number), record)
         for number, record in sorted(rows.records.items())
         if number not in rows.settled
     ]
     old = [
-        Kept(f"{key.peer}:{key.epoch}:{key.seq}", key_bytes(key), record, 0)
+        Kept(f"{key.peer}:{key.epoch}:{key.seq}", key_bytes(key), record)
         for record in rows.older
         for key in (record.key,)
     ]
@@ -216,7 +218,7 @@ def _chosen(folder: Folder, arguments: argparse.Namespace, now_s: float) -> list
     for text, peer in zip(arguments.peer, peers, strict=True):
         if all(kept.record.key.peer != peer for kept in folder.kept):
             raise OutboxRefused(f"nothing is for {text}", "--peer", "name a peer that bb-edge outbox lists")
-    untold = [kept for kept in folder.kept if not kept.written_s]
+    untold = [kept for kept in folder.kept if not kept.record.written_s]
     if arguments.older is not None and untold:
         print(
             f"bb-edge: warning: {len(untold)} records do not say when they were written: choose them by"
@@ -228,7 +230,7 @@ def _chosen(folder: Folder, arguments: argparse.Namespace, now_s: float) -> list
         for kept in folder.kept
         if (not arguments.id or kept.id in arguments.id)
         and (not peers or kept.record.key.peer in peers)
-        and (arguments.older is None or (kept.written_s and now_s - kept.written_s > arguments.older))
+        and (arguments.older is None or 0 < kept.record.written_s < now_s - arguments.older)
     ]
 
 
@@ -264,7 +266,7 @@ def _record(kept: Kept, names: PeerNames) -> dict[str, object]:
         "to": names(record.key.peer),
         "what": _what(record),
         "bytes": len(record.body) + len(record.encoded),
-        "written": _utc(kept.written_s),
+        "written": _utc(record.written_s),
         "expires": _utc(record.expires_wall_ns // 1_000_000_000),
     }
 

@@ -1,6 +1,6 @@
 """What a sender of durable envelopes writes down: records, and the numbers that they get.
 
-    record    [3, id, record]                                  `record` as in outbox.py; number 0 for none
+    record    [3, id, record, when]                            `record` as in outbox.py; number 0 for none
     numbers   [3, peer, epoch, first, [id, …], [heard]]        the records have first, first + 1, …
 
 Rows say the same in any order. The `numbers` with first = 1 begin an epoch: they list all records of the
@@ -91,7 +91,7 @@ class Rows:
 
 def record_row(number: int, record: OutboxRecord) -> bytes:
     """A record under its id."""
-    return cbor.dumps([ROW_VERSION, number, record.to_bytes()])
+    return cbor.dumps([ROW_VERSION, number, record.to_bytes(), record.written_s])
 
 
 def read(
@@ -110,11 +110,11 @@ def read(
             bodies[name_of(row[1])] = row[1]
         elif row[0] != ROW_VERSION:
             found.older.append(OutboxRecord.from_bytes(data))
-        elif len(row) == 3 and type(row[1]) is int and isinstance(row[2], bytes):
+        elif len(row) == 4 and type(row[1]) is type(row[3]) is int and isinstance(row[2], bytes):
             if row[1] < next_id and row[1] not in live:
                 found.stale.append(row[1])
             else:
-                found.records[row[1]] = OutboxRecord.from_bytes(row[2])
+                found.records[row[1]] = replace(OutboxRecord.from_bytes(row[2]), written_s=row[3])
         else:
             found.given.append(_numbers(row))
     found.older = [_with_body(record, bodies) for record in found.older]

@@ -102,7 +102,8 @@ class OutboxRecord:
 
     Its bytes are `body`, which it may share with others, and then `encoded`. `expires_wall_ns` is wall time,
     because monotonic time does not outlive a restart; 0 is never. `cause` is None for an envelope that a
-    timer, the host or the like set off.
+    timer, the host or the like set off. `written_s`, seconds of wall time, is for people who look, 0 where it
+    is not known; it stands beside the record in its row.
     """
 
     key: EnvelopeKey
@@ -112,6 +113,7 @@ class OutboxRecord:
     expires_wall_ns: int = 0
     body: bytes = b""
     body_name: BodyName = NO_BODY
+    written_s: int = 0
 
     def to_bytes(self) -> bytes:
         """Returns the record as canonical CBOR, which `from_bytes` reads; of a body it has the name alone."""

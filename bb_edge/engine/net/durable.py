@@ -162,6 +162,7 @@ class Durable:
             expires,
             unit.body,
             self._name_of(unit.body),
+            (now_ns + self._runtime.clock_offset_ns) // 1_000_000_000,
         )
         try:
             number = self.records.add(record, unit.kind, unit.deadline_ns)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,8 +22,11 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.state import StateStore
-from bb_edge.state.keeper import Keeper, restore
+from bb_edge.state.keeper import Keeper, key_bytes, restore
+from bb_edge.wire import envelope
 from bb_edge.wire.envelope import REQUEST
+from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
 from bb_shims import StorageError, detect
 
 
@@ -37,24 +41,22 @@ class World:
     def __init__(self, folder: Path, data: bytes) -> None:
         self.folder, self._data = folder, data
 
-    def make(self, snapshot: bytes | None = None) -> Node:
-        return install(
-            SELF, (HERE,), self._data, ["Main"], NodeConfig.edge(), seed=3, durable=True, snapshot=snapshot
-        )
+    def make(self, snapshot: bytes | None = None, wall_s: int = 0) -> Node:
+        more = {"snapshot": snapshot, "clock_offset_ns": wall_s * S}
+        return install(SELF, (HERE,), self._data, ["Main"], NodeConfig.edge(), seed=3, durable=True, **more)
 
-    def ran(self, *to: Sequence[PeerId], in_order: bool = True) -> None:
+    def ran(self, *to: Sequence[PeerId], wall_s: int = 0) -> None:
         """A run of the node that tells each of these of something, which nobody acknowledges."""
         with detect().storage(self.folder) as storage:
             store = StateStore(storage, (StorageError,))
-            node, _ = restore(store, self.make, (SnapshotError,), 0, 0)
+            node, _ = restore(store, lambda data: self.make(data, wall_s), (SnapshotError,), 0, wall_s * S)
             keeper = Keeper(node, store)
             greeted(node, A, B)
             for number, peers in enumerate(to):
                 say(node, to=tuple(peers))
                 for now_ns in range(10 * number + 10, 10 * number + 13):
                     keeper.take(node.poll(now_ns), now_ns)
-            if in_order:
-                keeper.snapshot(1000)
+            keeper.snapshot(1000)
 
     def sends(self) -> list[PeerId]:
         """Whom the next run of the node sends to by itself, sorted."""
@@ -131,6 +133,36 @@ def test_what_is_dropped_stays_dropped_from_whichever_snapshot_the_node_comes_ba
     last = max(world.folder.glob("snapshot-*"), key=lambda path: int(path.name.partition("-")[2]))
     last.write_bytes(last.read_bytes()[:-1])
     assert world.sends() == [B]
+
+
+def test_old_records_go_by_their_age(world, capsys):
+    world.ran((A,), wall_s=1_000_000)
+    world.ran((B,), wall_s=2_000_000)
+    assert world.outbox("--json") == 0
+    assert {row["peer"]: row["written"] for row in listed(capsys)} == {
+        str(A): "1970-01-12T13:46:40Z",
+        str(B): "1970-01-24T03:33:20Z",
+    }
+    days = (int(time.time()) - 1_500_000) // 86_400
+    assert world.outbox("--older", f"{days}d", "--drop") == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("would drop 1 records")
+    assert world.outbox("--older", f"{days}d", "--drop", "--yes") == 0
+    assert world.sends() == [B]
+
+
+def test_records_of_older_versions_say_no_time(world, capsys):
+    world.ran()
+    record = OutboxRecord(EnvelopeKey(A, 7, 1), envelope.encode(envelope.Envelope()))
+    with detect().storage(world.folder) as storage:
+        store = StateStore(storage, (StorageError,))
+        store.open()
+        store.append_outbox([(key_bytes(record.key), record.to_bytes())])
+    assert world.outbox("--older", "1s", "--json") == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["records"] == [] and "do not say when" in told.err
+    assert world.outbox("--id", f"{A}:7:1", "--drop") == 0
+    assert world.outbox() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 records, 0 bytes"
 
 
 def test_a_node_that_runs_keeps_its_outbox(world, capsys):
