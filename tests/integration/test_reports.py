@@ -1,0 +1,158 @@
+"""A device that reports durably to a hub which is away for a while: real processes, each stopped and killed.
+
+Every report that the device has counted as told reaches the hub's program, whoever slept meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compiled_programs import compiled_once
+
+from federated_digits.processes import Child, Line
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+def _compile() -> dict[str, bytes]:
+    from bb_edge.components import PresenceSelector
+    from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot
+    from bb_host.edge import build_edge
+
+    class Reports(Module):
+        """A device that tells hubs it knows, there or not, the number of each of its rounds."""
+
+        name, home = "Reports", "Device"
+        hubs = PeerSelectorSlot("hubs", peer_class="Hub", at="Device")
+
+        def body(self, g: Graph) -> None:
+            with g.rounds(pause_ns=20 * MS) as start:
+                hubs = self.hubs.sample(g, n=1, min=1, after=start)
+                told = g.net_out("report", hubs, start.round, durable=True)
+                g.app_emit("told", start.round, after=hubs)
+                g.app_emit("report", told)
+
+    compiler = Compiler().bind_peer_selector("hubs", PresenceSelector, {"known": True})
+    return {artifact.target: artifact.data for artifact in build_edge(Reports(), compiler).artifacts}
+
+
+class Reporting:
+    """A hub, a device, and what they have said."""
+
+    def __init__(self, federation: Any, folder: Path) -> None:
+        self.f = federation
+        self._artifacts = {}
+        for target, data in compiled_once("reports", _compile).items():
+            self._artifacts[target] = folder / f"Reports.{target}.edge.onnx"
+            self._artifacts[target].write_bytes(data)
+
+    def run(self, target: str) -> Child:
+        name = target.lower()
+        found: Child = self.f.run(name, self._artifacts[target], target, *self.f.state(name))
+        return found
+
+    def said(self, event: str) -> Counter[int]:
+        """How often each number came with events of that name."""
+        lines = (e.record for e in self.f.heard if isinstance(e, Line) and e.record.get("event") == event)
+        return Counter(int(record["value"]) for record in lines)
+
+    def until(self, event: str, is_it: Callable[[int], bool], what: str) -> int:
+        """The next number of such an event that is wanted."""
+
+        def wanted(e: Any) -> bool:
+            return isinstance(e, Line) and e.record.get("event") == event and is_it(int(e.record["value"]))
+
+        found: int = int(self.f.wait(wanted, what).record["value"])
+        return found
+
+    def more(self, event: str, count: int = 5) -> int:
+        """Returns once as many further numbers were said."""
+        last = max(self.said(event), default=0)
+        return self.until(event, lambda number: number >= last + count, f"{count} more of {event}")
+
+    def all_of(self, last: int) -> None:
+        """Returns once the hub has had every report up to that one."""
+        missing = set(range(1, last + 1)) - set(self.said("report"))
+
+        def had(number: int) -> bool:
+            missing.discard(number)
+            return not missing
+
+        if missing:
+            self.until("report", had, f"all reports up to {last}")
+
+
+@pytest.fixture
+def reporting(mosquitto_broker, federation, tmp_path):
+    return Reporting(federation(mosquitto_broker), tmp_path)
+
+
+def outbox(folder: str) -> list[dict[str, object]]:
+    command = [sys.executable, "-m", "bb_edge.cli", "outbox", "--state", folder, "--json"]
+    found: list[dict[str, object]] = json.loads(subprocess.check_output(command))["records"]
+    return found
+
+
+def test_what_is_told_while_the_hub_is_away_reaches_it_once_also_where_the_device_sleeps(reporting):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    assert r.f.end(hub)[0] == 0
+    away = r.more("told", 20)
+    assert r.f.end(device)[0] == 0  # it sleeps with what nobody has acknowledged
+    kept = outbox(r.f.state("device")[1])
+    assert len(kept) >= 15 and {row["what"] for row in kept} == {"send"}
+    device = r.run("Device")  # wakes, and the hub is not there yet
+    told = r.more("told", 20)
+    assert told > away
+    hub = r.run("Hub")
+    r.all_of(told)
+    last = r.more("told")
+    r.all_of(last)
+    assert r.f.end(device)[0] == 0
+    r.f.end(hub)
+    assert {count for number, count in r.said("report").items() if number <= last} == {1}
+
+
+def test_nothing_told_is_lost_where_either_is_killed(reporting):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    hub.signal(signal.SIGKILL)
+    assert r.f.ended(hub) == -signal.SIGKILL
+    r.more("told", 20)
+    device.signal(signal.SIGKILL)
+    assert r.f.ended(device) == -signal.SIGKILL
+    device = r.run("Device")
+    told = r.more("told", 10)
+    hub = r.run("Hub")
+    r.all_of(told)
+    hub.signal(signal.SIGKILL)
+    assert r.f.ended(hub) == -signal.SIGKILL
+    told = r.more("told", 10)
+    hub = r.run("Hub")
+    r.all_of(told)
+    assert r.f.end(device)[0] == r.f.end(hub)[0] == 0
+
+
+def test_a_device_whose_disk_is_full_tells_of_nothing_that_is_lost(reporting):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    _, hard = resource.prlimit(device.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(device.pid, resource.RLIMIT_FSIZE, (0, hard))
+    assert "File too large" in r.f.says(device, "StorageFailed")
+    told = r.more("told", 20)
+    resource.prlimit(device.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    r.all_of(told)
+    assert r.f.end(hub)[0] == r.f.end(device)[0] == 0
+    assert set(r.said("report").values()) == {1}
