@@ -109,7 +109,10 @@ def read(
         if len(row) == 2 and row[0] == NAMING_VERSION and isinstance(row[1], bytes):
             bodies[name_of(row[1])] = row[1]
         elif row[0] != ROW_VERSION:
-            found.older.append(OutboxRecord.from_bytes(data))
+            old = OutboxRecord.from_bytes(data)
+            if not old.key.epoch:
+                raise OutboxRecordError("an old record without a number", "outbox", "drop the file")
+            found.older.append(old)
         elif len(row) == 4 and type(row[1]) is type(row[3]) is int and isinstance(row[2], bytes):
             if row[1] < next_id and row[1] not in live:
                 found.stale.append(row[1])

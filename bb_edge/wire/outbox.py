@@ -147,7 +147,8 @@ class OutboxRecord:
         known = None
         try:
             if cause is not None:
-                if not isinstance(cause, list) or len(cause) != 3 or not _typed(cause[1:], int):
+                shaped = isinstance(cause, list) and len(cause) == 3
+                if not shaped or not _typed(cause[:1], bytes) or not _typed(cause[1:], int):
                     raise OutboxRecordError("its cause is not a cause", "outbox", "drop the file")
                 known = Cause(PeerId.from_bytes(cause[0]), cause[1], cause[2])
             key = EnvelopeKey(PeerId.from_bytes(peer), epoch, seq)

@@ -13,8 +13,9 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.ir.errors import BBError
 from bb_edge.state import StateError, StateStore, record_framing
-from bb_edge.wire import cbor
+from bb_edge.wire import cbor, durable_rows
 from bb_edge.wire.cbor import Buffer
+from bb_edge.wire.marks import Heard
 from bb_edge.wire.outbox import Cause, EnvelopeKey, OutboxRecord
 
 from . import mutations, programs
@@ -77,7 +78,12 @@ def records() -> Subject:
     """Records of the outbox and of the journal."""
     full = full_envelope()
     outbox = OutboxRecord(EnvelopeKey(PEER, 3, 4), full, 7, Cause(PEER, 1, 2), 10**18)
-    seeds = [outbox.to_bytes(), JournalRecord(PEER, full, 10**18, b"\xa5\x03").to_bytes()]
+    seeds = [
+        outbox.to_bytes(),
+        JournalRecord(PEER, full, 10**18, b"\xa5\x03").to_bytes(),
+        durable_rows.record_row(7, outbox),
+        durable_rows.Numbers(PEER, 3, 1, (7, 8), Heard(2, 9, 0b101)).to_bytes(),
+    ]
 
     def read(data: bytes) -> object:
         try:
@@ -85,6 +91,7 @@ def records() -> Subject:
             assert JournalRecord.from_bytes(journaled.to_bytes()) == journaled
         except BBError:
             pass
+        durable_rows.read([data], {})
         found = OutboxRecord.from_bytes(data)
         assert OutboxRecord.from_bytes(found.to_bytes()) == found
         return found
