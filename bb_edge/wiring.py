@@ -24,6 +24,8 @@ from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal
+from bb_edge.engine.net.marks import Marks
+from bb_edge.engine.net.marks_op import MarksOp
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.ports import Port
@@ -51,6 +53,7 @@ from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.delivery import LinkConfig, Links
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.durable_sender import DurableSender
+from bb_edge.wire.marks import MARKS_OP
 from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.programs import ProgramClaim
 
@@ -116,7 +119,8 @@ def core(
     wish = SnapshotWish(runtime, durable)
     room = OutboxRoom(config.outbox_records, config.outbox_bytes)
     sender = DurableSender(lambda: runtime.ids.getrandbits(63), room)
-    records = Records(runtime, links, peers, sender, wish.until("a durable request"))
+    marks = Marks(runtime, peers, durable)
+    records = Records(runtime, links, peers, marks, sender, wish.until("a durable request"))
     kept = Durable(runtime, peers, records, wish)
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
@@ -148,6 +152,8 @@ def node(
             index = slots.numbers[target, slot]
             for op, remote in core.control.add(ref, index, component, target, slot).items():
                 routing.register(ref, op, remote, index)
+    journal = Journal(runtime, core.links, core.outgoing.durable.records.marks, durable)
+    routing.register(0, MARKS_OP, MarksOp(runtime, core.outgoing.durable.records, journal).told)
     admission = Admission(
         runtime,
         scheduler.waiting,
@@ -160,7 +166,7 @@ def node(
         routing,
         Senders(runtime, core.peers, routing),
         failures,
-        Journal(runtime, core.links, durable),
+        journal,
     )
     try:
         sources = Sources(

@@ -82,6 +82,8 @@ class StepLog:
                     self._failed(f"{step.op}: {step.text}")
                 elif isinstance(step, steps.StorageFailed):
                     self._failed(f"{step.what}: {step.error}")
+                elif isinstance(step, steps.StateRolledBack):
+                    self._failed(f"{step.peer}: {step.text}")
                 elif isinstance(step, steps.AnswerRefused):
                     self._failed(f"{step.peer} refuses its answers: {step.reason}")
             if isinstance(step, steps.OpFailed):
@@ -191,6 +193,8 @@ _LEVEL = {
     steps.PeerRefused: "warning",
     steps.PeersUnheard: "warning",
     steps.PeerRestarts: "warning",
+    steps.PeerBeganAnew: "info",
+    steps.StateRolledBack: "error",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
     steps.StorageFailed: "error",

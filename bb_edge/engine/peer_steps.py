@@ -50,6 +50,37 @@ class PeerRestarts(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class StateRolledBack(EngineStep):
+    """A node goes on from a state that is older than what it did before: a backup, an image, a copy.
+
+    `own` tells whose state that is: this node's, or the peer's. `numbers` are those of the durable envelopes
+    that were acknowledged and are not known there any more, of many the last 64, in `epoch` of their flow:
+    the old one is the receiver then. Without numbers it is the sender: what it sent since that state is not
+    known to it, and may come twice.
+    """
+
+    peer: PeerId
+    own: bool
+    epoch: int
+    numbers: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What that means, for a log."""
+        whose = "this node's state" if self.own else "its state"
+        if self.numbers:
+            return f"{whose} lacks {len(self.numbers)} durable envelopes that were acknowledged"
+        return f"{whose} lacks durable envelopes that were sent from it; what it sends may have come before"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBeganAnew(EngineStep):
+    """A peer that has acknowledged durable envelopes knows of none: its state folder is a new one."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True, slots=True)
 class PeersUnheard(EngineStep):
     """Peers were waited for in vain of which nothing ever came but a presence, `peers` of them.
 

@@ -64,6 +64,8 @@ METRICS: Mapping[str, Metric] = {
     # --- peers and requests ---
     **_counters(
         peers__restarted="times that a peer came up in another epoch: started anew, or another machine",
+        peers__rolled_back="times that marks told that a peer's state is older than what it did before",
+        peers__began_anew="peers that had acknowledged durable envelopes and know of none any more",
         peers__stale="presences of connections that were over",
         peers__up="times that a peer came up",
         peers__down="times that a peer went down",
@@ -137,6 +139,9 @@ METRICS: Mapping[str, Metric] = {
         outbound__persisting="durable envelopes that were handed to the disk",
         outbound__waiting="requests, replies and durable envelopes that had to wait for room",
         outbound__reused="durable questions that were asked before a restart, and are not sent twice",
+        marks__rolled_back="times that marks told that this node's state is older than what it did before",
+        marks__sent="messages about what was taken of durable envelopes, before the first of a run",
+        marks__received="the same, of peers",
         storage__failed="records of the outbox or journal that could not be written",
     ),
     **_gauges(outbound__bytes="bytes that wait for acknowledgement; what goes to many peers counts once"),

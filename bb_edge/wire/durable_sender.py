@@ -356,9 +356,12 @@ class DurableSender:
                 del self._records[number]
                 self.room.release(held.record)
                 gone.append(number)
+        # A settled record that stays needs its number of an earlier epoch: without any it would be a new one.
+        staying = {number for number, held in self._records.items() if held.settled}
         for name, row in tuple(self._numbers.items()):
             known = self._flows[row.peer].saved.epoch
-            if row.epoch < known or (row.epoch == known and self._records.keys().isdisjoint(row.ids)):
+            needed = self._records.keys() if row.epoch == known else staying
+            if row.epoch <= known and needed.isdisjoint(row.ids):
                 del self._numbers[name]
                 gone.append(name)
         return gone

@@ -104,7 +104,11 @@ class Machine:
 class Net:
     """Machines and a network without loss; what is sent to one that is down is lost."""
 
-    def __init__(self, data: bytes, machines: dict[str, str], **config: int) -> None:
+    def __init__(
+        self, data: bytes, machines: dict[str, str], knows_marks: bool = False, **config: int
+    ) -> None:
+        """Presences are those of nodes of an older version, unless they know marks."""
+        self.knows_marks = knows_marks
         self.machines = {n: Machine(data, target, n, **config) for n, target in machines.items()}
         self.by_peer = {m.node.peer_id: m for m in self.machines.values()}
         self.down: dict[str, int] = {}
@@ -117,7 +121,14 @@ class Net:
         for b in self.machines.values():
             if a is not b:
                 for here, other in ((a.node, b.node), (b.node, a.node)):
-                    here.peer_presence(other.peer_id, True, (HERE,), epoch=other.epoch, classes=other.classes)
+                    here.peer_presence(
+                        other.peer_id,
+                        True,
+                        (HERE,),
+                        other.presence_meta if self.knows_marks else {},
+                        epoch=other.epoch,
+                        classes=other.classes,
+                    )
 
     def run(self, until_ns: int, deliver: bool = True) -> None:
         while self.now_ns < until_ns:

@@ -10,8 +10,10 @@ FAILURES = "failures"
 """The feature of a node that reads failures in place of replies."""
 REFUSALS = "refusals"
 """The feature of a node that wants to hear which of its answers are refused."""
+MARKS = "marks"
+"""The feature of a node that keeps its state, and exchanges marks before durable envelopes."""
 OWN = (FAILURES, REFUSALS)
-"""What this node says of itself."""
+"""What every node says of itself."""
 
 
 def names(presence: Presence | None, feature: str) -> bool:

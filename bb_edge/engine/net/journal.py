@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.net.arrivals import Arrival, Data, Kind, Raw
+from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.errors import BBError
@@ -28,6 +29,7 @@ from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.envelope import RESPONSE, Envelope
+from bb_edge.wire.marks import Ask, Open
 
 KindOf: TypeAlias = Callable[[Envelope], Kind]
 
@@ -82,11 +84,13 @@ class Journal:
 
     _runtime: Runtime
     _links: Links
+    _marks: Marks
     _kept: bool = True
     _sources: DurableReceiver = field(init=False)
     held: dict[int, Arrival] = field(default_factory=dict)
     accepted: deque[Arrival] = field(default_factory=deque)
     replaying: deque[JournalRecord] = field(default_factory=deque)
+    _asked: dict[PeerId, int | None] = field(default_factory=dict)  # in which run, say presences
     _next_token: int = -1  # below 0: the outbox has the numbers above
     _saved: tuple[int, ...] = ()  # what was held when the last snapshot was taken
 
@@ -97,8 +101,7 @@ class Journal:
         """Judges a durable number; one that was taken is acknowledged again."""
         sources, epoch, seq = self._sources, message.epoch, message.seq
         verdict = sources.receive(peer, epoch, seq, message.base)
-        if verdict is Verdict.CLOSED:
-            sources.peer_up(peer, knows_marks=False)
+        if verdict is Verdict.CLOSED and not self._closed(peer, now_ns):
             verdict = sources.receive(peer, epoch, seq, message.base)
         if verdict is Verdict.DUPLICATE:
             sources.again(peer, epoch, seq)
@@ -133,10 +136,43 @@ class Journal:
         self.accepted.append(arrival)
         return True
 
+    # --- marks ----------------------------------------------------------------------------------------
+
+    def _closed(self, peer: PeerId, now_ns: int) -> bool:
+        """Whether a peer has to ask before anything of it is taken: it knows marks, or will say so."""
+        known = self._marks.known_by(peer)
+        if known is False and self._asked.get(peer, -1) == self._marks.run_of(peer):
+            known = True  # it has asked: its presence is an old one
+        if known is False:
+            self._sources.peer_up(peer, knows_marks=False)
+            return False
+        if known:
+            self._sources.refused(peer, now_ns)
+            self._carry_out()
+        return True
+
+    def marked(self, peer: PeerId, said: Ask | Open) -> None:
+        """A peer asks what was taken of it, or begins an epoch."""
+        if isinstance(said, Ask):
+            self._sources.asked(peer, said)
+            if peer in self._sources.peers:
+                self._asked[peer] = self._marks.run_of(peer)
+        else:
+            self._sources.opened(peer, said)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        effects, self._sources.out = self._sources.out, []
+        for effect in effects:
+            self._marks.carry_out(effect)
+
+    # --- the driver's answers -------------------------------------------------------------------------
+
     def _journaled(self, arrival: Arrival, now_ns: int) -> None:
         peer, message = arrival.raw.peer, arrival.message
         self._sources.journaled(peer, message.epoch, message.seq)
         self._links.owe_durable(peer, now_ns)
+        self._carry_out()
 
     def persist_failed(self, token: int, error: BaseException) -> Arrival | None:
         """It could not be written, and counts as never received; None where the token is not ours."""
@@ -144,6 +180,7 @@ class Journal:
         if arrival is None:
             return None
         self._sources.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
+        self._carry_out()
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("journal", error))
         return arrival

@@ -70,6 +70,7 @@ class PeerStates:
         self._links = links
         self.own_classes = own_classes
         self.hears, asked = dealt or PeerClasses()
+        self.own_features = list(features.OWN)
         self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False
@@ -308,7 +309,7 @@ class PeerStates:
     def own_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
         limits, claim = self._own_limits.meta(), self.programs.claim.meta()
-        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, features.META: list(features.OWN), **claim}
+        return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, features.META: self.own_features, **claim}
 
     # --- addresses -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bb_edge.engine import steps
+from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.until_snapshot import UntilSnapshot
 from bb_edge.engine.plain import Shift
@@ -19,10 +20,11 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import BodyName, shelved
 from bb_edge.wire.delivery import EnvelopeKey, Links, Outgoing
-from bb_edge.wire.durable_flows import Publish, Settled, Write
+from bb_edge.wire.durable_flows import Publish, Say, Settled, Write
 from bb_edge.wire.durable_rows import OutboxName, RowName
 from bb_edge.wire.durable_sender import DurableSender, flows_of
 from bb_edge.wire.envelope import Ack, Envelope
+from bb_edge.wire.marks import Took
 from bb_edge.wire.outbox import Cause, Outbox, OutboxRecord
 from bb_edge.wire.resend import Pending, PendingEvent, PendingState, ResendQueue
 
@@ -45,6 +47,7 @@ class Records:
     _runtime: Runtime
     _links: Links
     _peers: PeerStates
+    marks: Marks
     sender: DurableSender
     needs_snapshot: UntilSnapshot[int]
     outbox: Outbox = field(default_factory=Outbox)
@@ -56,12 +59,14 @@ class Records:
     _saved: Sequence[Any] = ()  # of the flows, by the snapshot that was restored
     _unwritten: list[tuple[int, OutboxRecord]] = field(default_factory=list)  # the same, of records
     _orphans: set[BodyName] = field(default_factory=set)  # bodies on disk that no record names
+    _asking_ns: int = 0  # when the next question is due, 0: none is open
 
     def __post_init__(self) -> None:
         config = self._links.config
         # The records are bounded where they are made; what is on disk is taken in any case.
         self._queue = ResendQueue(1 << 62, 0, config.resend_longest_ns)
         self._runtime.callbacks.register("outbox.retry", self._retry)
+        self._runtime.callbacks.register("marks.ask", self._ask_again)
 
     @property
     def pending(self) -> int:
@@ -188,12 +193,30 @@ class Records:
     def _up(self, peer: PeerId, run: int | None) -> None:
         now_ns = self._runtime.now_ns
         self._unmet.pop(peer, None)
-        if self.sender.peer_up(peer, run, False, now_ns):
+        if self.sender.peer_up(peer, run, bool(self.marks.known_by(peer)), now_ns):
             for pending in self._pending.values():
                 if pending.key.peer == peer and pending.state is PendingState.PUBLISHED:
                     pending.hurry(self._links.config.resend_ns)
                     self._queue.arm(pending, now_ns)
         self._carry_out()
+
+    def took(self, peer: PeerId, took: Took) -> None:
+        """A peer says what it has taken."""
+        self.sender.took(peer, took, self._runtime.now_ns)
+        self._carry_out()
+
+    def _ask_again(self, now_ns: int) -> None:
+        self._asking_ns = 0
+        self.sender.due(now_ns)
+        self._carry_out()
+        self._plan_question()
+
+    def _plan_question(self) -> None:
+        """A question that is not answered is asked again: one timer for all, of the first that is due."""
+        when = self.sender.next_deadline_ns()
+        if when is not None and (not self._asking_ns or when < self._asking_ns):
+            self._asking_ns = when
+            self._runtime.timers.at(when, self._ask_again, reserved=True)
 
     # --- effects --------------------------------------------------------------------------------------
 
@@ -207,6 +230,10 @@ class Records:
                 self._may_go(effect.id)
             elif isinstance(effect, Settled):
                 self._settled(effect.id, by_ack)
+            else:
+                self.marks.carry_out(effect)
+                if isinstance(effect, Say):
+                    self._plan_question()
 
     def _ask(self, row: Write) -> None:
         self._runtime.count("outbound.persisting")

@@ -12,6 +12,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.calls import CALL, Calls
 from bb_edge.engine.net.durable import Durable
+from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
@@ -61,7 +62,8 @@ class World:
             self.peers.presence(THERE, True, 1, (), (ADDRESS,), {})
             self.peers.take_changes()
         wish = SnapshotWish(self.runtime, kept=False)
-        records = Records(self.runtime, links, self.peers, DurableSender(lambda: 1), wish.until(""))
+        marks = Marks(self.runtime, self.peers, kept=False)
+        records = Records(self.runtime, links, self.peers, marks, DurableSender(lambda: 1), wish.until(""))
         kept = Durable(self.runtime, self.peers, records, wish)
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
         self.calls = Calls(self.runtime, self.outgoing, self.peers)

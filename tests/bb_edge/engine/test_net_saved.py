@@ -16,6 +16,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.back_pressure import backoff_notice
 from bb_edge.engine.net.durable import Durable
+from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
 from bb_edge.engine.net.records import Records
@@ -56,7 +57,8 @@ class Net:
         self.peers = PeerStates(self.runtime, links, ("Main",))
         wish = SnapshotWish(self.runtime, durable)
         sender = DurableSender(lambda: 1, OutboxRoom(outbox, 1 << 20))
-        records = Records(self.runtime, links, self.peers, sender, wish.until(""))
+        marks = Marks(self.runtime, self.peers, durable)
+        records = Records(self.runtime, links, self.peers, marks, sender, wish.until(""))
         kept = Durable(self.runtime, self.peers, records, wish)
         self.outgoing = Outgoing(self.runtime, links, self.peers, kept, lambda _data: True)
 

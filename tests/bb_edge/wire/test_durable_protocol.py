@@ -316,6 +316,23 @@ def rows_of(effects: list[Any]) -> list[bytes]:
     return [effect.row for effect in effects if isinstance(effect, Write)]
 
 
+def test_a_settled_record_that_may_not_go_keeps_its_number() -> None:
+    one = sender()
+    number = one.send(record(), 0)
+    effects = opened(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.acknowledged(A, [Ack(epoch, 1)])
+    other = one.send(record(), 0)
+    effects += write_all(one)
+    effects += opened(one, A, Taken(epoch, 1), now_ns=10**11, run=2)
+    rows = {effect.name: effect.row for effect in effects if isinstance(effect, Write)}
+    for name in one.snapshot_taken(()):
+        del rows[name]
+    again = sender()
+    again.restore(one.save(lambda _: True), rows.values())
+    assert {held.id: held.settled for held in again} == {number: True, other: False}
+
+
 def test_a_restart_goes_on_and_rows_may_be_read_in_any_order() -> None:
     one = sender()
     alone = sender()

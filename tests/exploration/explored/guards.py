@@ -82,7 +82,7 @@ GUARDS = (
     ),
     _sender(
         "rows stay while they are needed",
-        "if row.epoch < known or (row.epoch == known and self._records.keys().isdisjoint(row.ids)):",
+        "if row.epoch <= known and needed.isdisjoint(row.ids):",
         "if True:",
         "an older receiver",
     ),

@@ -1,0 +1,163 @@
+"""Marks on the wire of one node: who is asked and told what, and what is taken meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from durable_program import greeted, kept, program, say, write_down
+from envelopes import durable_message
+from kinds_of_steps import of
+from peers import HERE, SELF, A, B
+from times import S
+
+from bb_edge import Node, NodeConfig, install
+from bb_edge.engine import steps
+from bb_edge.engine.net import features
+from bb_edge.engine.steps import Journal, SendEnvelope, WireReceiveFailed
+from bb_edge.wire import envelope, marks
+from bb_edge.wire.caps import EDGE_CAPS
+from bb_edge.wire.envelope import Ack, Envelope, Fill
+from bb_edge.wire.marks import SUFFIX, Ask, Heard, Open, Taken, Took
+
+KNOWS = {features.META: [features.MARKS]}
+
+
+@pytest.fixture
+def make(compile_text):
+    text = program(2 * S)
+
+    def made(durable: bool = True) -> Node:
+        data = compile_text(text if durable else text.replace(", durable=1", ""))
+        more: dict[str, Any] = {"seed": 3, "durable": durable}
+        return install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
+
+    return made
+
+
+def met(node: Node, now_ns: int = 1, epoch: int = 1) -> Node:
+    """A, who knows marks, and B, who does not, are up."""
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=epoch)
+    return greeted(node, B, now_ns=now_ns)
+
+
+def said(found: list[steps.EngineStep]) -> list[tuple[Any, Any]]:
+    """Whom the node has told which marks."""
+    messages = [(s.peer, envelope.decode(s.payload, EDGE_CAPS)) for s in of(SendEnvelope, found)]
+    fills = [(peer, fill) for peer, message in messages for fill in message.fills]
+    return [(peer, marks.decoded(fill.payload)) for peer, fill in fills if fill.dest_suffix == SUFFIX]
+
+
+def take(node: Node, now_ns: int, *data: bytes) -> list[steps.EngineStep]:
+    """Envelopes of A come, and the disk takes what the node writes."""
+    found: list[steps.EngineStep] = []
+    for one in data:
+        node.deliver_inbound(one, A)
+        came = node.poll(now_ns)
+        write_down(node, came)
+        for step in of(Journal, came):
+            node.persisted(step.token)
+        found += [*came, *kept(node, now_ns)]
+    return found
+
+
+def test_only_a_node_that_keeps_its_state_says_that_it_knows_marks(make):
+    assert features.MARKS in make().presence_meta[features.META]
+    assert features.MARKS not in make(durable=False).presence_meta[features.META]
+
+
+def test_a_peer_is_asked_before_the_first_record_goes_out_and_again_until_it_answers(make):
+    node = met(make())
+    say(node, to=(A, B))
+    found = kept(node, 2)
+    (asked,) = said(found)
+    assert asked[0] == A and isinstance(asked[1], Ask) and asked[1].heard == Heard()
+    assert [s.peer for s in of(SendEnvelope, found) if s.durable] == [B], "B is of an older version"
+    assert said(kept(node, S // 2)) == []
+    assert said(kept(node, 1 * S + 10)) == said(kept(node, 3 * S + 10)) == [asked], "after 1 s, doubling"
+    found = take(node, 4 * S, marks.encoded(Took(asked[1].token, 77)))
+    ((peer, opened),) = said(found)
+    assert peer == A and isinstance(opened, Open)
+    assert (opened.asked, opened.token, opened.sender_is_old) == (asked[1].token, 77, False)
+    (out,) = [s for s in of(SendEnvelope, found) if s.durable]
+    message = envelope.decode(out.payload, EDGE_CAPS)
+    assert (out.peer, message.epoch, message.seq) == (A, opened.epoch, 1)
+    take(node, 5 * S, envelope.encode(Envelope(acks=(Ack(opened.epoch, 1),))))
+    assert not said(kept(node, 900 * S)), "who has answered is asked no more"
+
+
+def test_what_comes_before_its_sender_has_asked_is_refused_and_its_sender_told(make):
+    node = met(make())
+    found = take(node, 2, durable_message(0xA1, 1))
+    assert not of(Journal, found) and node.counters["ingress.closed"] == 1
+    ((peer, took),) = said(found)
+    assert peer == A and took.echo == 0 and took.windows == ()
+    assert said(take(node, 3, durable_message(0xA1, 1))) == [], "once a second"
+    ((_, took),) = said(take(node, 4, marks.encoded(Ask(5))))
+    assert took.echo == 5
+    found = take(node, 5, marks.encoded(Open(5, took.token, 9)), durable_message(0xA1, 1))
+    assert len(of(Journal, found)) == 1
+
+
+def test_what_is_being_written_down_comes_before_the_answer_to_a_question(make):
+    node = met(make())
+    ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))
+    take(node, 3, marks.encoded(Open(5, took.token, 9)))
+    node.deliver_inbound(durable_message(0xA1, 1), A)
+    (step,) = of(Journal, node.poll(4))
+    node.deliver_inbound(marks.encoded(Ask(6)), A)
+    assert said(node.poll(5)) == []
+    node.persisted(step.token)
+    (took,) = [one for _, one in said(node.poll(6)) if isinstance(one, Took)]
+    assert (took.echo, took.windows) == (6, (Taken(9, 1, 0),))
+
+
+def test_a_presence_that_is_older_than_a_question_does_not_let_anything_in(make):
+    node = greeted(make(), A)  # without the word that it knows marks
+    ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))
+    assert not of(Journal, take(node, 3, durable_message(0xA1, 1))), "the answer must stay true"
+    assert of(Journal, take(node, 4, marks.encoded(Open(5, took.token, 9)), durable_message(0xA1, 1)))
+
+
+def test_what_comes_before_the_presence_of_its_sender_waits_for_that(make):
+    node = make()
+    node.presences_come()
+    node.poll(1)
+    found = take(node, 2, durable_message(0xA1, 1))
+    assert not of(Journal, found) and not said(found), "nobody knows whether it reads marks"
+    greeted(node, A, now_ns=3)
+    assert of(Journal, take(node, 4, durable_message(0xA1, 1)))
+
+
+def test_what_a_node_says_to_itself_needs_no_marks(make):
+    node = met(make())
+    say(node, to=(SELF,))
+    found = kept(node, 2)
+    for step in of(Journal, found):
+        node.persisted(step.token)
+    assert of(Journal, found) and not said([*found, *kept(node, 3)])
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"\x80", b"\x83\x01\x09\x00", b"\x82\x02\x00"])
+def test_other_bytes_are_told_and_change_nothing(make, payload):
+    node = met(make())
+    found = take(node, 2, envelope.encode(Envelope([Fill(SUFFIX, payload)])))
+    assert [(s.peer, s.kind) for s in of(WireReceiveFailed, found)] == [(A, "DecodeFailed")]
+    assert not said(found) and "marks.received" not in node.counters
+
+
+def test_an_old_state_is_told_once_with_its_numbers(make):
+    node = met(make())
+    ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))
+    take(node, 3, marks.encoded(Open(5, took.token, 9)), durable_message(0xA1, 1))
+    ask = marks.encoded(Ask(6, Heard(9, 3, 0b111)))
+    found = take(node, 4, ask, ask)
+    (step,) = of(steps.StateRolledBack, found)
+    assert step == steps.StateRolledBack(A, True, 9, (2, 3))
+    assert step.text == "this node's state lacks 2 durable envelopes that were acknowledged"
+    assert node.counters["marks.rolled_back"] == 1
+    ((_, took), _) = said(found)
+    (step,) = of(steps.StateRolledBack, take(node, 5, marks.encoded(Open(6, took.token, 10, True))))
+    assert step == steps.StateRolledBack(A, False, 10)
+    assert step.text.startswith("its state lacks durable envelopes that were sent from it")
+    assert node.counters["peers.rolled_back"] == 1
