@@ -199,11 +199,13 @@ class Records:
                     pending.hurry(self._links.config.resend_ns)
                     self._queue.arm(pending, now_ns)
         self._carry_out()
+        self._plan_question()  # it may be put off, and then nothing is said now
 
     def took(self, peer: PeerId, took: Took) -> None:
         """A peer says what it has taken."""
         self.sender.took(peer, took, self._runtime.now_ns)
         self._carry_out()
+        self._plan_question()
 
     def _ask_again(self, now_ns: int) -> None:
         self._asking_ns = 0
