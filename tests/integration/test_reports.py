@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,6 +141,56 @@ def test_nothing_told_is_lost_where_either_is_killed(reporting):
     assert r.f.ended(hub) == -signal.SIGKILL
     told = r.more("told", 10)
     hub = r.run("Hub")
+    r.all_of(told)
+    assert r.f.end(device)[0] == r.f.end(hub)[0] == 0
+
+
+def put_back(folder: str, copy: Path) -> None:
+    """The folder is again as it was when it was copied."""
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+
+
+def test_a_hub_whose_folder_is_put_back_is_named_and_has_every_report_before_or_after(reporting, tmp_path):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    assert r.f.end(hub)[0] == 0
+    shutil.copytree(r.f.state("hub")[1], tmp_path / "copy")
+    hub = r.run("Hub")
+    r.more("report", 20)
+    assert r.f.end(hub)[0] == 0
+    told = r.more("told")
+    put_back(r.f.state("hub")[1], tmp_path / "copy")
+    since = len(r.f.heard)
+    hub = r.run("Hub")
+    said = r.f.says(device, "StateRolledBack", since)
+    assert "peer=hub" in said and "own=False" in said
+    lost = said.partition("numbers=[")[2].partition("]")[0].split(",")
+    assert len(lost) >= 10, "those that the hub has taken and does not know of any more are named"
+    assert "own=True" in r.f.says(hub, "StateRolledBack", since)
+    r.all_of(told)
+    last = r.more("told")
+    r.all_of(last)
+    assert r.f.end(device)[0] == r.f.end(hub)[0] == 0
+
+
+def test_a_device_whose_folder_is_put_back_is_named_and_goes_on(reporting, tmp_path):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    assert r.f.end(device)[0] == 0
+    shutil.copytree(r.f.state("device")[1], tmp_path / "copy")
+    device = r.run("Device")
+    last = r.more("report", 20)
+    assert r.f.end(device)[0] == 0
+    put_back(r.f.state("device")[1], tmp_path / "copy")
+    since = len(r.f.heard)
+    device = r.run("Device")
+    assert "own=True" in r.f.says(device, "StateRolledBack", since)
+    said = r.f.says(hub, "StateRolledBack", since)
+    assert "peer=device" in said and "own=False" in said
+    told = r.until("told", lambda number: number > last + 5, "it reports what it never did")
     r.all_of(told)
     assert r.f.end(device)[0] == r.f.end(hub)[0] == 0
 

@@ -14,9 +14,6 @@ def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
     last = soak.checkpoints[-1]
     assert last.rounds > 5
     assert last.disk_bytes < DISK_BYTES // 4
-    node = soak.machines[-1].node
-    if node is not None:
-        assert max(link["last_seq"] for link in node.inspect().links.values()) > 1 << 32
 
 
 def test_a_snapshot_between_a_restart_and_what_ran_before_it_forgets_no_number():

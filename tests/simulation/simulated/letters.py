@@ -51,7 +51,7 @@ class Letter(NamedTuple):
 
 
 class Report(NamedTuple):
-    """Which machine said what of which other; `kind` says whose state is old: "receiver", "sender", "anew"."""
+    """Who said what of whom; `kind` says whose state is old: "receiver", "sender", "anew"."""
 
     by: int
     peer: int

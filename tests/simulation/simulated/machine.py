@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from snapshots import body_of, resealed
-
 from bb_edge import Node, NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.program.program import Program
@@ -76,13 +74,6 @@ class Machine:
         components = {} if self.seat.shard is None else {"shard": {"path": shard_path(self.seat.shard)}}
 
         def make(snapshot: bytes | None) -> Node:
-            if snapshot is None and world.first_number:
-                body = body_of(installed(None).snapshot(now))
-                body["links"]["first"] = [world.first_number] * 2
-                snapshot = resealed(body)
-            return installed(snapshot)
-
-        def installed(snapshot: bytes | None) -> Node:
             return install(
                 self.peer,
                 (self.address,),

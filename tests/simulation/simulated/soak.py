@@ -86,7 +86,6 @@ class Soak(World):
     """A world without an end."""
 
     ledger: SoakLedger
-    first_number = (1 << 32) - 50  # so that numbers cross 2³² on the way
 
     def __init__(self, seed: int, every_ns: int = 4 * S) -> None:
         super().__init__(seed, PLAN)

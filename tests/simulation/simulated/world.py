@@ -38,9 +38,6 @@ class WorldError(AssertionError):
 class World:
     """A world with a seed. `run` returns once all is done, or raises WorldError."""
 
-    first_number = 0
-    """Where the sequence numbers of its nodes begin, if not at 1."""
-
     def __init__(self, seed: int, plan: Plan | None = None) -> None:
         self.seed = seed
         self.plan = plan = plan or plan_of(seed)
