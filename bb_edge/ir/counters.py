@@ -22,6 +22,7 @@ OWN = (
     "ingress",
     "journal",
     "log_lines",
+    "marks",
     "mqtt",
     "node",
     "ops",

@@ -68,9 +68,8 @@ class PeerStates:
         config = runtime.config
         self._runtime = runtime
         self._links = links
-        self.own_classes = own_classes
+        self.own_classes, self.own_features = own_classes, list(features.OWN)
         self.hears, asked = dealt or PeerClasses()
-        self.own_features = list(features.OWN)
         self.programs = PeerPrograms(runtime, claim or ProgramClaim(), own_classes)
         # Whether a transport tells presences: where none does, no class is asked for.
         self.are_told = False

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.until_snapshot import UntilSnapshot
+from bb_edge.engine.net.writing import RETRY_NS, Writing
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
@@ -27,17 +28,6 @@ from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.marks import Took
 from bb_edge.wire.outbox import Cause, Outbox, OutboxRecord
 from bb_edge.wire.resend import Pending, PendingEvent, PendingState, ResendQueue
-
-RETRY_NS: Final = 1_000_000_000
-RETRY_LONGEST_NS: Final = 64_000_000_000
-
-
-@dataclass(slots=True)
-class Writing:
-    """A row that the driver was asked to write."""
-
-    row: Write
-    retry_ns: int = RETRY_NS
 
 
 @dataclass(slots=True, eq=False)
@@ -278,8 +268,7 @@ class Records:
             return
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("outbox", error))
-        self._runtime.timers.at(self._runtime.now_ns + writing.retry_ns, self._retry, token, reserved=True)
-        writing.retry_ns = min(2 * writing.retry_ns, RETRY_LONGEST_NS)
+        self._runtime.timers.at(self._runtime.now_ns + writing.put_off(), self._retry, token, reserved=True)
 
     def _retry(self, _now_ns: int, token: int) -> None:
         writing = self.writing.get(token)

@@ -14,7 +14,7 @@ from times import S
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.peer_state import LIMITS_META
-from bb_edge.engine.net.records import RETRY_NS
+from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address
 from bb_edge.node import Node

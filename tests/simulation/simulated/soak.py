@@ -1,8 +1,8 @@
 """One durable federation for very long: `./dev soak --polls 1000000`.
 
-Crashes, full disks, clocks that jump, nodes that are installed anew and forget everything, numbers that
-cross 2³². Asserted all the way: what the ledger asserts; memory that does not grow; a disk that holds no more
-than its budget; bytes written per round within a budget.
+Crashes, full disks, clocks that jump, nodes that are installed anew and forget everything. Asserted all the
+way: what the ledger asserts; memory that does not grow; a disk that holds no more than its budget; bytes
+written per round within a budget.
 """
 
 from __future__ import annotations
