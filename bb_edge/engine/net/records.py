@@ -7,7 +7,7 @@ settled: acknowledged, expired, or given up.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bb_edge.engine import steps
@@ -335,9 +335,9 @@ class Records:
     def save(self) -> dict[str, Any]:
         """What is known of the flows, and the records whose rows are not on disk; `restore` takes them."""
         unwritten = [
-            [writing.row.name, writing.row.record.to_bytes(), shelved(writing.row.record.body)]
-            for writing in self.writing.values()
-            if writing.row.record is not None
+            [row.name, row.record.to_bytes(), shelved(row.record.body), row.record.written_s]
+            for row in [writing.row for writing in self.writing.values()]
+            if row.record is not None
         ]
         return {"flows": self.sender.save(self.outbox.is_ahead), "unwritten": unwritten}
 
@@ -345,5 +345,6 @@ class Records:
         """Takes what `save` gave; `adopt` completes it with the rows on disk."""
         flows_of(data["flows"])  # what does not fit is damage
         self._saved = data["flows"]
-        for number, row, body in data["unwritten"]:
-            self._unwritten.append((number, OutboxRecord.from_bytes(row).with_body(shift.body(body))))
+        for number, row, body, *when in data["unwritten"]:
+            record = replace(OutboxRecord.from_bytes(row), written_s=when[0] if when else 0)
+            self._unwritten.append((number, record.with_body(shift.body(body))))
