@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import pytest
 from arrays import f32
+from durable_program import kept, records, write_down
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
 
 from bb_edge import PeerId
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.steps import PersistOutbox, SendEnvelope
+from bb_edge.engine.steps import SendEnvelope
 from bb_edge.installer import install
 from bb_edge.node import Node
 
@@ -43,10 +44,9 @@ def made(compile_text):
 def told(node: Node, now_ns: int) -> list[PeerId]:
     """Starts the program; whom it writes a record for, which are all written."""
     node.invoke("Main", {"x": f32(1)})
-    asked = of(PersistOutbox, node.poll(now_ns))
-    for step in asked:
-        node.persisted(step.token)
-    return sorted(step.peer for step in asked)
+    found = node.poll(now_ns)
+    write_down(node, found)
+    return sorted(record.key.peer for record in records(found))
 
 
 def test_a_record_is_written_for_everybody_who_is_known(made):
@@ -59,9 +59,9 @@ def test_a_record_is_written_for_everybody_who_is_known(made):
     assert told(node, 2) == sorted((A, B, C))
     node.poll(3)
     node.peer_presence(B, True, (HERE,), epoch=2, classes=("Client",))
-    assert B in {step.peer for now in (4, 5) for step in of(SendEnvelope, node.poll(now))}
+    assert B in {step.peer for step in of(SendEnvelope, kept(node, 4))}
     node.presence_cleared(C, "Client")  # an operator forgets it
-    assert told(node, 6) == sorted((A, B))
+    assert told(node, 9) == sorted((A, B))
 
 
 def test_without_it_only_those_that_are_up(made):
