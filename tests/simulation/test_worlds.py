@@ -53,7 +53,6 @@ SEEN = {
     "RoundWaits": 300,
     "PeerUp": 2500,
     "PeerDown": 380,
-    "PeerResolveFailed": 10,
     "PersistOutbox": 1500,
     "Journal": 1500,
     "SnapshotWanted": 200,
