@@ -37,6 +37,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),
+    "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
     **{
         f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
         for name in ("marks", "durable_rows", "durable_flows", "durable_sender", "durable_receiver")
@@ -44,10 +45,16 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py", f"{ENGINE}net_saved.py"),
-    "bb_edge/engine/net/durable.py": (
-        *(f"{ENGINE}{name}.py" for name in ("durable", "durable_sends", "shared_on_disk")),
-        *RESTARTS,
-    ),
+    **{
+        f"bb_edge/engine/net/{name}.py": (
+            *(
+                f"{ENGINE}{t}.py"
+                for t in ("durable", "durable_sends", "shared_on_disk", "marks", "older_states")
+            ),
+            *RESTARTS,
+        )
+        for name in ("durable", "records", "marks", "marks_op")
+    },
     "bb_edge/engine/snapshot.py": (
         *(f"{ENGINE}{name}.py" for name in ("replay", "durable", "shared_on_disk")),
         STATES,
