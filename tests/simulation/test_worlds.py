@@ -58,7 +58,7 @@ SEEN = {
     "SnapshotWanted": 200,
     "StorageFailed": 10,
     "restored": 100,
-    "replayed": 80,
+    "replayed": 40,
     "adopted": 150,
     "told again": 40,
     "heard nobody": 15,
