@@ -79,9 +79,8 @@ def pieces(value: object, other: Callable[[object], object] | None = None) -> li
         if len(part) < LARGE:
             small += part
             return
-        if small:
-            found.append(small)
-            small = bytearray()
+        found.append(small)  # there is some: before each large part comes the head of its bytes
+        small = bytearray()
         found.append(part)
 
     _put(value, put, other)

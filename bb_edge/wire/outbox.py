@@ -287,9 +287,7 @@ class Outbox:
 
     def _forget(self, number: int) -> None:
         del self._states[number], self._settled[number]
-        sent = self._causes.pop(number, None)
-        if sent is not None and self._by_cause.get(sent) == number:
-            del self._by_cause[sent]
+        self._causes.pop(number, None)  # `snapshot_taken` has taken it out of `_by_cause`
         name = self._names.pop(number, None)
         if name is not None:
             self._named[name] -= 1

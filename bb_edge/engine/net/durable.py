@@ -125,19 +125,10 @@ class Durable:
             if fate is not None:
                 del unit.to[number]
                 yield alone, fate
-            elif not self._fits(unit):
-                break
+            elif not self.records.sender.room.has_room(_size(unit), unit.body):
+                break  # nor has any other of them
         if unit.to:
             self.waiting.append(unit)
-
-    def _fits(self, unit: Unit) -> bool:
-        """Whether the outbox has room for one more record like this."""
-        room = self.records.sender.room
-        if room.has_room(_size(unit), unit.body):
-            return True
-        if room.any_settled:
-            self._wish.want("outbox full")
-        return False
 
     def _begin(self, unit: Unit, now_ns: int) -> Fate | None:
         """Has the envelope written down; None, with nothing changed, where it has to wait for room."""

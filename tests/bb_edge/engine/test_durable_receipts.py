@@ -15,9 +15,10 @@ from times import S
 from bb_edge import NodeConfig, install
 from bb_edge.engine.net.journal import JournalRecord
 from bb_edge.engine.steps import IngressDropped, Journal, SendEnvelope, StorageFailed
+from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
-from bb_edge.wire.envelope import REQUEST, Ack
+from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.programs import ProgramClaim
 
 
@@ -133,3 +134,11 @@ def test_no_window_is_forgotten_for_a_newcomer_who_is_refused_by_name(make):
     node.poll(3)
     assert (node.counters["ingress.no_room"], node.counters["ingress.duplicates"]) == (2, 1)
     assert list(node.inspect().sources) == [str(A)]
+
+
+def test_a_record_of_what_had_no_durable_number_is_delivered(make):
+    node = greeted(make(), A)
+    asked = Envelope([Fill(site_suffix(0xA1), b"", True, 0)], REQUEST, wire_req_id=77)
+    node.replay([JournalRecord(A, envelope.encode(asked), 1).to_bytes()])
+    node.poll(2)
+    assert node.counters["journal.replayed"] == 1

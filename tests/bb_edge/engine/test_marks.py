@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_program import greeted, kept, program, say, write_down
+from durable_program import greeted, kept, program, records, say, write_down
 from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
@@ -161,3 +161,54 @@ def test_an_old_state_is_told_once_with_its_numbers(make):
     assert step == steps.StateRolledBack(A, False, 10)
     assert step.text.startswith("its state lacks durable envelopes that were sent from it")
     assert node.counters["peers.rolled_back"] == 1
+
+
+def test_what_is_numbered_anew_is_not_repeated_meanwhile(make):
+    node = met(make())
+    say(node, to=(A,))
+    ((_, asked),) = said(kept(node, 2))
+    found = take(node, 3, marks.encoded(Took(asked.token, 77)))
+    assert [s.peer for s in of(SendEnvelope, found) if s.durable] == [A]
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=2)  # it has begun anew
+    found = kept(node, 10 * S)
+    assert said(found) and not [s for s in of(SendEnvelope, found) if s.durable]
+    assert not [s for s in of(SendEnvelope, kept(node, 90 * S)) if s.durable]
+
+
+def test_what_is_acknowledged_before_it_went_out_does_not_go_out(make):
+    node = met(make())
+    say(node, to=(B,))
+    found = node.poll(2)
+    write_down(node, found)
+    (written,) = records(found)
+    ack = Envelope(acks=(Ack(written.key.epoch, 1),))
+    node.deliver_inbound(envelope.encode(ack), B)
+    assert not [s for s in of(SendEnvelope, kept(node, 3)) if s.durable]
+
+
+def test_a_peer_without_an_address_is_asked_when_it_has_one(make):
+    node = make()
+    node.peer_presence(A, True, (), KNOWS, epoch=1)
+    say(node, to=(A,))
+    assert not said(kept(node, 2))
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=1, session=2)
+    ((peer, asked),) = said(kept(node, 2 * S))
+    assert peer == A and isinstance(asked, Ask)
+
+
+def test_a_question_of_a_peer_beyond_those_that_have_room_is_not_answered(compile_text):
+    node = install(
+        SELF,
+        (),
+        compile_text(program(2 * S)),
+        ["Main"],
+        NodeConfig.edge().with_(max_peers=1),
+        seed=3,
+        durable=True,
+    )
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=1)
+    answers = said(take(node, 1, marks.encoded(Ask(5))))
+    assert [(peer, type(one)) for peer, one in answers] == [(A, Took)]
+    take(node, 2, durable_message(0xA1, 1))
+    node.deliver_inbound(marks.encoded(Ask(6)), B)
+    assert not [peer for peer, _ in said(kept(node, 3)) if peer == B]

@@ -18,7 +18,6 @@ from bb_edge.node import Node
 from bb_edge.state import StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.targets import InstallError
-from bb_edge.wire import cbor
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, decode, encode
 from bb_shims import AtomicStorage, StorageError
@@ -191,6 +190,6 @@ def test_whatever_the_bound_a_request_is_on_disk_or_waits(compile_text, fills):
 
 def test_what_has_no_written_form_is_named(compile_text, monkeypatch):
     machine = Machine(compile_text(TEXT))
-    monkeypatch.setattr(snapshot, "_slots", lambda parts: [object()])
-    with pytest.raises(cbor.CborError, match="a object has no plain CBOR form"):
+    monkeypatch.setattr(snapshot, "_sections", lambda parts, shift: (("links", object, None),))
+    with pytest.raises(SnapshotError, match="links: a object has no plain CBOR form"):
         machine.node.snapshot(5)

@@ -103,3 +103,24 @@ def test_a_snapshot_that_does_not_fit_is_refused() -> None:
     send(node, RESPONSE)
     with pytest.raises(PendingFullError):
         links(pending_bytes=1).restore(node.snapshot(0), 0)
+
+
+def test_a_body_that_several_share_comes_back_once() -> None:
+    node, body = links(), bytes(5000)
+    for peer in (B, C):
+        key = node.stamp(peer, Envelope(kind=RESPONSE), 0, resend=True, body=body)
+        node.sent(peer, key, b"rest", body=body)
+    rows = node.snapshot(0)
+    same = links()
+    same.restore(rows, 0)
+    for link in rows["links"]:
+        for pending in link[4]:
+            pending[6] = 1  # as in a snapshot's bytes, where bodies have a table of their own
+    read_back = links()
+    read_back.restore(rows, 0, bodies=[body])
+    for restored in (same, read_back):
+        assert restored.pending_bytes == 5000 + 2 * len(b"rest")
+        assert {(out.peer, bytes(out.body), out.payload) for out in restored.due(0)} == {
+            (B, body, b"rest"),
+            (C, body, b"rest"),
+        }

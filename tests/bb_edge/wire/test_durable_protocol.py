@@ -544,3 +544,8 @@ def test_a_restart_lets_nothing_in_and_knows_what_is_on_disk() -> None:
     again.hold(A, 9, 1, 1)
     again.journaled(A, 9, 1)
     assert [window[0] for window in again.inspect()[str(A)]["windows"]] == [9]
+
+
+def test_an_old_record_without_a_number_is_none() -> None:
+    with pytest.raises(OutboxRecordError, match="an old record without a number"):
+        sender().restore([], [record().to_bytes()])
