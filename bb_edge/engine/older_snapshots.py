@@ -36,7 +36,7 @@ def _with_protocol(body: dict[str, Any]) -> dict[str, Any]:
         writing = outbound.pop("writing")
         outbound.pop("next_token", None)
         outbound["unwritten"] = [
-            [number, record, shelf] for number, (_, record, _, _, shelf) in enumerate(writing, 1)
+            [number, record, shelf, 0] for number, (_, record, _, _, shelf) in enumerate(writing, 1)
         ]
         outbound["flows"] = [len(writing) + 1, flows, [*range(1, len(writing) + 1)]]
     links = {"epoch": epoch, "first": first, "links": rows, "sources": sources}

@@ -115,7 +115,7 @@ def test_the_wheel_holds_every_file_of_the_packages(checkout: Path, wheel: Path)
 def test_the_edge_install_stays_small(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         unpacked = sum(info.file_size for info in archive.infolist())
-    assert wheel.stat().st_size < 1_350_000
+    assert wheel.stat().st_size < 1_450_000
     assert unpacked < 4_000_000
 
 

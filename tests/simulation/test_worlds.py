@@ -109,7 +109,7 @@ MIXED_SEEN = {
     "RoundsCompleted": 333,
     "RequestClosed": 333,
     "restored": 33,
-    "replayed": 30,
+    "replayed": 12,
     "told again": 20,
     "heard nobody": 26,
 }

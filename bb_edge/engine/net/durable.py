@@ -34,7 +34,7 @@ from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.outbox import Cause, OutboxFullError, OutboxRecord, name_of
 from bb_edge.wire.resend import EnvelopeKey, Outgoing
 
-NOT_SENT = "not sent before its deadline: what is not acknowledged yet, or not on disk, leaves no room"
+NOT_SENT = "not sent before its deadline: no room, not on disk, or its peer has not said what it took"
 RECORD_BYTES = 128
 """About the bytes of an envelope beside its payloads: addresses of sites, numbers, acknowledgements."""
 

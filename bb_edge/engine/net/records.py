@@ -345,6 +345,6 @@ class Records:
         """Takes what `save` gave; `adopt` completes it with the rows on disk."""
         flows_of(data["flows"])  # what does not fit is damage
         self._saved = data["flows"]
-        for number, row, body, *when in data["unwritten"]:
-            record = replace(OutboxRecord.from_bytes(row), written_s=when[0] if when else 0)
+        for number, row, body, written_s in data["unwritten"]:
+            record = replace(OutboxRecord.from_bytes(row), written_s=written_s)
             self._unwritten.append((number, record.with_body(shift.body(body))))

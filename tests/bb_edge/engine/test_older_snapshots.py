@@ -36,7 +36,7 @@ def test_durable_numbers_leave_the_links_and_what_was_being_written_gets_ids() -
     assert body["outbound"] == {
         "units": [],
         "waiting": [],
-        "unwritten": [[1, b"record", 0]],
+        "unwritten": [[1, b"record", 0, 0]],
         "flows": [2, flows, [1]],
     }
 

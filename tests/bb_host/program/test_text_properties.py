@@ -120,7 +120,10 @@ def subgraphs(draw: Any, depth: int) -> Subgraph:
 
 
 def _in_order(model: Any) -> Any:
-    """The model with its value infos by name: their order is not part of the text."""
+    """The model with opsets and value infos by name: their order is not part of the text."""
+    opsets = sorted(model.opset_import, key=lambda opset: opset.domain)
+    del model.opset_import[:]
+    model.opset_import.extend(opsets)
     stack = list(model.functions)
     while stack:
         owner = stack.pop()
