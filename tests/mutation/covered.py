@@ -53,6 +53,7 @@ TESTS = (
         *(f"{ENGINE}/test_durable_sends.py", f"{ENGINE}/test_durable_receipts.py"),
         *(f"{ENGINE}/test_marks.py", f"{ENGINE}/test_older_states.py", f"{ENGINE}/test_known_peers.py"),
         *(f"{ENGINE}/test_durable_missing.py", f"{ENGINE}/test_durable_rounds.py"),
+        f"{ENGINE}/test_older_snapshots.py",
         *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_replay.py"),
         *(f"{ENGINE}/test_snapshot_round_trip.py", f"{ENGINE}/test_snapshot_refused.py"),
         *(f"{ENGINE}/test_restart_asks.py", f"{ENGINE}/test_restart_components.py"),

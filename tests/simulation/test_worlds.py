@@ -60,7 +60,7 @@ SEEN = {
     "restored": 100,
     "replayed": 40,
     "adopted": 150,
-    "told again": 40,
+    "told again": 20,
     "heard nobody": 15,
     "OpFailed": 8,
     "RequestFailed": 8,

@@ -205,3 +205,23 @@ def test_answers_of_the_disk_to_nothing_change_nothing(make):
     assert node.snapshot_written() == ()
     again = make(node.snapshot(3), 3)
     assert again.next_deadline_ns() != 0 and again.snapshot_written() == ()
+
+
+def test_a_durable_request_is_not_asked_anew_of_a_peer_that_has_restarted(make):
+    node = make()
+    say(node, ask=(A,))
+    kept(node, 2)
+    node.snapshot(6)
+    node.snapshot_written()
+    (asked,) = sent(node.poll(7))
+    node.peer_presence(A, True, (HERE,), epoch=2)
+    again = sent(kept(node, 8))
+    first = envelope.decode(asked.payload, EDGE_CAPS)
+    for step in again:
+        message = envelope.decode(step.payload, EDGE_CAPS)
+        assert (message.epoch, message.seq, message.wire_req_id) == (
+            first.epoch,
+            first.seq,
+            first.wire_req_id,
+        )
+    assert again, "it is repeated at once"
