@@ -11,10 +11,11 @@ Names are imported when they are first used: `import bb_edge` alone loads nothin
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
 from bb_edge.ir.version import RUNTIME_VERSION
 
+# `typing` would cost as much as all that `bb-edge run` imports before it handles SIGTERM.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from bb_edge.callable_program import load
     from bb_edge.engine.config import NodeConfig

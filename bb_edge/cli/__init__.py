@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 # start.py says what SIGTERM means once this module is there, so nothing that takes time is imported with it.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence

@@ -2,16 +2,19 @@
 
 It may come at any moment: the service manager stops a node that it has just started. A node that has not
 begun has sent and written nothing of its own, so what was opened is closed, and the exit code is DONE.
+
+Until start.py has imported this module, SIGTERM kills the process: it imports as little as it can.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from contextlib import suppress
-from types import FrameType, TracebackType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any
 
 IMPORTS = "<frozen importlib"
 """Where Python's own code that imports modules says it is from."""
@@ -24,9 +27,10 @@ class StopAsked(KeyboardInterrupt):
 
 def end_at_once(_number: int, _frame: FrameType | None) -> None:
     """Ends the process with 0: there is nothing to close yet."""
-    with suppress(OSError):
+    try:
         os.write(2, f"{TOLD}\n".encode())
-    os._exit(0)
+    finally:  # also where nobody reads stderr any more
+        os._exit(0)
 
 
 class StopAtStart:
@@ -41,6 +45,8 @@ class StopAtStart:
         self._before: Any = None
 
     def __enter__(self) -> StopAtStart:
+        import threading
+
         if threading.current_thread() is threading.main_thread():  # others may set no handlers
             self._before = signal.signal(signal.SIGTERM, self._stop)
         return self

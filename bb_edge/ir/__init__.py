@@ -7,8 +7,8 @@ and protobuf. Submodules are imported as usual (`from bb_edge.ir import keys`).
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as in `bb_edge`: without `typing`
 if TYPE_CHECKING:
     from bb_edge.ir.address import Address, AddressError
     from bb_edge.ir.errors import AuthoringError, BBError, CompileError, InstallError, WireError

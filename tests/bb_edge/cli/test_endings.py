@@ -119,6 +119,37 @@ def test_a_stop_while_a_module_is_imported_is_a_stop(name, configured):
     assert done.stderr == "bb-edge: asked to stop before the node ran\n"
 
 
+BEFORE_THE_HANDLER = """
+import os, signal, sys
+
+def imported_before(number, handler):
+    print(*sorted(set(sys.modules) - there))
+
+signal.signal = imported_before
+sys.argv = ["bb-edge", "run"]
+there = set(sys.modules)
+import bb_edge.cli.start
+"""
+
+
+def test_next_to_nothing_is_imported_before_a_stop_is_handled():
+    """A signal that comes before that kills the process; `typing` alone would double the time."""
+    places = os.pathsep.join(place or os.curdir for place in sys.path)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", BEFORE_THE_HANDLER],
+        env={**os.environ, "PYTHONPATH": places},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stderr == ""
+    few = {"__future__", "bb_edge", "bb_edge.cli", "bb_edge.cli.start", "bb_edge.cli.stopping"}
+    few |= {"bb_edge.ir", "bb_edge.ir.version", "importlib", "importlib._bootstrap"}
+    few |= {"importlib._bootstrap_external", "warnings"}  # Python's own, where a version has not loaded them
+    assert "bb_edge.cli.start" in done.stdout.split()
+    assert set(done.stdout.split()) <= few
+
+
 def test_a_stop_when_the_node_has_ended_leaves_its_code(configured):
     lines = f"CONFIG = {str(configured(artifact='gone.onnx'))!r}\n{AT_THE_END}"
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
