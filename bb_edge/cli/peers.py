@@ -126,19 +126,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_login(broker: Broker) -> None:
-    """Refuses the login of a node, by certificate or user name: it is the node's peer id.
+    """Refuses the login of a node: a broker may end the node's session for it."""
+    from bb_edge.transport.credentials import node_login
 
-    A broker that takes the user name for the client id ends the session of the one that is there, and says to
-    nobody beforehand that it does so.
-    """
-    from bb_edge.transport.credentials import common_name
-
-    names = (broker.username, None if broker.cert_file is None else common_name(broker.cert_file))
-    for name in filter(None, names):
-        try:
-            PeerId.from_text(name)
-        except PeerIdError:
-            continue
+    name = node_login(broker)
+    if name is not None:
         raise NodeLoginError(
             f"it would log in as the node {name}, and a broker that sets client ids by user name"
             " (use_username_as_clientid) would throw the node out",

@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 
 from bb_edge.input_files import FileRefused, read_regular
-from bb_edge.ir.ids import PeerId
+from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
 
 _COMMON_NAME = b"\x55\x04\x03"  # the object identifier 2.5.4.3
@@ -90,6 +90,21 @@ def known_as(broker: Broker) -> str | None:
     if broker.cert_file is not None:
         return common_name(broker.cert_file)
     return broker.username
+
+
+def node_login(broker: Broker) -> str | None:
+    """The user name or the certificate's common name where that is a peer id: such a login is a node's.
+
+    A broker that takes the user name for the client id ends the session of the node that is there.
+    """
+    names = (broker.username, None if broker.cert_file is None else common_name(broker.cert_file))
+    for name in filter(None, names):
+        try:
+            PeerId.from_text(name)
+        except PeerIdError:
+            continue
+        return name
+    return None
 
 
 def stranger(broker: Broker, peer: PeerId) -> str:

@@ -41,11 +41,10 @@ class BrokerReport:
     topic_aliases: int | None
 
 
-def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: str = "auto") -> BrokerReport:
-    """Connects, subscribes, and sends messages from the peer to itself.
+def dial(broker: Broker) -> float:
+    """Connects without logging in, and hangs up. Returns the milliseconds that it takes.
 
-    Without a `federation` they are in one that no node is in; access rules may know the node's own alone.
-    Raises ProbeError where a step fails, and BrokerFileError for certificates that cannot be used.
+    Raises ProbeError where the broker cannot be reached, BrokerFileError for certificates that are unfit.
     """
     context = broker.tls_context()
     began = time.perf_counter()
@@ -53,7 +52,16 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
         connect(broker.host, broker.port, STEP_S, context).close()
     except OSError as error:
         raise ProbeError(f"not reachable: {dial_fault(error, broker)}", str(broker)) from error
-    connect_ms = (time.perf_counter() - began) * 1e3
+    return (time.perf_counter() - began) * 1e3
+
+
+def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: str = "auto") -> BrokerReport:
+    """Connects, subscribes, and sends messages from the peer to itself.
+
+    Without a `federation` they are in one that no node is in; access rules may know the node's own alone.
+    Raises ProbeError where a step fails, and BrokerFileError for certificates that cannot be used.
+    """
+    connect_ms = dial(broker)
     got: list[str] = []
     topics = Topics(federation, peer)
     topic = topics.names(peer).envelope.decode()

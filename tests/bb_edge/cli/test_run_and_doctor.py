@@ -283,10 +283,39 @@ def test_the_broker_s_rules_are_looked_at(
     broker = start_broker("mosquitto", config=[f"acl_file {tmp_path / 'rules'}"] if rules else [])
     url = f"mqtt://{PeerId.from_name('kitchen')}@{broker.host}:{broker.port}"
     path = configured(federation="home", broker=url)
-    assert main(["doctor", "--json", "--config", str(path)]) == code
+    assert main(["doctor", "--json", "--as-node", "--config", str(path)]) == code
     found = checks(capsys)
     assert found["broker"]["status"] == "ok", "the round trip goes where the rules let it"
     assert (found["access rules"]["status"], said in found["access rules"]["detail"]) == (status, True)
+
+
+@pytest.mark.broker
+def test_the_doctor_does_not_log_in_as_a_node_unasked(configured, start, start_broker, capsys):
+    """Such a broker takes the user name for the client id, and ends the session that has it."""
+    broker = start_broker("mosquitto", config=["use_username_as_clientid true"])
+    peer = PeerId.from_name("kitchen")
+    path = configured(federation="home", broker={"url": broker.url, "username": str(peer)})
+    node = start("run", "--config", str(path))
+    node.says("connected to")
+    assert main(["doctor", "--json", "--config", str(path)]) == 0
+    found = checks(capsys)
+    assert (found["broker"]["status"], found["broker"]["data"]["login"]) == ("warning", str(peer))
+    for told in ("reachable", f"as the node {peer}", "use_username_as_clientid", "--as-node"):
+        assert told in found["broker"]["detail"]
+    assert "access rules" not in found
+    assert not [line for line in node.lines if "lost" in line], "nobody threw the node out"
+    assert main(["doctor", "--json", "--as-node", "--config", str(path)]) == 0
+    assert checks(capsys)["broker"]["status"] == "ok"
+    node.says("connection to .* lost")
+    assert node.end() == 0
+
+
+def test_a_broker_that_is_not_there_fails_under_a_node_s_login_too(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"mqtt://{PeerId.from_name('kitchen')}@127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["doctor", "--json", "--broker", url]) == 1
+    assert checks(capsys)["broker"]["status"] == "failed"
 
 
 @pytest.mark.broker
