@@ -32,6 +32,8 @@ class MissingReason(enum.IntEnum):
     """It has nothing to reply with: nobody answered what it asked in turn."""
     OFFLINE = 12
     """This node lost its connection while it waited: the request, or its answer, may be lost with it."""
+    OUT_OF_TIME = 13
+    """It says that its reply was not there when the time that it was given was over."""
 
     @property
     def text(self) -> str:
@@ -49,5 +51,6 @@ BLAMES_THE_PEER = frozenset(
     }
 )
 """Reasons after which a peer counts as one that left a request unanswered. CUT is none: this node had no time
-left, whatever the peer did; one that is not there at all is found by its silence (`wire/health.py`).
+left, whatever the peer did; one that is not there at all is found by its silence (`wire/health.py`). Nor is
+OUT_OF_TIME: the peer works, and has said so, and whoever asked chose the deadline.
 """

@@ -8,6 +8,7 @@ from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import CapacityError, OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
+from bb_edge.wire.envelope_records import FailureCode
 
 
 def _delay(attribute: str) -> Bind:
@@ -56,6 +57,7 @@ def _deadline_check(op: BoundOp, env: BindEnv) -> Run:
         deadline = ctx.execution.deadline_ns
         if deadline and ctx.now_ns >= deadline:
             ctx.execution.expire()
+            ctx.execution.went_wrong(FailureCode.OUT_OF_TIME, f"{op.spec.name}: its deadline had passed")
             runtime.count("deadlines.expired")
             return None
         return value

@@ -97,6 +97,8 @@ class FailureCode(enum.IntEnum):
     """The reply is larger than the asker takes."""
     NOTHING = 5
     """The asked node has asked in turn, and nobody has answered it: it has nothing to reply with."""
+    OUT_OF_TIME = 6
+    """The time that the asker gave was over before the reply was there."""
 
 
 FAILURE_DETAIL_BYTES = 200

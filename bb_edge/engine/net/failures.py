@@ -55,6 +55,8 @@ class Failures:
                 why = "nobody was there whom it could ask in turn"
             failure = Failure(FailureCode.NOTHING, why)
             self._runtime.emit(steps.NobodyHeard(asker, execution.target, why, REMEDY))
+        elif failure is None and execution.expired:
+            failure = Failure(FailureCode.OUT_OF_TIME, "its deadline passed before the reply was there")
         elif failure is None:
             failure = Failure(FailureCode.STARVED, "the execution ended without a reply")
         durable = reply is not None and reply.op.spec.meta.get(keys.DURABLE_KEY) == "1"

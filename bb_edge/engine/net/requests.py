@@ -299,7 +299,7 @@ class Requests:
             return
         peer = execution.source
         assert peer is not None
-        if execution.failed:  # what the child refused is missing
+        if execution.failed or execution.fault is not None:  # what the child refused, or had no time for
             why = cohort.reasons[peer] = why_refused(execution.fault)
             if why is not MissingReason.CUT:
                 self.verdicts.refuse(peer, cohort.port, execution.fault)

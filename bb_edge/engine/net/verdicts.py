@@ -9,7 +9,6 @@ from __future__ import annotations
 from bb_edge.engine import steps
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.run.ending import CUT
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
@@ -32,8 +31,9 @@ _FAILED: dict[int, MissingReason] = {
     FailureCode.REFUSED: MissingReason.REFUSED,
     FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
     FailureCode.NOTHING: MissingReason.NOTHING,
+    FailureCode.OUT_OF_TIME: MissingReason.OUT_OF_TIME,
 }
-_REFUSED: dict[int, MissingReason] = {CUT: MissingReason.CUT}
+_REFUSED: dict[int, MissingReason] = {FailureCode.OUT_OF_TIME: MissingReason.CUT}
 
 
 def why_failed(failure: Failure) -> MissingReason:

@@ -23,9 +23,6 @@ from bb_edge.wire.envelope_records import FailureCode
 OVERDUE: Final = "execution.overdue"
 """The registered callback `(now_ns, number)`: an asked execution waits, and its reply must be on its way."""
 
-CUT: Final = 0
-"""The code of a fault of nobody: there was no time left. None of `FailureCode`, and never sent."""
-
 
 @dataclass(slots=True, eq=False)
 class Endings:

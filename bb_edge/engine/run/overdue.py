@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
-from bb_edge.engine.run.ending import CUT, OVERDUE
+from bb_edge.engine.run.ending import OVERDUE
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
-from bb_edge.wire.envelope_records import Failure
+from bb_edge.wire.envelope_records import FailureCode
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +37,8 @@ class Overdue:
             execution.expire()
             scheduler.runtime.count("deadlines.expired")
         given_up = [*self._given_up(execution)]
-        if given_up and execution.parent is not None and execution.fault is None:
-            execution.fault = Failure(CUT)
         for op in given_up:
+            execution.went_wrong(FailureCode.OUT_OF_TIME, f"{op.spec.name} still waited")
             scheduler.op_failed(
                 execution, op, OpError("whoever asked waits no longer for what it would give", op.spec.name)
             )

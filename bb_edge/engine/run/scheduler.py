@@ -307,10 +307,11 @@ class Scheduler:
         parked = self.waiting.parked.get(token)
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
             self.runtime.count("completions.expired")
-            error = CompletionExpiredError(
-                f"nobody completed it within {wait_ns} ns", parked.op.spec.name, "raise its deadline"
-            )
-            self.fail(token, error)
+            name, execution = parked.op.spec.name, parked.execution
+            if 0 < execution.until_ns <= self.runtime.now_ns:
+                execution.went_wrong(FailureCode.OUT_OF_TIME, f"{name} was not completed")
+            error = f"nobody completed it within {wait_ns} ns"
+            self.fail(token, CompletionExpiredError(error, name, "raise its deadline"))
 
     # --- children --------------------------------------------------------
 

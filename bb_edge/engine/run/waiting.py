@@ -277,7 +277,7 @@ class WaitingRoom:
             execution.claim_timer = 0
             execution.expire()
             execution.went_wrong(
-                FailureCode.STARVED, "another execution had its components until the deadline"
+                FailureCode.OUT_OF_TIME, "another execution had its components until the deadline"
             )
             execution.unpark_all(ready=False)
             self._runtime.count("deadlines.expired")

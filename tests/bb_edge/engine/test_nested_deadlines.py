@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 from arrays import f32
-from components import Slow
+from components import Diary, Slow
 from envelopes import fill
 from kinds_of_steps import of
 from peers import HERE
@@ -171,20 +171,20 @@ def test_after_a_restart_the_deadline_is_still_that_of_whoever_asked(tiers):
     assert reasons(sim, "inner") == ["cut"]
 
 
-def test_a_component_that_answers_later_has_as_long_as_there_is(bench):
-    """Its op fails before nobody waits for the reply any more, and that goes home."""
-    registry = Registry()
-    registry.register(Slow)
-    b = bench(
-        """program Demo {module=Demo, binding.Main.s="codec|test.Slow|1"}
+LATER = """program Demo {module=Demo, binding.Main.s="codec|test.Slow|1"}
 function program.Main() -> () {entry=1, partition=Main}
   slot s: codec
   x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
   y: F32[1] = role.compressor.Compress(x) {slot=s}
   h: Trigger = wire.SendResp(y, from, number) {wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1}
-""",
-        registry=registry,
-    )
+"""
+
+
+def test_a_component_that_answers_later_has_as_long_as_there_is(bench):
+    """Its op fails before nobody waits for the reply any more, and that goes home."""
+    registry = Registry()
+    registry.register(Slow)
+    b = bench(LATER, registry=registry)
     asker = PeerId.from_name("asker")
     b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
     b.poll()
@@ -194,7 +194,7 @@ function program.Main() -> () {entry=1, partition=Main}
     (failed,) = b.of(steps.OpFailed)
     assert isinstance(failed.error, CompletionExpiredError)
     (answer,) = [m for s in b.of(steps.SendEnvelope) if (m := decode(s.payload, HOST_CAPS)).kind == RESPONSE]
-    assert answer.failure is not None and answer.failure.name == "OP_FAILED"
+    assert answer.failure is not None and answer.failure.name == "OUT_OF_TIME"
     assert answer.remaining_deadline_ns == 100 * MS
 
 
@@ -248,7 +248,7 @@ def test_what_an_asked_execution_waits_for_ends_with_its_asker(waits, kind):
     b, asker = waits(f"{WAITING[kind]}\n  y: F32[1] = syscall.GateDispatch(x, late)")
     asked(b, asker)
     (answer,) = answers(b)
-    assert answer.failure.name == "OP_FAILED" and answer.remaining_deadline_ns == 100 * MS
+    assert answer.failure.name == "OUT_OF_TIME" and answer.remaining_deadline_ns == 100 * MS
     assert b.node.inspect().executions == [] and b.node.counters["ingress.bytes"] == 0
     assert b.node.counters["executions.active"] == 0
     assert "executions.starved" not in b.node.counters, "it was ended, and lacks nothing"
@@ -284,7 +284,74 @@ def test_the_end_by_force_outlives_a_restart(tiers):
     sim.add(install(relay.peer_id, (), program, ["Relay"], seed=9, snapshot=kept, now_ns=sim.now_ns))
     sim.run(until=lambda: bool(sim.events("missing")))
     assert 4740 * MS < sim.now_ns < 4760 * MS
-    assert reasons(sim, "outer") == ["failed"]
+    assert reasons(sim, "outer") == ["out of time"]
+
+
+def test_who_says_that_its_time_was_over_is_asked_again_and_again(tiers):
+    """The relay works, and whoever asks chose the deadline; one whose op fails is left alone after five."""
+    sim, server, relay, _ = tiers(
+        5 * S, 8 * S, before="go: Trigger = syscall.Sleep<duration_ns=60000000000>(t)"
+    )
+    for _ in range(2 * server.config.failing_threshold):
+        server.invoke("Server", {"x": f32(3)})
+        sim.run(for_ns=20 * S)
+    assert reasons(sim, "outer") == ["out of time"] * 2 * server.config.failing_threshold
+    told = of(steps.RequestFailed, (seen.step for seen in sim.seen))
+    assert {(s.peer, s.code) for s in told} == {(relay.peer_id, "OUT_OF_TIME")}
+    assert not of(steps.PeerFailing, (seen.step for seen in sim.seen))
+
+
+def test_a_component_that_misses_its_own_deadline_has_failed(bench):
+    """The asker left time enough: it is the component that is late."""
+    registry = Registry()
+    registry.register(Slow)
+    b = bench(LATER, registry=registry)
+    asker = PeerId.from_name("asker")
+    b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
+    b.poll()
+    message = Envelope([fill(0xA1, 3)], REQUEST, 7, 2000 * S, epoch=5, seq=1)
+    b.node.deliver_inbound(encode(message), asker)
+    b.settle()
+    assert {answer.failure.name for answer in answers(b)} == {"OP_FAILED"}
+
+
+def test_an_answer_that_waits_for_a_component_until_the_end_does_not_count(compile_text):
+    """Another execution has what the answer's is to write: it is neither counted nor refused."""
+    registry = Registry()
+    registry.register(Diary)
+    text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    text = text.replace('leaves="peer', 'm="model|test.Diary|3", binding.Relay.leaves="peer')
+    assert "test.Diary" in text
+    before = text[text.index("deadline_ns=8000000000") : text.index("  h: Trigger = wire.SendResp(sum,")]
+    each = """deadline_ns=8000000000, wire.answer_mode=each, port=inner}
+  closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=4, wire.request=3}
+  a: F32[1], who: PeerIdVec = wire.RecvResp() {wire.wire_id=4, wire.request=3, wire.site_ids=b2, wire.type_hashes=101}
+  put: CommandId = role.model.ApplyDelta(a) {slot=m}
+  sum: F32[1] = syscall.GateDispatch(x, closed)
+"""
+    text = text.replace(before, each).replace(
+        "function program.Relay() -> () {entry=1, partition=Relay}\n  slot leaves: peer_selector peer_class=Leaf\n",
+        "function program.Relay(hold: F32[1]) -> () {entry=1, partition=Relay}\n"
+        "  slot leaves: peer_selector peer_class=Leaf\n  slot m: model\n"
+        "  one: CommandId = role.model.ApplyDelta(hold) {slot=m}\n"
+        "  done: Trigger = syscall.OnTrigger(one)\n"
+        "  two: Trigger = syscall.Sleep<duration_ns=60000000000>(done)\n"
+        "  three: F32[1] = syscall.GateDispatch(hold, two)\n"
+        "  four: CommandId = role.model.ApplyDelta(three) {slot=m}\n",
+    )
+    data = compile_text(text)
+    sim = Simulation(seed=3)
+    for seed, (name, target) in enumerate([("hub", "Server"), ("relay", "Relay"), ("leaf", "Leaf")], 1):
+        sim.add(install(PeerId.from_name(name), (), data, [target], registry=registry, seed=seed))
+    sim.run(for_ns=S // 10)
+    server, relay, _ = sim.nodes
+    relay.invoke("Relay", {"hold": f32(1)})
+    server.invoke("Server", {"x": f32(3)})
+    sim.run(until=lambda: bool(sim.events("missing")))
+    assert reasons(sim, "inner") == ["cut"]
+    assert relay.counters.get("requests.answers", 0) == 0
+    assert not of(steps.AnswerRefused, (seen.step for seen in sim.seen))
 
 
 def test_a_durable_request_that_waits_for_a_snapshot_is_waited_for_in_peace(compile_text):
