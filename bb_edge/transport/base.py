@@ -29,10 +29,6 @@ class DrivenNode(Protocol):
         """The classes of peers whose presence the node needs; None for every class."""
 
     @property
-    def peers_known(self) -> int:
-        """How many peers the node knows by their presence, up or down."""
-
-    @property
     def presence_meta(self) -> Mapping[str, object]:
         """Further facts that the node's presence carries."""
 

@@ -99,11 +99,7 @@ class Membership:
         self._watched: dict[PeerId, str] = {}  # the class of each will that is listened to by itself
         self._jitter = jitter
         self._said_at = 0.0
-        self._roll = RollCall(
-            lambda name, call: acts.call(topics.roll_call(name), call),
-            lambda: node.peers_known,
-            self._hears or (),
-        )
+        self._roll = RollCall(lambda name, call: acts.call(topics.roll_call(name), call), self._hears or ())
         self._answers = Seldom()
         self._facts = Seldom()  # facts that change while the node runs
         self._again_at: float | None = None  # when the presence is to be said again
@@ -219,7 +215,7 @@ class Membership:
         )
         if heard and news.up:
             self._topics.meet(peer)
-            self._roll.told(peer_class, self._clock())
+            self._roll.told(peer, peer_class, self._clock())
             if news.will not in ("", peer_class):
                 self._watch(peer, news.will)
         return True

@@ -23,7 +23,6 @@ class Doors:
         self.classes: tuple[str, ...] = ("Client",)
         self.hears: tuple[str, ...] | None = ("Client",)
         self.presence_meta: dict[str, object] = {}
-        self.peers_known = 0
         self.got: list[tuple[bytes, PeerId]] = []
         self.presence: dict[PeerId, tuple[bool, int]] = {}
         self.in_classes: dict[PeerId, tuple[str, ...]] = {}

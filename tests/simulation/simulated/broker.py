@@ -32,7 +32,6 @@ class Shell:
     """A machine that says its presence and runs nothing: it hears nobody."""
 
     hears = ()
-    peers_known = 0
 
     def __init__(
         self, peer: PeerId, epoch: int, classes: tuple[str, ...], meta: Mapping[str, object]
