@@ -48,10 +48,15 @@ def implied_opsets(ops: Iterable[Op]) -> dict[str, int]:
     Of our own domains it is the oldest version that has all of these ops as they are, so that older devices
     take what they understand; of others it is 1.
     """
+    return opsets_of_kinds({(op.domain, op.op_type) for op in walk_ops(tuple(ops))})
+
+
+def opsets_of_kinds(kinds: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """The opsets that ops of these domains and types need, as `implied_opsets` says."""
     found = {keys.ONNX_DOMAIN: 1}
-    for op in walk_ops(tuple(ops)):
-        row = opsets.lookup(op.domain, op.op_type)
-        found[op.domain] = max(found.get(op.domain, 1), 1 if row is None else row.since)
+    for domain, op_type in kinds:
+        row = opsets.lookup(domain, op_type)
+        found[domain] = max(found.get(domain, 1), 1 if row is None else row.since)
     table = opsets.opset(keys.ONNX_DOMAIN)
     found[keys.ONNX_DOMAIN] = 1 if table is None else table.version
     return dict(sorted(found.items()))

@@ -19,7 +19,7 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 from bb_host.program import Function, Op, Program, Subgraph, walk_ops
-from bb_host.text_names import implied_opsets
+from bb_host.text_names import opsets_of_kinds
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
 """Recv-flavored ops that start an execution."""
@@ -123,12 +123,16 @@ class Summary:
         return frozenset(zip([op.domain for op in ops], [op.op_type for op in ops], strict=True))
 
     @cached_property
+    def all_kinds(self) -> frozenset[tuple[str, str]]:
+        """Domain and op type, those of subgraphs too."""
+        if not self.has_subgraphs:
+            return self.kinds
+        return frozenset((op.domain, op.op_type) for op in walk_ops(self._ops))
+
+    @cached_property
     def domains(self) -> frozenset[str]:
         """Those of subgraphs too."""
-        found = {op.domain for op in self._ops}
-        for op in self._ops if self.has_subgraphs else ():
-            found.update(inner.domain for _, graph in op.subgraphs() for inner in walk_ops(graph.ops))
-        return frozenset(found)
+        return frozenset(domain for domain, _ in self.all_kinds)
 
     @cached_property
     def meta(self) -> frozenset[str]:
@@ -206,14 +210,14 @@ def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
             *(i + first for i in came.wire),
             *(i + shift for i in before.wire if i >= len(old) - last),
         )
-    for name in ("kinds", "domains", "meta"):
+    for name in ("kinds", "all_kinds", "domains", "meta"):
         # What only ops had that are gone is known by a walk alone.
         if name in there and getattr(gone, name) <= getattr(came, name):
             answers[name] = there[name] | getattr(came, name)
     return _remember(ops, found)
 
 
-_UNSTAMPED = ("kinds", "domains", "has_subgraphs", "wire")
+_UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")
 """Answers in which metadata plays no part."""
 
 
@@ -310,11 +314,11 @@ def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iter
 
 def used_opsets(ops: tuple[Op, ...], declared: Mapping[str, int]) -> dict[str, int]:
     """The opset imports that ops need, at the versions declared for them at least; sorted by domain."""
-    implied, used = implied_opsets(ops), summary(ops).domains
+    there = summary(ops)
     return {
         domain: declared.get(domain) or version
         if domain == keys.ONNX_DOMAIN
         else max(declared.get(domain, 0), version)
-        for domain, version in implied.items()
-        if domain in used
+        for domain, version in opsets_of_kinds(there.all_kinds).items()
+        if domain in there.domains
     }

@@ -32,6 +32,7 @@ def warn_of_slots(
     used: set[int] = set()
     classes = dict.fromkeys(t.main.meta.get(keys.PARTITION_KEY, t.main.name) for t in targets)
     for target in targets:
+        durable = any(op.meta.get(keys.DURABLE_KEY) == "1" for op in flow.wire_ops(target.main))
         for name, slot in resolved[target.main.key].items():
             ops = target.ops.get(name, ())
             binding = options.binding(name, target.main.name)
@@ -43,7 +44,6 @@ def warn_of_slots(
                 used.add(id(binding))
                 component, where = binding.component, binding.where
             if slot.role and slot.is_concrete:
-                durable = any(op.meta.get(keys.DURABLE_KEY) == "1" for op in target.main.ops)
                 _check_type(name, slot, component, ops, where, stats, durable)
     for binding in options.bindings:
         if id(binding) not in used:
