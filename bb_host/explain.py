@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host.compiler.driver import Compiler, Source
-from bb_host.compiler.errors import UnknownStage
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PRE_PASS_NAMES, STAMP_NAME, PassReport
+from bb_host.errors import UnknownStage
 from bb_host.program import Program
 from bb_host.text import print_program
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bb_edge.ir.errors import BBError, CompileError
     from bb_edge.ir.types import TypeNode, ValueType
     from bb_host.compiler.driver import Compilation
-    from bb_host.compiler.errors import PassError, StageError
     from bb_host.compiler.flow import is_send_flavored as is_send
     from bb_host.compiler.flow import is_wire
     from bb_host.compiler.flow import payload_inputs as sent_values
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PassReport, Stage
     from bb_host.construction import ConstructionError
     from bb_host.diagnostics import ProgramWarning
+    from bb_host.errors import PassError, StageError
     from bb_host.learn.trainable import Construction
     from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
     from bb_host.program_proto import from_proto, to_proto
@@ -92,8 +92,8 @@ _HOMES = {
     "ConstructionError": "bb_host.construction",
     "BBError": "bb_edge.ir.errors",
     "CompileError": "bb_edge.ir.errors",
-    "PassError": "bb_host.compiler.errors",
-    "StageError": "bb_host.compiler.errors",
+    "PassError": "bb_host.errors",
+    "StageError": "bb_host.errors",
     "ProgramWarning": "bb_host.diagnostics",
 }
 """Name → module, or module:name where it is called otherwise there."""

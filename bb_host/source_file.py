@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from bb_edge.ir.errors import AuthoringError, BBError
+from bb_host.author_lines import is_ours
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.errors import is_ours
 from bb_host.onnx_files import load_weights, read_onnx
 
 if TYPE_CHECKING:

@@ -33,17 +33,17 @@ class SeveralErrors(BBError):
         self.errors = tuple(errors)
 
 
-class AuthoringError(BBError):
+class CompileError(BBError):
+    """A program or a model that cannot be recorded or compiled: the root of what the host refuses."""
+
+
+class AuthoringError(CompileError):
     """A mistake in a program's text; `file` and `line` are the author's."""
 
     def __init__(self, what: str, where: str = "", hint: str = "", file: str = "", line: int = 0) -> None:
         super().__init__(what, where or (f"{file}:{line}" if file else ""), hint)
         self.file = file
         self.line = line
-
-
-class CompileError(BBError):
-    """A recorded program that cannot be compiled; the root of what passes and the type solver raise."""
 
 
 class InstallError(BBError):

@@ -11,9 +11,9 @@ from bb_edge.components import PresenceSelector
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_SEND_REQ
 from bb_host.compiler import flow
-from bb_host.compiler.errors import AbsentPeers
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.construction import config_of
+from bb_host.errors import AbsentPeers
 from bb_host.program import Function, Op, Slot
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_SEND_REQ
 from bb_host.compiler import flow
-from bb_host.compiler.errors import CrossExecutionJoin, named
 from bb_host.compiler.joins import Joins
+from bb_host.errors import CrossExecutionJoin, named
 from bb_host.program import Function, Op
 
 GATE, GATE_MANY = "GateDispatch", "GateManyDispatch"

@@ -12,8 +12,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line
 from bb_edge.registry import RegistryError, default_registry
-from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Options
+from bb_host.errors import BindingError
 from bb_host.program import Program
 
 Supports: TypeAlias = "Callable[[str, int], bool]"

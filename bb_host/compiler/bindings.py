@@ -6,8 +6,8 @@ from typing import Any
 
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
+from bb_host.author_lines import author_line, short_line
 from bb_host.compiler.bound_types import declared_types, storage_types
-from bb_host.compiler.errors import BindingError
 from bb_host.compiler.options import Binding, Options
 from bb_host.construction import (
     ConstructionError,
@@ -16,8 +16,8 @@ from bb_host.construction import (
     construction_state,
     construction_warnings,
 )
-from bb_host.dsl.errors import author_line, short_line
 from bb_host.dsl.recorder import PORT_NAME
+from bb_host.errors import BindingError
 from bb_host.program import Program
 
 

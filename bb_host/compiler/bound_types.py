@@ -18,10 +18,10 @@ import numpy as np
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.compiler.errors import BindingError, TypeConstraintFailed
 from bb_host.compiler.options import Options
 from bb_host.compiler.type_terms import Dim, Terms
 from bb_host.construction import ConstructionError, class_of
+from bb_host.errors import BindingError, TypeConstraintFailed
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawTensor, Subgraph
 from bb_host.text_printer import print_type
 

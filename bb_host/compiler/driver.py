@@ -12,8 +12,8 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
+from bb_host.author_lines import author_line, short_line
 from bb_host.compiler.bindings import check_against, make_binding
-from bb_host.compiler.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
 from bb_host.compiler.identity import identified
 from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pipeline import (
@@ -25,8 +25,8 @@ from bb_host.compiler.pipeline import (
     run_pipeline,
 )
 from bb_host.diagnostics import ProgramWarning, issue
-from bb_host.dsl.errors import author_line, short_line
 from bb_host.dsl.misuse import Suggests, typed_calls
+from bb_host.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 

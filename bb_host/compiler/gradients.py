@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
-from bb_host.compiler.errors import BackwardWithoutForward, named
 from bb_host.compiler.joins import Joins, entry_of
+from bb_host.errors import BackwardWithoutForward, named
 from bb_host.program import Function, Op
 
 _BACKWARD = (keys.ROLE_MODEL_DOMAIN, "Backward")

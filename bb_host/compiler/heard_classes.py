@@ -19,9 +19,9 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.roles import ProtocolComponent
 from bb_host.compiler import flow
 from bb_host.compiler.class_stamps import peer_classes
-from bb_host.compiler.errors import InvalidClassName
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.construction import ConstructionError, class_of
+from bb_host.errors import InvalidClassName
 from bb_host.program import Op, Slot
 
 

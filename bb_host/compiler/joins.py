@@ -14,8 +14,8 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, OpKind, Ready
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
-from bb_host.compiler.errors import CrossExecutionJoin, JoinAcrossSends, label, named
 from bb_host.compiler.host_gates import ACROSS
+from bb_host.errors import CrossExecutionJoin, JoinAcrossSends, label, named
 from bb_host.program import Function, Op
 
 _INVOKE = -1

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind, Ready
 from bb_host.compiler import flow
-from bb_host.compiler.errors import MalformedOp, named, source
 from bb_host.compiler.host_gates import ACROSS
 from bb_host.compiler.options import Stats
+from bb_host.errors import MalformedOp, named, source
 from bb_host.program import Function, Op
 
 ACQUIRE, RELEASE = "Limit.Acquire", "Limit.Release"

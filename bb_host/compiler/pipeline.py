@@ -17,9 +17,9 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line
 from bb_host.compiler import verify
-from bb_host.compiler.errors import StageError, UnknownStage
 from bb_host.compiler.options import Options, Stats
 from bb_host.diagnostics import ProgramWarning, in_order
+from bb_host.errors import StageError, UnknownStage
 from bb_host.program import Function, Op, Program
 
 PRE_PASS_NAMES = ("refine_polymorphic_value_info", "validate_bootstrap_composition")
@@ -138,7 +138,7 @@ def _foreign(one: Stage, program: Program, options: Options, stats: Stats) -> Pr
         raise StageError(
             f"stage {one.NAME!r} raises {type(error).__name__}: {error}",
             os.path.basename(fault_line(error)) or _place(one),
-            "mend it, or refuse a program with an error of bb_host.compiler.errors",
+            "mend it, or refuse a program with an error of bb_host.errors",
         ) from error
     if not isinstance(found, Program):
         raise StageError(

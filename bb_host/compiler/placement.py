@@ -23,7 +23,7 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 from bb_host.compiler import flow
-from bb_host.compiler.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
+from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
 from bb_host.program import Function, Op, Slot
 
 _PEER_SYSCALLS = frozenset(

@@ -26,11 +26,11 @@ from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.errors import MalformedOp
 from bb_host.compiler.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
 from bb_host.compiler.wire_relations import bundle, recv, same_each, send, unbundle
 from bb_host.dsl.kernel_fit import Misfit, fit
 from bb_host.dsl.shapes import check_axes, onnx_shape
+from bb_host.errors import MalformedOp
 from bb_host.program import Op, RawTensor, Subgraph
 
 Relation: TypeAlias = "Callable[[Op, OpDef, Terms], None]"

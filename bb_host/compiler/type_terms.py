@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.compiler.errors import TypeConstraintFailed
+from bb_host.errors import TypeConstraintFailed
 from bb_host.program import Array, Function, Op
 from bb_host.text_printer import print_type
 

@@ -20,9 +20,9 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_host.compiler import flow
-from bb_host.compiler.errors import SeamError, label
 from bb_host.compiler.options import Options
 from bb_host.compiler.sound_names import Names, names_after
+from bb_host.errors import SeamError, label
 from bb_host.program import Function, Op, Program
 
 PARTNERS: Mapping[str, tuple[str, ...]] = {

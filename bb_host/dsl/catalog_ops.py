@@ -11,18 +11,13 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    UnknownOpError,
-    ValueTypeError,
-    author_line,
-)
+from bb_host.author_lines import author_line
 from bb_host.dsl.literals import KINDS, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft
 from bb_host.dsl.remarks import on_call
 from bb_host.dsl.shapes import CATALOG_SHAPES
+from bb_host.errors import ArityError, AttributeValueError, UnknownOp, ValueTypeError
 from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
@@ -42,7 +37,7 @@ def snake(op_type: str) -> str:
 
 
 def find_op(graph: Recorder, domain: str, name: str) -> OpDef:
-    """The row of an op, by its name or its spelling as a call. UnknownOpError where there is none."""
+    """The row of an op, by its name or its spelling as a call. UnknownOp where there is none."""
     exact = opsets.lookup(domain, name)
     if exact is not None:
         return exact
@@ -53,7 +48,7 @@ def find_op(graph: Recorder, domain: str, name: str) -> OpDef:
             return op
     short = domain[len(keys.PREFIX) + 1 :] if domain.startswith(keys.PREFIX) else domain
     hint = suggestion(name, map(snake, () if table is None else table.ops), "it has ") or "it has none"
-    raise graph.error(UnknownOpError, f"{short} has no op {name!r}", hint)
+    raise graph.error(UnknownOp, f"{short} has no op {name!r}", hint)
 
 
 def call_op(

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, cast
 from bb_edge.ir import keys, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import (
+from bb_host.dsl.literals import lift
+from bb_host.dsl.misuse import Suggests, typed_calls
+from bb_host.dsl.module_ports import expose, port_names
+from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
+from bb_host.dsl.recorder import UNORDERED, After, Draft
+from bb_host.dsl.session import RECORDING, ModuleRecord, is_engine_op
+from bb_host.errors import (
     ModuleError,
     OpInSubgraph,
     PortNameError,
@@ -17,12 +23,6 @@ from bb_host.dsl.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
-from bb_host.dsl.literals import lift
-from bb_host.dsl.misuse import Suggests, typed_calls
-from bb_host.dsl.module_ports import expose, port_names
-from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
-from bb_host.dsl.recorder import UNORDERED, After, Draft
-from bb_host.dsl.session import RECORDING, ModuleRecord, is_engine_op
 from bb_host.program import Function
 
 if TYPE_CHECKING:

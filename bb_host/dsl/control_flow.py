@@ -9,12 +9,12 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import ArityError, ValueTypeError
 from bb_host.dsl.literals import as_array, lift
 from bb_host.dsl.misuse import fails_to_start, typed_calls
 from bb_host.dsl.onnx_ops import call_onnx, refuse_constant_condition
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import UNORDERED, After, SubgraphDraft
+from bb_host.errors import ArityError, ValueTypeError
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph

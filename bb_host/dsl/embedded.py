@@ -13,11 +13,12 @@ from typing import Any
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import ModuleError, authoring_error
+from bb_host.author_lines import authoring_error
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.module import Module
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
+from bb_host.errors import ModuleError
 from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import from_proto
 

@@ -10,18 +10,8 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
+from bb_host.author_lines import author_line
 from bb_host.dsl.catalog_ops import Namespace
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    EmptyBundleError,
-    ModuleError,
-    OpInSubgraph,
-    PortNameError,
-    UnknownPortError,
-    ValueTypeError,
-    author_line,
-)
 from bb_host.dsl.literals import TypeLike, as_type, lift, no_bfloat16
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
@@ -34,6 +24,16 @@ from bb_host.dsl.rounds import Rounds
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.syscalls import SyscallOps
 from bb_host.dsl.wire import Request, WireOps
+from bb_host.errors import (
+    ArityError,
+    AttributeValueError,
+    EmptyBundleError,
+    ModuleError,
+    OpInSubgraph,
+    PortNameError,
+    UnknownPortError,
+    ValueTypeError,
+)
 from bb_host.program import AttrValue, Function
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from bb_edge.ir.opsets import AttrKind
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
 from bb_host import artifact_size
-from bb_host.dsl.errors import AttributeValueError, TooLargeError, ValueTypeError
 from bb_host.dsl.output import Output
+from bb_host.errors import AttributeValueError, TooLargeError, ValueTypeError
 from bb_host.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from bb_edge.ir.suggestions import suggestion
-from bb_host.dsl.errors import CallError, UnknownAttributeError, authoring_error
+from bb_host.author_lines import authoring_error
+from bb_host.errors import CallError, UnknownAttributeError
 
 _C = TypeVar("_C", bound=type)
 

@@ -11,15 +11,16 @@ import onnx
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.types import ValueType
+from bb_host.author_lines import author_line, authoring_error, is_ours
 from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.catalog_ops import Done
-from bb_host.dsl.errors import ModuleError, author_line, authoring_error, is_ours
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import Suggests, fails_to_start
 from bb_host.dsl.recorder import PORT_NAME, UNORDERED
 from bb_host.dsl.remarks import misspelt, unused_slots
 from bb_host.dsl.session import RECORDING, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
+from bb_host.errors import ModuleError
 from bb_host.program import Function, Program, Slot
 from bb_host.program_proto import to_proto
 from bb_host.text_names import implied_program_opsets

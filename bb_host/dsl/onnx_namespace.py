@@ -11,7 +11,6 @@ import numpy as np
 from bb_edge.ir import types
 from bb_edge.ir.opsets import AttrKind
 from bb_host.dsl.control_flow import ControlFlow
-from bb_host.dsl.errors import ValueTypeError
 from bb_host.dsl.literals import (
     TypeLike,
     as_array,
@@ -25,6 +24,7 @@ from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.onnx_ops import call_onnx, onnx_name, unknown_operator
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import UNORDERED, After
+from bb_host.errors import ValueTypeError
 from bb_host.program import AttrValue
 
 if TYPE_CHECKING:

@@ -16,14 +16,8 @@ from bb_edge.ir.opsets import onnx as onnx_catalog
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.author_lines import author_line
 from bb_host.dsl.catalog_ops import snake
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    UnknownOpError,
-    ValueTypeError,
-    author_line,
-)
 from bb_host.dsl.kernel_fit import MOST_REMEMBERED, Misfit, fit, question
 from bb_host.dsl.literals import (
     as_array,
@@ -36,6 +30,7 @@ from bb_host.dsl.literals import (
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft, SubgraphDraft
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
+from bb_host.errors import ArityError, AttributeValueError, UnknownOp, ValueTypeError
 from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
@@ -122,14 +117,14 @@ def onnx_name(spelling: str) -> str | None:
     return _names().get(spelling.replace("_", "").lower())
 
 
-def unknown_operator(graph: Recorder, name: str) -> UnknownOpError:
+def unknown_operator(graph: Recorder, name: str) -> UnknownOp:
     """The error for a name that is no operator of the recorded opset."""
     from bb_host.dsl.onnx_namespace import OnnxOps
 
     methods = [method for method in dir(OnnxOps) if not method.startswith("_")]
     near = suggestion(name, [*methods, *map(snake, _names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
-    return graph.error(UnknownOpError, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
+    return graph.error(UnknownOp, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
 
 
 @lru_cache(maxsize=512)

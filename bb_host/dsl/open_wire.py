@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import ArityError, ValueTypeError
 from bb_host.dsl.literals import TypeLike, as_type
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import UNORDERED, After, Draft
+from bb_host.errors import ArityError, ValueTypeError
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph

@@ -12,9 +12,10 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode
-from bb_host.dsl.errors import ValueTypeError, authoring_error
+from bb_host.author_lines import authoring_error
 from bb_host.dsl.literals import lift
 from bb_host.dsl.output import Output
+from bb_host.errors import ValueTypeError
 
 if TYPE_CHECKING:
     from bb_host.dsl.output import Value

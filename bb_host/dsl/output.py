@@ -10,8 +10,9 @@ import numpy as np
 from bb_edge.ir import types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.dsl.errors import AnswerModeError, UnknownAttributeError, ValueTypeError, authoring_error
+from bb_host.author_lines import authoring_error
 from bb_host.dsl.numpy_names import numpy_alternative
+from bb_host.errors import AnswerModeError, UnknownAttributeError, ValueTypeError
 from bb_host.program import Array
 
 if TYPE_CHECKING:

@@ -17,19 +17,17 @@ import numpy as np
 from bb_edge.ir import keys, types
 from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
+from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.errors import (
+from bb_host.dsl.output import Output, Value
+from bb_host.errors import (
     ForeignValueError,
     OpInSubgraph,
     PortNameError,
     UnknownAttributeError,
     ValueTypeError,
     WireInSubgraph,
-    author_line,
-    authoring_error,
-    short_line,
 )
-from bb_host.dsl.output import Output, Value
 from bb_host.program import Array, AttrValue, Function, Op, Subgraph
 from bb_host.text_names import implied_opsets
 

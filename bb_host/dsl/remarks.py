@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
-from bb_host.dsl.errors import AttributeValueError
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
+from bb_host.errors import AttributeValueError
 
 if TYPE_CHECKING:
     from bb_host.dsl.session import Session

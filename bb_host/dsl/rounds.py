@@ -6,10 +6,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
+from bb_host.author_lines import author_line, short_line
 from bb_host.dsl.catalog_ops import call_op, find_op
-from bb_host.dsl.errors import RoundsError, author_line, short_line
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
+from bb_host.errors import RoundsError
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph

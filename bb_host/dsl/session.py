@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
+from bb_host.author_lines import author_line, authoring_error
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.errors import ModuleError, SlotError, author_line, authoring_error
+from bb_host.errors import ModuleError, SlotError
 from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 

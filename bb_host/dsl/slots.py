@@ -16,6 +16,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.opsets import OpDef, Opset
 from bb_edge.ir.suggestions import suggestion
+from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.construction import (
     ConstructionError,
     check_state,
@@ -25,19 +26,11 @@ from bb_host.construction import (
 )
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.catalog_ops import call_op, find_op, snake
-from bb_host.dsl.errors import (
-    AttributeValueError,
-    SlotError,
-    UnknownOpError,
-    ValueTypeError,
-    author_line,
-    authoring_error,
-    short_line,
-)
 from bb_host.dsl.misuse import Suggests, typed_call, typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import PORT_NAME, UNORDERED, After, Recorder
+from bb_host.errors import AttributeValueError, SlotError, UnknownOp, ValueTypeError
 from bb_host.program import Function, Slot
 
 if TYPE_CHECKING:
@@ -479,7 +472,7 @@ class ProtocolSlot(ComponentSlot):
             if op.name.replace(".", "").lower() == wanted:
                 return op
         hint = suggestion(name, map(snake, self._opset.ops), "it has ") or "it has none"
-        raise g.error(UnknownOpError, f"slot {self.name!r} has no op {name!r}", hint)
+        raise g.error(UnknownOp, f"slot {self.name!r} has no op {name!r}", hint)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.suggestions import suggestion
 from bb_host.dsl.catalog_ops import Done, call_done, call_op, number_type
-from bb_host.dsl.errors import AttributeValueError
 from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import UNORDERED, After, Recorder
+from bb_host.errors import AttributeValueError
 
 if TYPE_CHECKING:
     from bb_edge.ir.opsets import OpDef

@@ -15,22 +15,22 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.errors import (
-    AnswerModeError,
-    ArityError,
-    AttributeValueError,
-    MissingDeadlineError,
-    UnpairedWireRequest,
-    ValueTypeError,
-    WireInBootstrap,
-    WireInSubgraph,
-    author_line,
-)
+from bb_host.author_lines import author_line
 from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
 from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
 from bb_host.dsl.remarks import on_deadline, on_enough
+from bb_host.errors import (
+    AnswerModeError,
+    ArityError,
+    AttributeValueError,
+    MissingDeadline,
+    UnpairedWireRequest,
+    ValueTypeError,
+    WireInBootstrap,
+    WireInSubgraph,
+)
 
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
@@ -268,13 +268,13 @@ class WireOps(Recorder):
         """Asks each of `peers` and gathers what they reply, until `enough` or all have, or the deadline
         passes.
 
-        An empty peer list closes at once. MissingDeadlineError without `deadline_ns` (nanoseconds, > 0).
+        An empty peer list closes at once. MissingDeadline without `deadline_ns` (nanoseconds, > 0).
         """
         self._may_send(f"request {name!r}")
         name = self.port_name(name, "the network port", self.ports)
         if deadline_ns is None:
             raise self.error(
-                MissingDeadlineError,
+                MissingDeadline,
                 f"request {name!r} has no deadline",
                 "say deadline_ns=30 * S: a peer may never answer",
             )

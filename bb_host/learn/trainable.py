@@ -16,9 +16,9 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.author_lines import author_line, short_line
 from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.errors import author_line, short_line
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from bb_host import Graph, ModelSlot, PeerSelectorSlot
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    CallError,
-    UnknownAttributeError,
-    ValueTypeError,
-)
+from bb_host.errors import ArityError, AttributeValueError, CallError, UnknownAttributeError, ValueTypeError
 from tests.aids.refusals import refused
 
 MODEL, PEERS = ModelSlot("model"), PeerSelectorSlot("peers")

@@ -16,9 +16,8 @@ from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.loading import IncompatibleRuntime
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module, artifact_size, cli
 from bb_host.artifact_size import ArtifactTooLargeError
-from bb_host.compiler.errors import StageError, TypeConstraintFailed, UnknownStage
-from bb_host.dsl.errors import TooLargeError
 from bb_host.edge import compile_edge
+from bb_host.errors import StageError, TooLargeError, TypeConstraintFailed, UnknownStage
 from bb_host.explain import explain
 from bb_host.learn import mlp, trainable
 from bb_host.program import Program

@@ -19,7 +19,7 @@ from bb_host import (
     ModelSlot,
     Module,
 )
-from bb_host.compiler.errors import BindingError, TypeConstraintFailed
+from bb_host.errors import BindingError, TypeConstraintFailed
 from bb_host.learn import mlp, trainable
 from bb_host.program import Function, Program
 from tests.aids.refusals import refused

@@ -13,12 +13,12 @@ from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_host import AggregatorSlot, Compiler, Graph, Module, PeerSelectorSlot, S
-from bb_host.compiler.errors import TypeConstraintFailed
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     ArityError,
     AttributeValueError,
     EmptyBundleError,
     ModuleError,
+    TypeConstraintFailed,
     ValueTypeError,
 )
 from tests.aids.refusals import refused

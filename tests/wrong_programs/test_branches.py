@@ -20,9 +20,9 @@ from bb_host import (
     Module,
     Output,
     PeerSelectorSlot,
+    errors,
 )
-from bb_host.compiler import errors
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     ArityError,
     OpInSubgraph,
     PortNameError,

@@ -14,18 +14,16 @@ from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_host import MS, Compiler, Graph, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.compiler.errors import (
+from bb_host.errors import (
+    ArityError,
+    AttributeValueError,
     BackwardWithoutForward,
     CrossExecutionJoin,
     MalformedOp,
     NotWireEligible,
-    UnresolvedType,
-)
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    UnknownOpError,
+    UnknownOp,
     UnknownPortError,
+    UnresolvedType,
     ValueTypeError,
 )
 from bb_host.learn import mlp, trainable
@@ -314,7 +312,7 @@ def a_port_of_two_calls(g: Graph) -> None:
         (a_topic_that_is_a_number, AttributeValueError, ("name", "7")),
         (a_queue_without_name, AttributeValueError, ("queue",)),
         (a_hold_of_nothing, ArityError, ("value",)),
-        (an_op_that_is_none, UnknownOpError, ("sleeep", "did you mean 'sleep'?")),
+        (an_op_that_is_none, UnknownOp, ("sleeep", "did you mean 'sleep'?")),
         (what_is_done_as_a_value, ValueTypeError, ("hold_stash", "after=")),
         (a_port_read_before_it_is_sent_to, UnknownPortError, ("'news'", "call the module that sends")),
         (a_port_misspelt, UnknownPortError, ("newz", "did you mean 'news'?")),

@@ -9,8 +9,7 @@ import pytest
 
 from bb_edge.ir.errors import BBError
 from bb_host import AggregatorSlot, Compiler
-from bb_host.compiler.errors import BindingError, InfeasibleDeadline
-from bb_host.dsl.errors import CallError
+from bb_host.errors import BindingError, CallError, InfeasibleDeadline
 from tests.aids.refusals import refused
 
 AVERAGE = "bb.FedAvg"

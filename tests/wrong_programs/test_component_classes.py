@@ -24,7 +24,7 @@ from bb_edge.ir.types import TypeRegistrationError
 from bb_edge.registry import Registry, RegistryError
 from bb_edge.registry import register as register_here
 from bb_host import ProtocolSlot
-from bb_host.dsl.errors import SlotError
+from bb_host.errors import SlotError
 from tests.aids.refusals import refused
 
 

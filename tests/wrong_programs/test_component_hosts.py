@@ -12,7 +12,7 @@ import pytest
 import bb_edge.extend
 from bb_edge.extend import Backend, Codec, register
 from bb_host import CodecSlot, Compiler, Module
-from bb_host.compiler.errors import BindingError, StageError
+from bb_host.errors import BindingError, StageError
 from tests.aids.refusals import refused
 
 

@@ -12,8 +12,7 @@ from bb_edge.registry import Registry, RegistryError
 from bb_edge.roles import Aggregator, Codec, ComponentError, DataSource, ProtocolComponent, Setting
 from bb_edge.roles.errors import ConstructionFailed
 from bb_host import AggregatorSlot, CodecSlot, Compiler, DataSourceSlot, ModelSlot, Module
-from bb_host.compiler.errors import BindingError, UnknownStage
-from bb_host.dsl.errors import SlotError
+from bb_host.errors import BindingError, SlotError, UnknownStage
 from bb_host.learn import LearnError, mlp, trainable
 from bb_host.program_proto import to_bytes
 from tests.aids.refusals import refused

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bb_host import Graph, Module
-from bb_host.dsl.errors import ModuleError
+from bb_host.errors import ModuleError
 from tests.aids.refusals import quiet, refused, warned
 
 

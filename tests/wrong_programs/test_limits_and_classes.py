@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot, S
-from bb_host.compiler.errors import MalformedOp
+from bb_host.errors import MalformedOp
 from tests.aids.refusals import quiet, refused, warned
 
 Body = Callable[[Graph], Any]

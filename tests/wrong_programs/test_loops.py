@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bb_host import Graph
-from bb_host.dsl.errors import ArityError, ValueTypeError
+from bb_host.errors import ArityError, ValueTypeError
 from tests.aids.refusals import refused
 
 V, A = ValueTypeError, ArityError

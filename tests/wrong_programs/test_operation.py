@@ -25,8 +25,8 @@ from bb_edge.roles import Codec, DataSource
 from bb_edge.roles.completion import Later
 from bb_edge.roles.context import Ctx
 from bb_host import CodecSlot, Compiler, DataSourceSlot, Module
-from bb_host.dsl.errors import ModuleError
 from bb_host.edge import compile_edge
+from bb_host.errors import ModuleError
 
 
 class Device(DataSource):

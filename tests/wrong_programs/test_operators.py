@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bb_host import Graph, Output
-from bb_host.dsl.errors import UnknownAttributeError, ValueTypeError
+from bb_host.errors import UnknownAttributeError, ValueTypeError
 from tests.aids.refusals import refused
 
 X = np.array([0, 1, 2.5, -3], np.float32)

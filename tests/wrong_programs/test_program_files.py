@@ -17,7 +17,7 @@ from bb_edge.cli import main as edge_main
 from bb_edge.ir import keys
 from bb_host import Graph, Module
 from bb_host.cli import main
-from bb_host.dsl.errors import ModuleError
+from bb_host.errors import ModuleError
 from bb_host.source_file import SourceFileError, read_source
 from tests.aids.refusals import refused
 

@@ -25,18 +25,18 @@ from bb_host import (
     PeerSelectorSlot,
     ProtocolSlot,
     S,
+    errors,
 )
-from bb_host.compiler import errors
-from bb_host.compiler.errors import NotWireEligible
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     ArityError,
     AttributeValueError,
     CallError,
     ForeignValueError,
     ModuleError,
+    NotWireEligible,
     PortNameError,
     UnknownAttributeError,
-    UnknownOpError,
+    UnknownOp,
     UnknownPortError,
     ValueTypeError,
 )
@@ -75,15 +75,15 @@ def sent(g: Graph, x: Output) -> Any:
 Use = Callable[[Graph, Output, Output], Any]
 # fmt: off
 MISSPELT: list[tuple[type[Exception], str, Use]] = [
-    (UnknownOpError, "did you mean 'softmax'?", lambda g, x, t: g.onnx.sofmax(x)),  # <-
-    (UnknownOpError, "did you mean 'reduce_mean'?", lambda g, x, t: g.onnx.reduce_means(x)),  # <-
-    (UnknownOpError, "did you mean 'top_k'?", lambda g, x, t: g.onnx.op("TopKK", x)),  # <-
-    (UnknownOpError, "onnx.ai", lambda g, x, t: g.onnx.frobnicate(x)),  # <-
-    (UnknownOpError, "did you mean 'after'?", lambda g, x, t: g.syscall.aftr(t)),  # <-
-    (UnknownOpError, "it has backoff_gate_rx", lambda g, x, t: g.gates.debounce(t)),  # <-
-    (UnknownOpError, "did you mean 'forward'?", lambda g, x, t: MODEL.op(g, "Forwrd", x)),  # <-
-    (UnknownOpError, "did you mean 'read_row'?", lambda g, x, t: TABLE.red_row(g, x)),  # <-
-    (UnknownOpError, "did you mean 'matmul'?", lambda g, x, t: BACKEND.matmull(g, x, x)),  # <-
+    (UnknownOp, "did you mean 'softmax'?", lambda g, x, t: g.onnx.sofmax(x)),  # <-
+    (UnknownOp, "did you mean 'reduce_mean'?", lambda g, x, t: g.onnx.reduce_means(x)),  # <-
+    (UnknownOp, "did you mean 'top_k'?", lambda g, x, t: g.onnx.op("TopKK", x)),  # <-
+    (UnknownOp, "onnx.ai", lambda g, x, t: g.onnx.frobnicate(x)),  # <-
+    (UnknownOp, "did you mean 'after'?", lambda g, x, t: g.syscall.aftr(t)),  # <-
+    (UnknownOp, "it has backoff_gate_rx", lambda g, x, t: g.gates.debounce(t)),  # <-
+    (UnknownOp, "did you mean 'forward'?", lambda g, x, t: MODEL.op(g, "Forwrd", x)),  # <-
+    (UnknownOp, "did you mean 'read_row'?", lambda g, x, t: TABLE.red_row(g, x)),  # <-
+    (UnknownOp, "did you mean 'matmul'?", lambda g, x, t: BACKEND.matmull(g, x, x)),  # <-
     (UnknownAttributeError, "did you mean 'forward'?", lambda g, x, t: MODEL.forwad(g, x)),  # <-
     (UnknownAttributeError, "did you mean 'current_view'?", lambda g, x, t: PEERS.curent_view(g)),  # <-
     (UnknownAttributeError, "did you mean 'output'?", lambda g, x, t: g.ouput("y", x)),  # <-

@@ -13,8 +13,13 @@ from onnx import TensorProto, helper
 from bb_edge.backends import NumPyBackend
 from bb_edge.roles.backend import Backend
 from bb_host import Compiler, Graph, Module
-from bb_host.compiler.errors import MalformedOp, TypeConstraintFailed, UnsupportedOps
-from bb_host.dsl.errors import AttributeValueError, ValueTypeError
+from bb_host.errors import (
+    AttributeValueError,
+    MalformedOp,
+    TypeConstraintFailed,
+    UnsupportedOps,
+    ValueTypeError,
+)
 from bb_host.program import Program
 from tests.aids.refusals import refused
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bb_host import Graph
-from bb_host.dsl.errors import ValueTypeError
+from bb_host.errors import ValueTypeError
 from tests.aids.refusals import refused
 
 X = np.array([1.5, 4, 9, -2], np.float32)

@@ -27,8 +27,7 @@ from bb_host import (
     PeerSelectorSlot,
     S,
 )
-from bb_host.compiler.errors import StateNotSaved
-from bb_host.dsl.errors import RoundsError
+from bb_host.errors import RoundsError, StateNotSaved
 from bb_host.learn import mlp, trainable
 from bb_host.program_proto import to_bytes
 from tests.aids.refusals import quiet, refused, warned

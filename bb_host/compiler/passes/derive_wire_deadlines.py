@@ -16,9 +16,9 @@ import dataclasses
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_SEND_REQ, OP_SEND_RESP
 from bb_host.compiler import flow
-from bb_host.compiler.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
 from bb_host.compiler.hops import request_hops
 from bb_host.compiler.options import Options, Stats
+from bb_host.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
 from bb_host.program import Function, Op, Program
 
 NAME = "derive_wire_deadlines"

@@ -21,10 +21,10 @@ import dataclasses
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
 from bb_host.compiler import flow
-from bb_host.compiler.errors import CyclicGraph
 from bb_host.compiler.hoisting import hoist
 from bb_host.compiler.inlining import Inliner
 from bb_host.compiler.options import Options, Stats
+from bb_host.errors import CyclicGraph
 from bb_host.program import Function, Program, walk_ops
 
 NAME = "inline_for_partition"

@@ -26,12 +26,12 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.class_stamps import classes_of
-from bb_host.compiler.errors import InvalidClassName
 from bb_host.compiler.gradients import check_executions
 from bb_host.compiler.host_gates import span_gates
 from bb_host.compiler.joins import Joins, check_joins
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
+from bb_host.errors import InvalidClassName
 from bb_host.program import Function, Op, Program, Slot
 
 NAME = "partition_by_wire_ops"

@@ -23,7 +23,8 @@ from functools import lru_cache
 
 from bb_edge.ir import keys, opsets
 from bb_host.compiler import flow
-from bb_host.compiler.errors import (
+from bb_host.compiler.options import Options, Stats
+from bb_host.errors import (
     CyclicGraph,
     DanglingInput,
     DuplicateOutput,
@@ -36,7 +37,6 @@ from bb_host.compiler.errors import (
     named,
     source,
 )
-from bb_host.compiler.options import Options, Stats
 from bb_host.program import Function, Op, Program, walk_ops
 
 NAME = "validate"

@@ -20,7 +20,6 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.backends import Supports, supports_of
-from bb_host.compiler.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
 from bb_host.compiler.gradients import check_slot
 from bb_host.compiler.options import Options, Stats
 from bb_host.compiler.passes.insert_async_deadlines import CHECK
@@ -28,6 +27,7 @@ from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.slot_table import TargetSlots, targets_of
 from bb_host.compiler.tx_chain import TX_GATES, gated_input
 from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
+from bb_host.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
 from bb_host.program import Function, Op, Program, walk_ops
 
 NAME = "validate_runtime_complete"

@@ -8,8 +8,8 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import Compiler, Module
 from bb_host.cli import main
-from bb_host.compiler.errors import UnknownStage
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES
+from bb_host.errors import UnknownStage
 from bb_host.explain import explain, pass_name
 
 PROGRAM = """

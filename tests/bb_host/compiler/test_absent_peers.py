@@ -11,7 +11,7 @@ from bb_edge.components import ConstantView, PresenceSelector
 from bb_edge.ir import keys
 from bb_host import MS, Graph, Module, PeerSelectorSlot
 from bb_host.compiler import Compiler
-from bb_host.compiler.errors import AbsentPeers, BindingError
+from bb_host.errors import AbsentPeers, BindingError
 
 Send = Callable[[Graph, Any, Any], None]
 

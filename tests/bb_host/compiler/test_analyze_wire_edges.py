@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from bb_edge.ir import keys
-from bb_host.compiler import Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Op, Program
 from bb_host.text import parse

@@ -7,7 +7,7 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host import Compiler, Module, S
-from bb_host.compiler.errors import CrossExecutionJoin
+from bb_host.errors import CrossExecutionJoin
 
 
 class TwoRequests(Module):

@@ -9,7 +9,8 @@ import pytest
 from components import Slow
 
 from bb_edge.ir import keys
-from bb_host.compiler import Compiler, errors
+from bb_host import errors
+from bb_host.compiler import Compiler
 from bb_host.compiler.driver import as_program
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto

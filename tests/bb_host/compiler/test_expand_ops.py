@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bb_edge.ir.onnx_pb2 import AttributeProto
-from bb_host.compiler import Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Function, Op, Program, RawAttribute, Slot
 from bb_host.text import parse

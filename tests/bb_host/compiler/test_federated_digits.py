@@ -10,8 +10,7 @@ from bb_edge.ir.ids import site_id
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.ir.wire_shape import verify_wire_shape
 from bb_edge.loading import load
-from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.compiler import errors
+from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S, errors
 from bb_host.dsl import Graph, Output
 from bb_host.program import Function, Program
 from bb_host.program_proto import from_proto, to_proto

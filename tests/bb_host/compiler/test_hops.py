@@ -7,8 +7,8 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host import Compiler, Module
-from bb_host.compiler.errors import InfeasibleDeadline
 from bb_host.compiler.hops import request_hops
+from bb_host.errors import InfeasibleDeadline
 
 HOP = 1_000_000
 

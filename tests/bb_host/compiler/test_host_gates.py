@@ -10,8 +10,7 @@ from bb_edge.engine import steps
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
-from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot
-from bb_host.compiler import errors
+from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot, errors
 from bb_host.edge import compile_edge
 from bb_host.program_proto import to_proto
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bb_host.compiler import errors
+from bb_host import errors
 from bb_host.compiler.joins import check_joins
 from bb_host.text import parse_function
 

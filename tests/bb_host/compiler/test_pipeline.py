@@ -12,7 +12,8 @@ import pytest
 
 import bb_host.compiler.passes
 from bb_edge.ir import keys
-from bb_host.compiler import CANONICAL_PASS_NAMES, Compiler, Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import CANONICAL_PASS_NAMES, Compiler, Options, Stats
 from bb_host.compiler.pipeline import PRE_PASS_NAMES, STAMP_NAME, stage
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.tx_chain import TX_GATES

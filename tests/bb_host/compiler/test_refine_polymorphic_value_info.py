@@ -11,7 +11,8 @@ from components import Slow
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
-from bb_host.compiler import Compiler, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Compiler, Stats
 from bb_host.program import Function, Program, Subgraph
 from bb_host.text import parse
 

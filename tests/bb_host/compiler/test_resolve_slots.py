@@ -9,7 +9,8 @@ import cbor2
 import pytest
 
 from bb_edge.ir import keys
-from bb_host.compiler import Compiler, Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Compiler, Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Function, Program
 from bb_host.text import parse

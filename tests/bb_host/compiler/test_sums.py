@@ -10,8 +10,8 @@ import pytest
 from bb_edge.components import ConstantView, FedAvg
 from bb_edge.ir import keys
 from bb_host import MS, AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
-from bb_host.compiler.errors import MissingRound
 from bb_host.dsl import Graph
+from bb_host.errors import MissingRound
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no op uses")
 

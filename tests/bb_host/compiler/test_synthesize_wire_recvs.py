@@ -9,7 +9,8 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_edge.ir.ids import site_id
-from bb_host.compiler import Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Op, Program
 from bb_host.text import parse

@@ -8,7 +8,8 @@ import pytest
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
-from bb_host.compiler import Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Program
 from bb_host.text import parse

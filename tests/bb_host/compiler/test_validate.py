@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from bb_host.compiler import Options, Stats, errors
+from bb_host import errors
+from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import stage
 from bb_host.program import Program
 

@@ -13,7 +13,7 @@ import pytest
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Compiler, Graph, IndexSlot, ModelModule, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     ModuleError,
     PortNameError,
     UnknownPortError,

@@ -14,7 +14,7 @@ from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.types import ValueType
 from bb_host import MS, Graph, Output
 from bb_host.dsl.catalog_ops import Done, snake
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     ArityError,
     AttributeValueError,
     EmptyBundleError,

@@ -29,7 +29,7 @@ from bb_host import (
     ProtocolSlot,
 )
 from bb_host.dsl.catalog_ops import snake
-from bb_host.dsl.errors import SlotError, UnknownOpError
+from bb_host.errors import SlotError, UnknownOp
 from bb_host.program import Function, Program, Subgraph
 from bb_host.program_proto import to_proto
 
@@ -257,8 +257,8 @@ def test_declarations_refused(what: str, make: Callable[[], object]) -> None:
         (SlotError, "declared twice", lambda g: (ModelSlot("s").params(g), ModelSlot("s", at="C").params(g))),
         (SlotError, "config has no CBOR form", lambda g: ModelSlot("s", "t.T", {"f": object()}).params(g)),
         (SlotError, "a config is a mapping", lambda g: ModelSlot("s", "t.T", 3).params(g)),
-        (UnknownOpError, "role.model has no op 'fly'", lambda g: ModelSlot("s").op(g, "fly")),
-        (UnknownOpError, "slot 's' has no op 'fly'", lambda g: ProtocolSlot("s", Store).fly(g)),
+        (UnknownOp, "role.model has no op 'fly'", lambda g: ModelSlot("s").op(g, "fly")),
+        (UnknownOp, "slot 's' has no op 'fly'", lambda g: ProtocolSlot("s", Store).fly(g)),
     ],
 )
 def test_uses_refused(

@@ -14,13 +14,7 @@ import bb_host
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, Output
-from bb_host.dsl.errors import (
-    ArityError,
-    AttributeValueError,
-    ForeignValueError,
-    UnknownOpError,
-    ValueTypeError,
-)
+from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, UnknownOp, ValueTypeError
 from bb_host.program import Program
 from bb_host.program_proto import to_proto
 
@@ -204,8 +198,8 @@ CASES: list[tuple[type[Exception], str, Callable[[Graph, Output], Any]]] = [
     ),
     (AttributeValueError, "Concat wants an attribute axis", lambda g, x: g.onnx.op("Concat", x, x)),
     (AttributeValueError, "perm is ints", lambda g, x: g.onnx.transpose(x, "ab")),
-    (UnknownOpError, "no operator 'frobnicate'", lambda g, x: g.onnx.frobnicate(x)),
-    (UnknownOpError, "syscall has no op 'frobnicate'", lambda g, x: g.syscall.frobnicate()),
+    (UnknownOp, "no operator 'frobnicate'", lambda g, x: g.onnx.frobnicate(x)),
+    (UnknownOp, "syscall has no op 'frobnicate'", lambda g, x: g.syscall.frobnicate()),
 ]
 
 

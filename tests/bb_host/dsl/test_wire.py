@@ -12,11 +12,11 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, S
-from bb_host.dsl.errors import (
+from bb_host.errors import (
     AnswerModeError,
     ArityError,
     AttributeValueError,
-    MissingDeadlineError,
+    MissingDeadline,
     PortNameError,
     UnpairedWireRequest,
     ValueTypeError,
@@ -294,7 +294,7 @@ def in_a_branch(g: Graph) -> None:
     [
         (UnpairedWireRequest, two_replies, "has a second reply"),
         (UnpairedWireRequest, no_reply, "has no reply"),
-        (MissingDeadlineError, no_deadline, "has no deadline"),
+        (MissingDeadline, no_deadline, "has no deadline"),
         (AnswerModeError, both_modes, "both .answer and .responses"),
         (AnswerModeError, both_modes_reversed, "both .answer and .responses"),
         (AnswerModeError, answer_before_reply, ".answer is read before .reply"),

@@ -1,9 +1,14 @@
-"""What the compiler refuses, one class per reason (compiler.txt, semantics §2), with the author's line."""
+"""What recording and compiling a program refuses: one class per reason, each with the author's line.
+
+All are CompileErrors. An AuthoringError has the author's file and line; recording raises it there, a pass a
+PassError at the op that it refuses. Rooms that programs don't come by (`onnx_model`, `learn`, `edge`) have
+CompileErrors of their own.
+"""
 
 from __future__ import annotations
 
 from bb_edge.ir import keys
-from bb_edge.ir.errors import CompileError
+from bb_edge.ir.errors import AuthoringError, CompileError
 from bb_host.program import Op
 
 
@@ -28,21 +33,83 @@ def named(op: Op) -> str:
     return f"{label(op)} ({line})" if line else label(op)
 
 
-class PassError(CompileError):
+class PassError(AuthoringError):
     """A program that a pass refuses. `where` is the author's line, or the op where it has none.
 
     `file` and `line` are the author's, empty and 0 where they are not known; `op` names the op.
     """
 
-    def __init__(self, what: str, where: str = "", hint: str = "", op: Op | None = None) -> None:
-        line = source(op) if op is not None else ""
-        self.op = label(op) if op is not None else ""
+    def __init__(
+        self, what: str, where: str = "", hint: str = "", op: Op | None = None, file: str = "", line: int = 0
+    ) -> None:
+        self.op = ""
         if op is not None:
+            self.op = label(op)
             what = f"{self.op}: {what}"
-        super().__init__(what, where or line, hint)
-        file, _, number = line.rpartition(":")
-        self.file = file if number.isdigit() else ""
-        self.line = int(number) if number.isdigit() else 0
+            where = where or source(op)
+            of_op, _, number = source(op).rpartition(":")
+            if number.isdigit():
+                file, line = of_op, int(number)
+        super().__init__(what, where, hint, file, line)
+
+
+# --- recording --------------------------------------------------------------------------------------------
+
+
+class PortNameError(AuthoringError):
+    """A port's name is taken, or is no name."""
+
+
+class UnknownPortError(AuthoringError):
+    """A port that the module does not have, or an input that it has and did not get."""
+
+
+class ArityError(AuthoringError):
+    """An op with too few or too many inputs, or an empty list where a value is needed."""
+
+
+class EmptyBundleError(ArityError):
+    """A bundle of nothing."""
+
+
+class AttributeValueError(AuthoringError):
+    """An attribute that the op does not have, lacks, or that has a value of the wrong kind."""
+
+
+class ValueTypeError(AuthoringError):
+    """A value of a type that does not go there, or something that is no value."""
+
+
+class UnknownAttributeError(AuthoringError, AttributeError):
+    """An attribute that a value, a graph, a slot or a module does not have; `hasattr` says False."""
+
+
+class CallError(AuthoringError):
+    """A call whose arguments are not those of the method: a misspelt keyword, too many, too few."""
+
+
+class TooLargeError(AuthoringError):
+    """A constant that no ONNX file can hold."""
+
+
+class ForeignValueError(AuthoringError):
+    """A value of another graph."""
+
+
+class AnswerModeError(AuthoringError):
+    """Answers read both one by one and as a batch, or before there is a reply."""
+
+
+class RoundsError(AuthoringError):
+    """`g.rounds` used otherwise than as one `with` block."""
+
+
+class SlotError(AuthoringError):
+    """A slot declared twice with different meanings, or wrongly."""
+
+
+class ModuleError(AuthoringError):
+    """A module that cannot be recorded: no name, no body, a call of itself."""
 
 
 # --- validate ---------------------------------------------------------------------------------------------
@@ -53,7 +120,7 @@ class ValidationError(PassError):
 
 
 class UnknownOp(ValidationError):
-    """No opset, component or function of the program has that op."""
+    """No catalog, opset, component or function of the program has that op."""
 
 
 class DanglingInput(ValidationError):
