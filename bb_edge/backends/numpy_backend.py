@@ -12,10 +12,10 @@ from bb_edge.backends.fitting import failed
 from bb_edge.backends.lowering import FlatGraph, lower
 from bb_edge.backends.plan import PlanLimits, Spec
 from bb_edge.backends.program import NumPyProgram
-from bb_edge.backends.quiet import hush, unhush
 from bb_edge.backends.stored_plan import StoredPlan, decode
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
+from bb_edge.ir.quiet import hush, unhush
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.backend import Backend

@@ -27,7 +27,7 @@ from bb_edge.backends.fitting import (
     wants_binding,
 )
 from bb_edge.backends.plan_memory import Layout, Lifetime, live_bytes, plan_memory
-from bb_edge.backends.quiet import hush, unhush
+from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
 from bb_kernels import KernelError, Prepared, TensorSpec
 

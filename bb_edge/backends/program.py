@@ -19,9 +19,9 @@ from bb_edge.backends.control import run_control
 from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
 from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
 from bb_edge.backends.plan import Placed, Placing, PlanLimits, Spec, StaticPlan, bytes_of
-from bb_edge.backends.quiet import hush, unhush
 from bb_edge.backends.single_kernel import call_of_one, call_of_two
 from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan
+from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.errors import BackendRunError, TensorBytesError
 from bb_edge.roles.programs import BackendProgram
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate

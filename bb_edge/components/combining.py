@@ -17,6 +17,7 @@ from bb_edge.components.combiner import Combiner
 from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped, is_finite, update_norm
+from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.contracts import Aggregator, Dominant, GivenUp
 from bb_edge.roles.errors import AggregateNotFinite, ComponentError
@@ -166,8 +167,11 @@ class CombiningAggregator(Aggregator):
             if found.combiner is not None and total > 0.0:
                 if found.combiner.always_finite:
                     self._current = np.empty(0, np.float32)  # its memory may take the next one
-                with np.errstate(over="ignore", invalid="ignore"):
+                token = hush()
+                try:
                     result = found.combiner.result(total).reshape(found.shape)
+                finally:
+                    unhush(token)
                 if not self._allow_nonfinite and not is_finite(result.reshape(-1)):
                     raise AggregateNotFinite(found.peers, self._where)
                 result.setflags(write=False)  # it is handed out more than once

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.ir.quiet import hush, unhush
+
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
@@ -20,11 +22,13 @@ def is_finite(values: Array) -> bool:
     Squares do not cancel each other, so that a finite sum of them is proof, at two thirds of the time of
     looking at each element; only large values overflow it, and are then looked at.
     """
-    if values.dtype == np.float64:
-        with np.errstate(over="ignore", invalid="ignore"):
+    token = hush()
+    try:
+        if values.dtype == np.float64:
             values = values.astype(np.float32)
-    # `vdot` warns of nothing, as `dot` does where it overflows, so it needs no `errstate` around it.
-    return math.isfinite(np.vdot(values, values)) or bool(np.isfinite(values).all())
+        return math.isfinite(values.dot(values)) or bool(np.isfinite(values).all())
+    finally:
+        unhush(token)
 
 
 def update_norm(values: Array, base: Array | None) -> float:
@@ -32,16 +36,20 @@ def update_norm(values: Array, base: Array | None) -> float:
 
     nan where an element is nan; inf where one is, or where the norm is larger than a float64.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
+    token = hush()
+    try:
         squares = _squares(values, base, values.dtype)
         if not math.isfinite(squares):
             squares = _squares(values, base, np.dtype(np.float64))
+    finally:
+        unhush(token)
     return math.sqrt(squares)
 
 
 def _squares(values: Array, base: Array | None, dtype: np.dtype[Any]) -> float:
-    if base is None and values.dtype == dtype:
-        return float(np.dot(values, values))
+    if values.dtype == dtype and (base is None or (base.dtype == dtype and values.size <= CHUNK)):
+        update = values if base is None else values - base
+        return float(update.dot(update))
     total, scratch = 0.0, np.empty(min(CHUNK, values.size), dtype)
     for start in range(0, values.size, CHUNK):
         part = values[start : start + CHUNK]
@@ -50,7 +58,7 @@ def _squares(values: Array, base: Array | None, dtype: np.dtype[Any]) -> float:
             room[:] = part
         else:
             np.subtract(part, base[start : start + CHUNK], out=room, dtype=dtype, casting="same_kind")
-        total += float(np.dot(room, room))
+        total += float(room.dot(room))
     return total
 
 
