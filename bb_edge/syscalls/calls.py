@@ -41,9 +41,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         for value, outers in constants:
             for outer in outers:
                 scheduler.write(ctx.frame, outer, value)
-        for site, value in zip(formals, inputs):  # noqa: B905 (trailing inputs may be omitted)
-            if value is not None:
-                scheduler.write(frame, site, value)
+        scheduler.write_all(frame, zip(formals, inputs))  # noqa: B905 (trailing inputs may be omitted)
         scheduler.pull_unreached(frame)
         return PENDING
 

@@ -30,8 +30,7 @@ class Invokes:
         execution.will_claim(claim_set)
         graph = self._graphs[graph_index]
         frame = execution.frame_of(graph.regions[0])
-        for site, value in values.items():
-            scheduler.write(frame, site, value)
+        scheduler.write_all(frame, values.items())
         if not values:
             scheduler.pull_unreached(frame)
         if graph.starts:

@@ -134,16 +134,13 @@ class Routing:
             graph, op = port.graph, port.op
             execution.will_claim(graph.claims.get(op.index, ()))
             frame = execution.frame_of(graph.regions[op.spec.region])
-            if port.site >= 0:
-                self._scheduler.write(frame, port.site, value)
+            self._scheduler.write_all(frame, ((port.site, value),))
             reached[op] = port, frame
         for port, frame in reached.values():
             tail: tuple[object, ...] = ((peer,), TRIGGER)
             if port.asks:
                 tail = ((peer,), message.wire_req_id, TRIGGER)
-            for site, value in zip(port.behind, tail):  # noqa: B905 (the trigger is optional)
-                if site >= 0:
-                    self._scheduler.write(frame, site, value)
+            self._scheduler.write_all(frame, zip(port.behind, tail))  # noqa: B905 (the trigger is optional)
             if port.graph.starts:
                 self._scheduler.start_outputs(frame, port.op.index)
 

@@ -7,7 +7,7 @@ nothing is ready. Entries, answers, completions and timers go through `write` an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -112,7 +112,8 @@ class Scheduler:
                     ctx.op = op
                     if op.touches >= 0 and waiting_room.holds_back(execution, frame, op):
                         continue
-                    result = op.run(ctx, *op.gather(values))
+                    gather = op.gather  # a method call would look for a method first, at each op
+                    result = op.run(ctx, *gather(values))
             # The border to users' components: whatever they raise ends this branch only.
             except BaseException as error:  # noqa: BLE001
                 self.op_failed(execution, op, contained(error))
@@ -126,7 +127,7 @@ class Scheduler:
                     continue
                 if op.mode is not one:
                     if op.mode is spread and result is not None:
-                        self._spread(frame, op, result)
+                        self.write_all(frame, zip(op.outs, result))  # noqa: B905 (trailing outputs may be left out)
                     continue
                 if result is None:
                     result = self._mint_command()
@@ -148,12 +149,6 @@ class Scheduler:
         if following is not None:
             ready.appendleft((frame, following))
         return done
-
-    def _spread(self, frame: Frame, op: BoundOp, result: Any) -> None:
-        """Writes the items of a result to the op's outputs; trailing ones and None are left out."""
-        for site, value in zip(op.outs, result):  # noqa: B905
-            if site >= 0 and value is not None:
-                self.write(frame, site, value)
 
     def passes(self, ready: int) -> None:
         """Counts an execution that runs from its start to its end without a record; `ready` is its depth."""
@@ -201,23 +196,31 @@ class Scheduler:
 
     def write(self, frame: Frame, site: int, value: object) -> None:
         """Writes a value from outside the loop and readies whoever waited for it."""
+        self.write_all(frame, ((site, value),))
+
+    def write_all(self, frame: Frame, outputs: Iterable[tuple[int, object]]) -> None:
+        """Writes values in their order, as `write` does, but for those that are None or at a site below 0."""
         execution = frame.execution
         if execution is None:
             return
-        frame.values[site] = value
-        waiting = frame.waiting
-        for consumer, weight in frame.consumers[site]:
-            index = consumer.index
-            left = waiting[index] - weight
-            waiting[index] = left
-            if not left:
-                execution.ready.append((frame, consumer))
-            elif not left & EAGER_MASK:
-                self.pull(frame, consumer)
-        if frame.forwards_writes:
-            self._pass_on(frame, site, value)
-        if execution.state is not RUNNING:
-            self.pool.wake(execution)
+        values, waiting, consumers = frame.values, frame.waiting, frame.consumers
+        running, mask = RUNNING, EAGER_MASK
+        for site, value in outputs:
+            if value is None or site < 0:
+                continue
+            values[site] = value
+            for consumer, weight in consumers[site]:
+                index = consumer.index
+                left = waiting[index] - weight
+                waiting[index] = left
+                if not left:
+                    execution.ready.append((frame, consumer))
+                elif not left & mask:
+                    self.pull(frame, consumer)
+            if frame.forwards_writes:
+                self._pass_on(frame, site, value)
+            if execution.state is not running:
+                self.pool.wake(execution)
 
     def _pass_on(self, frame: Frame, site: int, value: object) -> None:
         """Hands a value to running children that read it, and out of a called function to its caller."""
@@ -285,7 +288,7 @@ class Scheduler:
         self.pool.wake(parked.execution)
         return True
 
-    def _deliver(self, frame: Frame, op: BoundOp, result: object) -> None:
+    def _deliver(self, frame: Frame, op: BoundOp, result: Any) -> None:
         """Writes an op's result as the loop would."""
         if self.runtime.config.trace and frame.execution is not None:
             self._trace(frame.execution, op, result)
@@ -297,7 +300,7 @@ class Scheduler:
             if result is not None:
                 self.write(frame, op.out, result)
         elif op.mode is OutputMode.SPREAD and result is not None:
-            self._spread(frame, op, result)
+            self.write_all(frame, zip(op.outs, result))  # noqa: B905 (trailing outputs may be left out)
 
     def fire(self, _now_ns: int, token: int) -> None:
         """A delay is over: the op that waits for it goes on."""
@@ -330,12 +333,9 @@ class Scheduler:
         asking.hold(Hold.CHILD)
         frame = child.frame_of(region)
         parent.add_child(frame)
-        for site in region.imports:
-            value = parent.values[site]
-            if value is not None:
-                self.write(frame, site, value)
-        for site, value in outputs:
-            self.write(frame, site, value)
+        seen = parent.values
+        self.write_all(frame, [(site, seen[site]) for site in region.imports])
+        self.write_all(frame, outputs)
         self.pool.wake(child)
         return child
 
