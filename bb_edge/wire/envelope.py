@@ -8,13 +8,11 @@ not, repeated (the last one counts) or unknown (skipped, and counted).
 
 from __future__ import annotations
 
-from bb_edge.ir.address import route_of
 from bb_edge.ir.varint import encoded as _v
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_fields import (
     Strays,
     ack_epoch,
-    check_site_cap,
     epoch_field,
     hash_field,
     one_stray,
@@ -26,6 +24,7 @@ from bb_edge.wire.envelope_fields import (
     varint,
     write_report,
 )
+from bb_edge.wire.envelope_fills import SITE_ENDS, Said, check_site_cap, form_of, parse_fill
 from bb_edge.wire.envelope_records import (
     NONE,
     REQUEST,
@@ -285,42 +284,18 @@ _SCALARS = frozenset({0x20, 0x38, 808, 816, 832})
 
 
 def _fill(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps, strays: Strays) -> Fill:
-    suffix: bytes = b""
-    type_hash = start = stop = fields = 0
-    trigger_only = False
-    while pos < end:
-        tag = data[pos]
-        pos += 1
-        if tag >= 0x80:
-            tag, pos = varint(data, pos - 1, end)
-        fields += 1
-        if fields > 4:
-            one_stray(strays)
-        if tag == 0x12:
-            start, stop = _span(data, pos, end)
-            pos = stop
-        elif tag == 0x0A:
-            pos, after = _span(data, pos, end)
-            if after - pos > caps.suffix_bytes:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.SUFFIX_TOO_LARGE, f"{after - pos} bytes, {caps.suffix_bytes} at most"
-                )
-            suffix = bytes(data[pos:after])
-            pos = after
-        elif tag == 0x20:
-            if pos + 1 < end and data[pos] >= 0x80 > data[pos + 1]:  # tensors' have two bytes
-                type_hash = data[pos] + (data[pos + 1] - 1 << 7)
-                pos += 2
-            else:
-                type_hash, pos = recurring(data, pos, end)
-        elif tag == 0x18:
-            value, pos = recurring(data, pos, end)
-            trigger_only = value != 0
-        else:
-            one_stray(strays)
-            pos = skip(data, pos, end, tag)
+    """Reads a fill; what stands around its payload is compared with what a known one has there."""
+    said: Said | None = None
+    known = form_of(end - pos << 8 | data[pos + SITE_ENDS]) if end - pos > SITE_ENDS else None
+    if known is not None:
+        head, tail, around = known
+        start, stop = pos + len(head), end - len(tail)
+        if data[pos:start] == head and data[stop:end] == tail and len(around[0]) <= caps.suffix_bytes:
+            said = around
+    if said is None:
+        start, stop, said = parse_fill(data, pos, end, caps, strays)
+    suffix, trigger_only, type_hash, route = said
     size = stop - start
-    route = route_of(suffix)
     if size <= _COPY_BELOW and size <= caps.fill_bytes:
         return Fill(suffix, bytes(data[start:stop]), trigger_only, type_hash, route)
     if size > caps.fill_bytes:

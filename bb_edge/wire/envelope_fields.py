@@ -8,9 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TypeAlias
 
-from bb_edge.ir.address import Route
 from bb_edge.ir.varint import encoded as _v
-from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_records import EnvelopeError, EnvelopeErrorKind, Failure, RttReport
 
 _U64 = 0xFFFFFFFFFFFFFFFF
@@ -163,12 +161,3 @@ def read_failure(
             one_stray(strays)
             pos = skip(data, pos, end, tag)
     return Failure(code & 0xFFFFFFFF, detail), end
-
-
-def check_site_cap(route: Route, size: int, caps: EnvelopeCaps) -> None:
-    """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none."""
-    allowed = caps.fill_bytes
-    if route.site >= 0:
-        allowed = max(allowed, caps.site_fill_bytes.get(route.site, 0))
-    if size > allowed:
-        raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most")
