@@ -18,6 +18,9 @@ class Bus:
     PEER_DOWN = 3
     WIRE_RECEIVE_ERROR = 4
     BOOTSTRAP_COMPLETE = 5
+    STATE_ROLLED_BACK = 6
+    PEER_ROLLED_BACK = 7
+    PEER_BEGAN_ANEW = 8
     USER = 1000
 
     CAPACITY = 256
@@ -48,5 +51,8 @@ KINDS = {
     "peer_down": Bus.PEER_DOWN,
     "wire_receive_error": Bus.WIRE_RECEIVE_ERROR,
     "bootstrap_complete": Bus.BOOTSTRAP_COMPLETE,
+    "state_rolled_back": Bus.STATE_ROLLED_BACK,
+    "peer_rolled_back": Bus.PEER_ROLLED_BACK,
+    "peer_began_anew": Bus.PEER_BEGAN_ANEW,
 }
 """The names by which programs know the framework's own events."""

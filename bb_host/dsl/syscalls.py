@@ -62,7 +62,9 @@ class SyscallOps(Recorder):
 
     def event_source(self, kind: str | int) -> Output:
         """An EventKind per bus event of that kind: `"peer_up"`, `"peer_down"`, `"op_failure"`,
-        `"wire_receive_error"`, `"bootstrap_complete"`, or the number of a component's own, from 1000 on.
+        `"wire_receive_error"`, `"bootstrap_complete"`, `"state_rolled_back"` (this node's state is older than
+        what it did), `"peer_rolled_back"`, `"peer_began_anew"`, or the number of a component's own, from
+        1000 on.
         """
         return self._one("EventSource", kind=self._event_kind(kind))
 

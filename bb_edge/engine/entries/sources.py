@@ -12,6 +12,7 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from bb_edge.engine import steps
+from bb_edge.engine.bus import KINDS, Bus
 from bb_edge.engine.callbacks import Written
 from bb_edge.engine.entries.quorum import Quorum, RoundContext
 from bb_edge.engine.entries.rounds import Rounds, number
@@ -36,7 +37,8 @@ class Sources:
     `_ctx` is what selectors see, where rounds ask them how many peers there are, and `_class_of(target,
     slot)` the class of those peers; `_failing(class)` are those of a class that are up and failing.
 
-    LoadError for a type that nothing here starts, ValueError or TypeError for attributes of a wrong kind.
+    LoadError for a type that nothing here starts, or an event that it does not know, ValueError or TypeError
+    for attributes of a wrong kind.
     """
 
     _runtime: Runtime
@@ -82,6 +84,12 @@ class Sources:
 
     def _add_event(self, graph: BoundGraph, op: BoundOp) -> None:
         kind = number(op, "kind")
+        if kind < Bus.USER and kind not in KINDS.values():
+            raise LoadError(
+                f"the node publishes no event of kind {kind}",
+                f"{graph.target}, {op.spec.name}",
+                "update the runtime, or compile the program again",
+            )
         self._events.setdefault(kind, []).append((graph, op))
         self._runtime.bus.subscribed.add(kind)
 

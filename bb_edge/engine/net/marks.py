@@ -7,6 +7,7 @@ and everything else is an answer to one (docs/design/durable-protocol.md).
 from __future__ import annotations
 
 from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
 from bb_edge.engine.net import features
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.runtime import Runtime
@@ -50,9 +51,11 @@ class Marks:
             self._say(effect)
         elif isinstance(effect, RolledBack):
             runtime.count("marks.rolled_back" if effect.own else "peers.rolled_back")
+            runtime.bus.publish(Bus.STATE_ROLLED_BACK if effect.own else Bus.PEER_ROLLED_BACK)
             runtime.emit(steps.StateRolledBack(effect.peer, effect.own, effect.epoch, effect.lost))
         else:
             runtime.count("peers.began_anew")
+            runtime.bus.publish(Bus.PEER_BEGAN_ANEW)
             runtime.emit(steps.PeerBeganAnew(effect.peer))
 
     def _say(self, said: Say) -> None:

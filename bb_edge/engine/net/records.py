@@ -272,7 +272,7 @@ class Records:
 
     def _retry(self, _now_ns: int, token: int) -> None:
         writing = self.writing.get(token)
-        if writing is None:
+        if writing is None or not writing.due():
             return
         name = writing.row.name
         if isinstance(name, int) and name not in self._pending:  # expired, and never written

@@ -17,8 +17,17 @@ class Writing:
 
     row: Write
     retry_ns: int = RETRY_NS
+    waits: bool = False  # for its next try; else the disk has been asked
 
     def put_off(self) -> int:
-        """How long the next try waits."""
+        """The disk has refused it: how long the next try waits."""
+        self.waits = True
         wait_ns, self.retry_ns = self.retry_ns, min(2 * self.retry_ns, RETRY_LONGEST_NS)
         return wait_ns
+
+    def due(self) -> bool:
+        """A timer is over: whether the disk is to be asked again. It may be that of an earlier run, whose
+        tokens were the same, and of another row.
+        """
+        waited, self.waits = self.waits, False
+        return waited

@@ -116,6 +116,19 @@ def test_a_record_that_cannot_be_written_is_asked_for_ever_more_seldom(make):
     assert waits == [S, 2 * S, 4 * S, 8 * S, 16 * S, 32 * S, 64 * S, 64 * S, 64 * S]
 
 
+def test_a_timer_of_an_earlier_run_asks_for_no_row_twice(make):
+    """The tokens of a run begin anew, so that the timer meets a row that the disk was just asked for."""
+    node = greeted(make(), A)
+    say(node, to=(A,))
+    for step in of(PersistOutbox, node.poll(2)):
+        node.persist_failed(step.token, OSError("full"))
+    node.poll(3)
+    again = make(snapshot=node.snapshot(4), now_ns=4)
+    again.adopt_outbox([], 4, 4)
+    assert of(PersistOutbox, again.poll(5)), "the row is on no disk"
+    assert not of(PersistOutbox, [*again.poll(2 * S), *again.poll(3 * S)])
+
+
 def test_a_request_that_expires_while_the_snapshot_is_written_is_not_published(make):
     node = greeted(make(), A)
     say(node, ask=(A,))

@@ -16,7 +16,17 @@ TEXT = f"""
 program Demo {{module=Demo}}
 function program.Teller(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Teller}}
   h: Trigger = wire.Send(x, to) {{{SAY}}}
+  own: EventKind = syscall.EventSource<kind=6>()
+  syscall.AppEmit<name="own">(own)
+  other: EventKind = syscall.EventSource<kind=7>()
+  syscall.AppEmit<name="other">(other)
+  anew: EventKind = syscall.EventSource<kind=8>()
+  syscall.AppEmit<name="anew">(anew)
 function program.Hearer() -> () {{entry=1, partition=Hearer}}
+  own: EventKind = syscall.EventSource<kind=6>()
+  syscall.AppEmit<name="own">(own)
+  other: EventKind = syscall.EventSource<kind=7>()
+  syscall.AppEmit<name="other">(other)
   x: F32[1], s: PeerIdVec = wire.Recv() {{{SAY}}}
   syscall.Record<name="heard">(x)
 """
@@ -51,6 +61,10 @@ class Pair:
         self.net.greet(machine)
         self.run()
 
+    def events(self, machine: Machine) -> list[str]:
+        """The events of its bus that reached the machine's program."""
+        return [step.topic for step in machine.said if isinstance(step, steps.AppEvent)]
+
     def told(self, machine: Machine) -> list[tuple[bool, tuple[int, ...]]]:
         """What a machine has told of older states: whose, and which numbers."""
         found = [step for step in machine.said if isinstance(step, steps.StateRolledBack)]
@@ -84,6 +98,7 @@ def test_a_hearer_that_is_put_back_is_told_at_both_ends_with_the_numbers_that_it
     assert pair.told(pair.hearer) == [(True, (2, 3))]
     assert pair.teller.node.counters["peers.rolled_back"] == 1
     assert pair.hearer.node.counters["marks.rolled_back"] == 1
+    assert (pair.events(pair.teller), pair.events(pair.hearer)) == (["other"], ["own"])
     pair.say(4)
     assert pair.heard == [1, 4], "what it had acknowledged does not come again"
     pair.restart(pair.hearer)
@@ -98,6 +113,7 @@ def test_a_teller_that_is_put_back_is_told_at_both_ends_and_goes_on_with_new_num
     pair.say(4)
     assert pair.told(pair.teller) == [(True, ())]
     assert pair.told(pair.hearer) == [(False, ())]
+    assert (pair.events(pair.teller), pair.events(pair.hearer)) == (["own"], ["other"])
     assert pair.heard == [1, 2, 3, 4], "a new record under an old number is no old one"
 
 
@@ -108,6 +124,7 @@ def test_a_hearer_with_an_empty_folder_has_begun_anew_which_is_a_note(pair):
     assert pair.heard == [2]
     found = [step for step in pair.teller.said if isinstance(step, steps.PeerBeganAnew)]
     assert [step.peer for step in found] == [pair.hearer.node.peer_id]
+    assert (pair.events(pair.teller), pair.events(pair.hearer)) == (["anew"], [])
     assert not pair.told(pair.teller) and not pair.told(pair.hearer)
 
 

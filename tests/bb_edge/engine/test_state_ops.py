@@ -8,7 +8,7 @@ from arrays import f32
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import ConfigError, NodeConfig
-from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.errors import CapacityError, LoadError, OpError
 from bb_edge.roles import TRIGGER
 
 HOLD = """
@@ -186,6 +186,16 @@ function program.Main(a: Tensor, b: Tensor) -> () {entry=1, partition=self}
     b.node.invoke("Main", {"a": np.zeros((2, 3), np.float32), "b": np.zeros((2, 3), np.float32)})
     b.settle()
     assert b.events("failure") == [1]
+
+
+def test_an_event_that_this_runtime_does_not_know_is_refused(bench):
+    text = """program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  later: EventKind = syscall.EventSource<kind=99>()
+  syscall.AppEmit<name="later">(later)
+"""
+    with pytest.raises(LoadError, match="no event of kind 99"):
+        bench(text)
 
 
 def test_clock_and_rng_are_handed_in(bench):
