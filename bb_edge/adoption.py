@@ -1,9 +1,9 @@
 """What a node takes over from one of the same peer that ran another program (docs/design/durability.md).
 
 Components are matched by slot and type; what fits of a component's state the component decides
-(`Component.adopt`). Executions, ops and rounds belong to the old program. Whatever is not taken is listed.
-
-Not yet: windows, durable numbers and records of the outbox. `Former.unsent` is where they are known.
+(`Component.adopt`). Which numbers of peers were taken, and which were given, comes over whole; a record of
+the outbox where the new program sends the same to the same site. Executions, ops and rounds belong to the old
+program. Whatever is not taken is listed.
 """
 
 from __future__ import annotations
@@ -11,18 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from bb_edge.engine import steps
 from bb_edge.engine.engine import Parts
 from bb_edge.engine.errors import failure_text
-from bb_edge.engine.plain import load
+from bb_edge.engine.net.former_records import FormerRecords, Left, Part
+from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
+from bb_edge.engine.plain import Shift, load
+from bb_edge.engine.program.program import Program, Target
 from bb_edge.engine.snapshot import Identity, SnapshotDamagedError, look_into
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles import Backend, Component, forgets
+from bb_edge.roles import Backend, Codec, Component, forgets
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import ComponentStateError
-from bb_edge.wire import durable_rows
-from bb_edge.wire.durable_sender import flows_of
+from bb_edge.wire.durable_rows import OutboxName
+from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.outbox import OutboxRecordError
 
 _SHOWN = 8  # names in one row
 _MISFITS = (LookupError, TypeError, ValueError, AttributeError, BBError)
@@ -40,31 +45,41 @@ class Row(NamedTuple):
 class Former:
     """A node of another program, as its last snapshot has it; for one `install`, which fills `rows`."""
 
-    def __init__(self, identity: Identity, body: Mapping[str, Any]) -> None:
-        """Raises SnapshotDamagedError for a body in which components or links cannot be read."""
+    def __init__(
+        self, identity: Identity, body: Mapping[str, Any], outbox: Iterable[bytes] = (), wall_ns: int = 0
+    ) -> None:
+        """`outbox` are the rows of its outbox on disk, `wall_ns` is the time now.
+
+        Raises SnapshotDamagedError for a body in which components or links cannot be read, OutboxRecordError
+        for rows that are none.
+        """
         self.identity = identity
         self.rows: list[Row] = []
+        self.drops_outbox = False
+        """Whether what nobody has acknowledged is left, though it fits."""
+        self.notes: tuple[str, ...] = tuple(body.get("anew", ()))
         self._body = body
+        self._wall_ns = wall_ns
         self._whole: set[str] = set()  # slots of which nothing was left
         self._kept: dict[str, bytes] = {}  # states that a failed bootstrap may make necessary again
+        self._codecs: dict[str, str] = {}  # slots whose codes the new codec reads otherwise, and why
         try:
             self._states = _states(body)
-            saved = body["outbound"].get("flows") or (1, (), ())
-            self._flows, self._next_id, self._live = flows_of(saved), int(saved[0]), frozenset(saved[2])
+            self._records = FormerRecords.of(body, outbox, wall_ns)
+        except OutboxRecordError:
+            raise
         except _MISFITS as error:
             raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error
 
     @classmethod
-    def of(cls, snapshot: bytes) -> Former:
-        """Reads a snapshot. SnapshotDamagedError, SnapshotVersionError."""
-        return cls(*look_into(snapshot))
+    def of(cls, snapshot: bytes, outbox: Iterable[bytes] = (), wall_ns: int = 0) -> Former:
+        """Reads a snapshot. SnapshotDamagedError, SnapshotVersionError, OutboxRecordError."""
+        return cls(*look_into(snapshot), outbox, wall_ns)
 
     @property
     def peer(self) -> PeerId:
         """Whose state it is."""
         return PeerId.from_bytes(self.identity.peer)
-
-    # --- what this step would lose ------------------------------------------------------------------------
 
     @property
     def unprocessed(self) -> int:
@@ -72,23 +87,12 @@ class Former:
         ingress = self._body["ingress"]
         return len(ingress["accepted"]) + len(ingress["replaying"])
 
-    def unsent(self, outbox: Iterable[bytes], wall_ns: int) -> dict[PeerId | None, int]:
-        """How many durable envelopes are not known to be acknowledged, by peer; None: not yet addressed.
-
-        `outbox` are the rows on disk. Those that have expired by `wall_ns` count no more. OutboxRecordError
-        for bytes that are no rows.
+    @property
+    def outbox(self) -> list[tuple[OutboxName, bytes]]:
+        """The rows that have to be in the outbox of the node that `install` made of it, before it is given
+        its outbox (`Node.adopt_outbox`): those of the records that it takes.
         """
-        found: dict[PeerId | None, int] = {}
-        outbound = self._body["outbound"]
-        waiting = len(outbound.get("waiting", ())) + len(outbound.get("unwritten", ()))
-        if waiting:
-            found[None] = waiting
-        rows = durable_rows.read(outbox, self._flows, self._next_id, self._live)
-        left = [record for number, record in rows.records.items() if number not in rows.settled]
-        for record in (*left, *rows.older):
-            if not 0 < record.expires_wall_ns <= wall_ns:
-                found[record.key.peer] = found.get(record.key.peer, 0) + 1
-        return found
+        return list(self._records.rows)
 
     # --- components ---------------------------------------------------------------------------------------
 
@@ -116,6 +120,7 @@ class Former:
                 self._left(slot, type_name, "its state", "others are built upon it: it begins anew")
             else:
                 self._take(slot, component, state, components, construct)
+        self._compare_codecs(components)
         for slot, component in components.items():
             if slot not in self._states and type(component).serialize is not Component.serialize:
                 self._left(slot, component.TYPE_NAME, "nothing", "the slot is new: it begins as constructed")
@@ -153,19 +158,32 @@ class Former:
             what, _, why = text.partition(": ")
             self._left(slot, component.TYPE_NAME, what, why or "it does not fit")
 
+    def _compare_codecs(self, components: Mapping[str, Component]) -> None:
+        """A codec of another type, or of another state, reads other values in what the old one coded."""
+        for slot, component in components.items():
+            old, state = self._states.get(slot, ("", b""))
+            if isinstance(component, Codec):
+                if old != component.TYPE_NAME:
+                    self._codecs[slot] = f"it was coded by a {old or 'codec'} in slot {slot!r}, not by a"
+                    self._codecs[slot] += f" {component.TYPE_NAME}"
+                elif _state_of(component) != state:
+                    self._codecs[slot] = f"the {old} in slot {slot!r} that coded it had another state"
+
     def _left(self, name: str, type_name: str, what: str, why: str) -> None:
         self.rows.append(Row(name, type_name, what, why))
 
     # --- the rest of the node -----------------------------------------------------------------------------
 
-    def finish(self, parts: Parts) -> None:
-        """Notes in a node that it has adopted, counts bootstraps as done, and lists what was left.
+    def finish(self, parts: Parts, program: Program, targets: Iterable[Target]) -> None:
+        """Notes in a node that it has adopted, counts bootstraps as done, hands over windows and records, and
+        lists what was left. What the node sends is told by its `targets`.
 
         SnapshotDamagedError where the old tables cannot be read; the node is useless then.
         """
         parts.runtime.origin = self.identity.module, self.identity.program
         try:
             self._bootstraps(parts)
+            self._hand_over_records(parts, sites_of(program, targets))
             self._list_others(parts)
         except _MISFITS as error:
             raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error
@@ -195,6 +213,38 @@ class Former:
                 self._left(f"bootstrap of {bootstrap.name}", "", "done", f"it runs again: {of}")
         self._kept = {slot: state for slot, state in self._kept.items() if slot in needed}
 
+    def _hand_over_records(self, parts: Parts, sites: Mapping[bytes, Site]) -> None:
+        """Windows and numbers as they are; of the records those that the new program would send as well."""
+        records, durable = self._records, parts.outgoing.durable
+
+        of_all = "this node keeps nothing on disk" if durable.quiet else ""
+        if self.drops_outbox:
+            of_all = of_all or "--adopt-without-outbox drops it"
+
+        def judge(message: Envelope) -> list[Part]:
+            parts = parts_of(message, sites, self._codecs)
+            return [part._replace(why=of_all) for part in parts] if of_all else parts
+
+        left = records.take(judge, self._wall_ns)
+        parts.links.sources.restore(records.windows)
+        if not durable.quiet:
+            durable.records.restore({"flows": records.flows, "unwritten": ()}, Shift(0))
+        if records.windows:
+            self.rows.append(
+                Row("windows", "", f"{many(len(records.windows), 'peer')} whose numbers are known")
+            )
+        if records.taken:
+            to = ", ".join(f"{n} to {peer}" for peer, n in records.taken.items())
+            self.rows.append(Row("outbox", "", f"{many(sum(records.taken.values()), 'record')} ({to})"))
+        counted: dict[Left, int] = {}
+        for one in left:
+            counted[one] = counted.get(one, 0) + 1
+        for one, count in counted.items():
+            self._left("outbox", "", f"{one.what} to {one.peer}, {count} of them", one.why)
+            parts.runtime.count("outbound.dropped", count)
+            reason = f"{one.what} of the old program, {count} of them: {one.why}"
+            parts.runtime.emit(steps.OutboundDropped(one.peer, reason))
+
     def _list_others(self, parts: Parts) -> None:
         body, old = self._body, "they belong to the old program"
         counters = body["core"]["counters"]
@@ -202,7 +252,6 @@ class Former:
         ops = [_op_name(target, key) for target, key, row in body["ops"] if [target, key, row] not in fresh]
         waiting = sum(len(body["ingress"][name]) for name in ("raw", "entries", "completions"))
         rings = [str(name) for name, values in body["core"]["rings"] if values]
-        peers = len(body["links"]["sources"])
         for name, count, what, why in (
             (
                 "rounds",
@@ -215,12 +264,6 @@ class Former:
             ("inputs", waiting, "inputs that waited", old),
             ("ops", len(ops), f"states of ops ({_shown(ops)})", old),
             ("rings", len(rings), f"rings of Record ({_shown(rings)})", old),
-            (
-                "windows",
-                peers,
-                "peers whose durable envelopes are known",
-                "one that was taken, and whose acknowledgement got lost, is taken once more",
-            ),
         ):
             if count:
                 self._left(name, "", f"{what}, {count} of them", why)
@@ -241,6 +284,14 @@ def take_over(component: Component, state: bytes) -> Adoption:
             hint="return Adoption((what it took,), (what it left: why,))",
         )
     return given
+
+
+def _state_of(component: Component) -> bytes | None:
+    try:
+        return component.serialize()
+    # The border to users' components: one that cannot say what it holds is not known to be the same.
+    except Exception:  # noqa: BLE001
+        return None
 
 
 def _states(body: Mapping[str, Any]) -> dict[str, tuple[str, bytes]]:

@@ -93,7 +93,8 @@ def install(
     `snapshot` are the bytes of `Node.snapshot` of a node of the same peer, artifact and targets: the new one
     continues where that one stopped, `now_ns` being the time now. SnapshotDamagedError,
     SnapshotForeignError, SnapshotVersionError where it cannot. Without one, `adopt` is a node of another
-    program, of which the new one takes over what fits; `adopt.rows` tell what.
+    program, of which the new one takes over what fits; `adopt.rows` tell what, and the rows of `adopt.outbox`
+    have to be on disk before the node is given its outbox.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a component refuses its configuration, or cannot be built) and what `load` raises.
@@ -134,7 +135,7 @@ def install(
     if body is not None:
         snapshots.restore(parts, body, now_ns)
     elif adopt is not None:
-        adopt.finish(parts)
+        adopt.finish(parts, program, chosen)
     return node
 
 

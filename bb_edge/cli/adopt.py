@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bb_edge.adoption import Former, Row
 from bb_edge.cli.endings import MayPass
 from bb_edge.cli.kept import StateRefused
-from bb_edge.cli.kept_folder import Newest, newest
+from bb_edge.cli.kept_folder import newest
 from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateError
+from bb_edge.wire.outbox import OutboxError
 
 if TYPE_CHECKING:
     from bb_edge.node import Node
     from bb_edge.run_config import RunConfig
 
+_ROW_BYTES = 64
+"""At most what a row has on disk beside its content: its key, its length and a checksum."""
 FINISH = "run the old program with this folder once more until it ends or SIGTERM stops it, then try again"
 
 
@@ -35,7 +38,9 @@ def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bo
     _check_unused(folder, where, log, trial)
     try:
         found = newest(folder, lambda body: body)
-        former = None if found is None else Former(found.identity, found.body)
+        former = None if found is None else Former(found.identity, found.body, found.opened.outbox, wall_ns)
+    except OutboxError as error:
+        raise StateRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     except (SnapshotError, StateError, OSError) as error:
         what = error.what if isinstance(error, BBError) else str(error)
         hint = (
@@ -57,7 +62,15 @@ def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bo
             where,
             "adopt the state of the same peer",
         )
-    _refuse_losses(former, found, config, wall_ns, where)
+    journal = len(found.opened.journal) + former.unprocessed
+    if journal:
+        raise StateRefused(
+            f"its journal holds {journal} envelopes that were acknowledged and that no snapshot has in it:"
+            " they would be lost",
+            where,
+            FINISH,
+        )
+    former.drops_outbox = config.adopt_without_outbox
     log(
         "info",
         f"adopting from {folder}",
@@ -81,34 +94,15 @@ def _check_unused(folder: Path, where: str, log: Log, trial: bool) -> None:
         log("warning", f"a running node has {folder} open: stop it before this one starts")
 
 
-def _refuse_losses(
-    former: Former, found: Newest[dict[str, Any]], config: RunConfig, wall_ns: int, where: str
-) -> None:
-    from bb_edge.wire.outbox import OutboxError
-
-    journal = len(found.opened.journal) + former.unprocessed
-    if journal:
+def check_room(former: Former, folder: Path, config: RunConfig) -> None:
+    """Raises StateRefused where the records that come over are more than the new outbox may hold."""
+    size = sum(len(row) + _ROW_BYTES for _, row in former.outbox)
+    room = config.store_limits().outbox_bytes
+    if size > room:
         raise StateRefused(
-            f"its journal holds {journal} envelopes that were acknowledged and that no snapshot has in it:"
-            " they would be lost",
-            where,
-            FINISH,
-        )
-    try:
-        unsent = former.unsent(found.opened.outbox, wall_ns)
-    except OutboxError as error:
-        raise StateRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
-    count = sum(unsent.values())
-    names = ", ".join(f"{n} to {peer or 'peers not chosen yet'}" for peer, n in unsent.items())
-    if count and not config.adopt_without_outbox:
-        raise StateRefused(
-            f"its outbox holds {count} durable envelopes that nobody has acknowledged: {names}",
-            where,
-            f"{FINISH}; or drop them with --adopt-without-outbox",
-        )
-    if count:
-        former.rows.append(
-            Row("outbox", "", f"{count} envelopes ({names})", "--adopt-without-outbox drops them")
+            f"the records that come over have {size} bytes, and the outbox may have {room}",
+            f"--adopt {folder}",
+            f"raise disk.outbox_bytes to {2 * size}, or drop some of them with bb-edge outbox --drop",
         )
 
 

@@ -288,7 +288,7 @@ def adopted(program: Program, config: RunConfig, told: Told) -> tuple[Former | N
     """
     import time
 
-    from bb_edge.cli.adopt import former_at
+    from bb_edge.cli.adopt import check_room, former_at
     from bb_edge.installer import install
     from bb_edge.targets import chosen_targets
 
@@ -308,6 +308,7 @@ def adopted(program: Program, config: RunConfig, told: Told) -> tuple[Former | N
             durable=True,
             adopt=former,
         )
+        check_room(former, config.adopt, config)
     except BBError as error:
         return None, [str(error)]
     return former, []

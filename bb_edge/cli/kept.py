@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
 from bb_edge.ir.errors import BBError
-from bb_edge.state.errors import StateForeignError
+from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore, StoreLimits
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
     from bb_edge.run_config import RunConfig
     from bb_edge.transport.driver import Report
+    from bb_edge.wire.durable_rows import OutboxName
     from bb_shims import Board
 
 
@@ -98,14 +99,16 @@ def open_kept(
     make: Callable[[bytes | None], Node],
     identity: Identity,
     stack: ExitStack,
+    adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]],
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
 
     `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
     folder has to be of that.
 
-    Nothing in the folder changes. Raises StateRefused where it does not fit this node, StateError where it
-    cannot be read, and the board's StorageError where it cannot be opened.
+    `adopted` gives the rows that the node has taken over from another folder; see `restore`. Nothing else in
+    the folder changes. Raises StateRefused where it does not fit this node, StateError where it cannot be
+    read, MayPass where those rows cannot be written, and the board's StorageError where it cannot be opened.
     """
     from bb_shims import StorageError
 
@@ -116,7 +119,7 @@ def open_kept(
     store = StateStore(storage, (StorageError,), limits, owner)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
-        node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns)
+        node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns, adopted)
     except SnapshotError as error:
         raise StateRefused(
             f"its snapshot: {error.what}",
@@ -125,6 +128,9 @@ def open_kept(
         ) from error
     except StateForeignError as error:
         raise StateRefused(error.what, str(folder / error.where), error.hint) from error
+    except StateWriteError as error:
+        what = f"what is adopted cannot be written: {error.what}"
+        raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
     _tell(log, node, restored)
     return node, store
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bb_edge.state.store import StateStore
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.mqtt import MqttTransport
+    from bb_edge.wire.durable_rows import OutboxName
     from bb_shims import Board
 
 TRIAL_PEER = "check"
@@ -237,7 +238,7 @@ class Launch:
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
         try:
             self.node, self.store = open_kept(
-                folder, limits, self.board, self._log, self._restored, identity, self._stack
+                folder, limits, self.board, self._log, self._restored, identity, self._stack, self._adopted
             )
         except ShimError as error:
             if not (self._trial and in_use(error)):
@@ -250,7 +251,7 @@ class Launch:
         folder = self.config.adopt
         if folder is None:
             return self._installed(snapshot)
-        from bb_edge.cli.adopt import adopting, check_origin, former_at
+        from bb_edge.cli.adopt import adopting, check_origin, check_room, former_at
 
         if snapshot is not None:
             node = self._installed(snapshot)
@@ -258,7 +259,13 @@ class Launch:
             return node
         former = former_at(folder, self.config, self.board.clock.wall_ns(), self._log, self._trial)
         self.former = former
-        return adopting(former, folder, lambda: self._installed(None, former), self._log)
+        node = adopting(former, folder, lambda: self._installed(None, former), self._log)
+        check_room(former, folder, self.config)
+        return node
+
+    def _adopted(self) -> Sequence[tuple[OutboxName, bytes]]:
+        """What has to be in the new outbox of what was adopted; a trial writes nothing."""
+        return () if self.former is None or self._trial else self.former.outbox
 
     def _installed(self, snapshot: bytes | None, former: Former | None = None) -> Node:
         from bb_edge.installer import install

@@ -32,7 +32,7 @@ def add_adopt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adopt-without-outbox",
         action="store_true",
-        help="adopt though OLD holds durable envelopes that nobody has acknowledged: they are dropped",
+        help="with --adopt: drop what nobody has acknowledged in the outbox of OLD, and list it",
     )
 
 

@@ -84,11 +84,14 @@ def restore(
     damaged: type[BBError],
     now_ns: int,
     wall_ns: int,
+    adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]] = tuple,
 ) -> tuple[Node, Restored]:
     """Makes a node from its files: `make(snapshot or None)`, then its outbox, then its journal.
 
-    Where `make` raises `damaged`, the snapshot before is tried. Raises whatever else `make` raises, and the
-    errors of `StateStore.open`.
+    Where `make` raises `damaged`, the snapshot before is tried. Where it was given no snapshot, `adopted`
+    names the rows of the outbox that it has taken over from elsewhere: they are written before the node has
+    its outbox, so that nothing of them is sent, and no number given, before all of them are here. Raises
+    whatever else `make` raises, the errors of `StateStore.open`, and those of `StateStore.append_outbox`.
     """
     recovered: Recovered = store.open()
     while True:
@@ -99,13 +102,20 @@ def restore(
             if recovered.snapshot is None:
                 raise
             recovered = store.fall_back(str(error))
-    node.adopt_outbox(recovered.outbox, now_ns, wall_ns)
+    outbox = recovered.outbox
+    if recovered.snapshot is None:
+        # A start that ended before its first snapshot may have left some of them, or all.
+        rows = [(key_bytes(name), row) for name, row in adopted()]
+        missing = [(key, row) for key, row in rows if not store.has_outbox(key)]
+        store.append_outbox(missing)
+        outbox += tuple(row for _, row in missing)
+    node.adopt_outbox(outbox, now_ns, wall_ns)
     node.replay(recovered.journal)
     return node, Restored(
         recovered.generation,
         len(recovered.snapshot or b""),
         len(recovered.journal),
-        len(recovered.outbox),
+        len(outbox),
         recovered.notes,
         recovered.losses,
     )

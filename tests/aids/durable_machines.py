@@ -13,6 +13,7 @@ from peers import HERE
 from times import MS
 
 from bb_edge import NodeConfig, PeerId, install
+from bb_edge.adoption import Former
 from bb_edge.engine import steps
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.wire.outbox import body_record
@@ -62,6 +63,26 @@ class Machine:
         self.node = install(*self.args, **more, snapshot=disk.snapshot, now_ns=now_ns)
         self.node.adopt_outbox(list(disk.outbox.values()), now_ns, now_ns)
         self.node.replay(disk.journal)
+
+    def recompiled(self, data: bytes, now_ns: int) -> Former:
+        """The machine gets another program, which adopts what the disk has; its disk is a new one."""
+        self.args = (*self.args[:2], data, self.args[3])
+        self.old, self.disk = self.disk, Disk()
+        return self.adopt(now_ns)
+
+    def adopt(self, now_ns: int) -> Former:
+        """Starts without a snapshot of its own, upon the disk of the program before."""
+        self.starts += 1
+        old, disk = self.old, self.disk
+        assert old.snapshot is not None and disk.snapshot is None
+        former = Former.of(old.snapshot, list(old.outbox.values()), now_ns)
+        more: dict[str, Any] = {"config": self.config, "seed": 100 + self.starts, "durable": True}
+        self.node = install(*self.args, **more, adopt=former, now_ns=now_ns)
+        for name, row in former.outbox:
+            disk.outbox.setdefault(name, row)
+        self.node.adopt_outbox(list(disk.outbox.values()), now_ns, now_ns)
+        self.node.replay(disk.journal)
+        return former
 
     def poll(self, now_ns: int) -> list[steps.EngineStep]:
         found = self.node.poll(now_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.ir.ids import PeerId
@@ -17,6 +17,8 @@ from bb_edge.wire.envelope import Fill
 from bb_edge.wire.envelope_records import Failure
 from bb_edge.wire.outbox import Cause
 
+PUT_OFF: Final = "reply.put_off"
+"""What timers call whose argument is a unit that waits for its time."""
 _TRUSTED = EnvelopeCaps(1 << 40, 1 << 20, 1 << 40, 1 << 20)
 """For bodies that the node itself has encoded."""
 

@@ -15,7 +15,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
 from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.net.units import Unit
+from bb_edge.engine.net.units import PUT_OFF, Unit
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
@@ -44,7 +44,7 @@ class Unsent:
     instead: list[Unit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._runtime.callbacks.register("reply.put_off", self._put_off_is_over, _UNIT)
+        self._runtime.callbacks.register(PUT_OFF, self._put_off_is_over, _UNIT)
 
     # --- what waits -----------------------------------------------------------------------------------
 

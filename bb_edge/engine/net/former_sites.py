@@ -1,0 +1,112 @@
+"""Which envelopes of an old program the new one would send as well: to the same sites, of the same types.
+
+A site is made of the module, the port and the place of the payload (`bb_edge.ir.ids.site_id`), so it means
+the same to a peer whatever was compiled since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from bb_edge.engine.net.former_records import Part
+from bb_edge.engine.program.program import OpSpec, Program, Target
+from bb_edge.ir import keys, types
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ, OP_SEND_RESP
+from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
+
+_KINDS = {OP_SEND: NONE, OP_SEND_REQ: REQUEST, OP_SEND_RESP: RESPONSE}
+_KIND_NAMES = {NONE: "a send", REQUEST: "a request", RESPONSE: "a reply"}
+
+
+class Site(NamedTuple):
+    """What the new program sends to a site: the kind of the envelope, the author's name of the op and all
+    sites that it sends to, the wire hash of the payload (0: any), whether it is a trigger, and the slots of
+    the codecs that code it.
+    """
+
+    kind: int
+    name: str
+    together: tuple[bytes, ...]
+    type_hash: int
+    trigger_only: bool
+    codecs: tuple[str, ...]
+
+
+def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
+    """The sites that the targets send to, by their address."""
+    found = {}
+    for graph in (program.graphs[target.main] for target in targets):
+        makers = {site: op for op in graph.ops for site in op.outputs if site >= 0}
+        for op in graph.ops:
+            if op.domain != keys.WIRE_DOMAIN or op.op_type not in _KINDS:
+                continue
+            hashes = op.meta.get(keys.WIRE_TYPES_KEY, "").split(",")
+            texts = filter(None, op.meta.get(keys.SITE_IDS_KEY, "").split(","))
+            together = tuple(site_suffix(int(text, 16)) for text in texts)
+            for place, suffix in enumerate(together):
+                found[suffix] = Site(
+                    _KINDS[op.op_type],
+                    op.meta.get(keys.PORT_KEY, op.name),
+                    together,
+                    int(hashes[place], 16) if place < len(hashes) and hashes[place] else 0,
+                    op.meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY,
+                    tuple(_codecs_of(op.inputs[place], makers)) if place < len(op.inputs) else (),
+                )
+    return found
+
+
+def _codecs_of(site: int, makers: Mapping[int, OpSpec]) -> Iterator[str]:
+    """The slots of the codecs that made a value, or a part of it, behind gates and bundles."""
+    seen, todo = set[int](), [site]
+    while todo:
+        maker = makers.get(todo.pop())
+        if maker is None or maker.index in seen:
+            continue
+        seen.add(maker.index)
+        if maker.domain == keys.ROLE_COMPRESSOR_DOMAIN:
+            yield maker.meta.get(keys.SLOT_KEY, "")
+        elif maker.domain == keys.GATE_DOMAIN or maker.op_type == "Bundle":
+            todo += maker.inputs
+
+
+def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str, str]) -> list[Part]:
+    """What each op sent in an envelope, by its name, and why the new program would not send it."""
+    kind = _KIND_NAMES.get(message.kind, "an envelope")
+    groups: dict[tuple[bytes, ...], list[Fill]] = {}
+    for fill in message.fills:
+        site = sites.get(fill.dest_suffix)
+        groups.setdefault((fill.dest_suffix,) if site is None else site.together, []).append(fill)
+    parts = []
+    for together, fills in groups.items():
+        why = ""
+        for fill in fills:
+            why = why or _misfit(fill, message.kind, sites.get(fill.dest_suffix), codecs)
+        if not why and {fill.dest_suffix for fill in fills} != {*together}:
+            why = f"this program sends {many(len(together), 'value')} together there"
+        named = sites.get(together[0])
+        name = repr(named.name) if named is not None else str(Address.from_bytes(together[0]))
+        parts.append(Part(f"{kind} {name}", why, tuple(fills)))
+    return parts or [Part(kind, "", ())]
+
+
+def _misfit(fill: Fill, kind: int, site: Site | None, codecs: Mapping[str, str]) -> str:
+    """Why the new program would not send that; "" where it would."""
+    if site is None:
+        return "this program does not send there"
+    if site.kind != kind:
+        return f"{_KIND_NAMES[site.kind]} goes there here"
+    if fill.trigger_only != site.trigger_only or (site.type_hash and fill.type_hash != site.type_hash):
+        return f"it was sent as {_type(fill.type_hash)}, this program sends {_type(site.type_hash)}"
+    return next((codecs[slot] for slot in site.codecs if slot in codecs), "")
+
+
+def _type(wire_hash: int) -> str:
+    node = types.by_wire_hash(wire_hash)
+    return "a trigger" if not wire_hash else str(node or f"type {wire_hash:#x}")
+
+
+def many(count: int, what: str) -> str:
+    """`3 records`, `1 record`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
