@@ -305,16 +305,19 @@ def _of_records(request: Request, config: NodeConfig) -> Iterator[Finding]:
 
 
 def _of_disk(request: Request, disk: DiskLimits, trained: int) -> Iterator[Finding]:
-    """A durable request leaves once a snapshot holds it; its answers are in the journal until the next."""
+    """A durable request leaves once a snapshot holds who asks; its answers are in the journal until the next.
+
+    What it sends is in the outbox by then, and in no snapshot.
+    """
     where = request.where
-    least = trained + request.sent
-    # What the asking execution holds of it, and an aggregator's sum of 8 bytes for each 4, and its result.
-    usual = least + request.sent + 3 * request.answer + (request.asked or request.least) * 2 * RECORD_BYTES
+    # Besides the models: an aggregator's sum of 8 bytes for each 4, its result, and who was asked.
+    usual = trained + 3 * request.answer + (request.asked or request.least) * 2 * RECORD_BYTES
     room, journal = disk.snapshot_bytes, disk.journal_bytes
     hint = f"raise disk.snapshot_bytes to {usual}"
-    if least > room:
+    if trained > room:
         what = (
-            f"no durable request ever leaves: a snapshot of {least} bytes has to hold it, and {room} may be"
+            f"no durable request ever leaves: the snapshot that it waits for has the {trained} bytes of the"
+            f" models, and {room} may be"
         )
         yield Finding(Level.REFUSED, what, where, hint)
     elif usual > room:
