@@ -21,7 +21,7 @@ class MissingReason(enum.IntEnum):
     NOT_SENT = 6
     """The request never left this node."""
     CUT = 7
-    """The deadline of whoever asked this node left too little time."""
+    """The deadline of whoever asked this node left too little time, for this node or for the peer."""
     ENOUGH = 8
     """Others had answered, and they were enough."""
     FAILING = 9
@@ -33,7 +33,7 @@ class MissingReason(enum.IntEnum):
     OFFLINE = 12
     """This node lost its connection while it waited: the request, or its answer, may be lost with it."""
     OUT_OF_TIME = 13
-    """It says that its reply was not there when the time that it was given was over."""
+    """It says that its reply was not there when all the time that the request gives was over."""
 
     @property
     def text(self) -> str:
@@ -48,9 +48,9 @@ BLAMES_THE_PEER = frozenset(
         MissingReason.FAILED,
         MissingReason.REFUSED,
         MissingReason.TOO_LARGE,
+        MissingReason.OUT_OF_TIME,
     }
 )
 """Reasons after which a peer counts as one that left a request unanswered. CUT is none: this node had no time
-left, whatever the peer did; one that is not there at all is found by its silence (`wire/health.py`). Nor is
-OUT_OF_TIME: the peer works, and has said so, and whoever asked chose the deadline.
+left, whatever the peer did; one that is not there at all is found by its silence (`wire/health.py`).
 """

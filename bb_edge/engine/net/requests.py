@@ -227,7 +227,7 @@ class Requests:
         self._runtime.count("requests.failed")
         self._runtime.emit(steps.RequestFailed(peer, failure.name, failure.detail, cohort.port))
         cohort.final.add(peer)
-        self._settle(cohort, peer, why_failed(failure))
+        self._settle(cohort, peer, why_failed(failure, cut=cohort.cut))
 
     def settle_peer(self, req_id: int, peer: PeerId, reason: MissingReason, why: str = "") -> None:
         """The asked peer will not answer this one: unreachable, or its answer is refused, for that reason."""

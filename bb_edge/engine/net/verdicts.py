@@ -36,9 +36,10 @@ _FAILED: dict[int, MissingReason] = {
 _REFUSED: dict[int, MissingReason] = {FailureCode.OUT_OF_TIME: MissingReason.CUT}
 
 
-def why_failed(failure: Failure) -> MissingReason:
-    """Why a peer is missing that answers with a failure."""
-    return _FAILED.get(failure.code, MissingReason.FAILED)
+def why_failed(failure: Failure, *, cut: bool) -> MissingReason:
+    """Why a peer is missing that answers with a failure; `cut`: its request had been cut."""
+    why = _FAILED.get(failure.code, MissingReason.FAILED)
+    return MissingReason.CUT if cut and why is MissingReason.OUT_OF_TIME else why
 
 
 def why_refused(fault: Failure | None) -> MissingReason:

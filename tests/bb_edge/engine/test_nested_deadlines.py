@@ -46,21 +46,27 @@ function program.Relay() -> () {entry=1, partition=Relay}
   syscall.AppEmit<name="below">(missing)
 function program.Leaf() -> () {entry=1, partition=Leaf}
   x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=3, wire.site_ids=b1, wire.type_hashes=101}
-  h: Trigger = wire.SendResp(x, from, number) {wire.wire_id=4, wire.site_ids=b2, wire.type_hashes=101, wire.request=3}
+  t: Trigger = syscall.OnTrigger(x)
+  LEAF
+  y: F32[1] = syscall.GateDispatch(x, rested)
+  h: Trigger = wire.SendResp(y, from, number) {wire.wire_id=4, wire.site_ids=b2, wire.type_hashes=101, wire.request=3}
 """
+
+RESTED = "rested: Trigger = syscall.OnTrigger(t)"
+"""The leaf answers at once."""
 
 
 @pytest.fixture
 def tiers(compile_text):
-    """`tiers(outer_ns, inner_ns, leaves, before)`: (simulation, server, relay, leaves), in touch.
+    """`tiers(outer_ns, inner_ns, leaves, before, rest)`: (simulation, server, relay, leaves), in touch.
 
-    `before` are ops of the relay that give `go` once it is to ask.
+    `before` are ops of the relay that give `go` once it is to ask, `rest` ops of leaves that give `rested`.
     """
 
-    def make(outer_ns, inner_ns, leaves=2, before=""):
+    def make(outer_ns, inner_ns, leaves=2, before="", rest=RESTED):
         ops = before or "go: Trigger = syscall.OnTrigger(t)"
         text = TIERS.replace("OUTER", str(outer_ns)).replace("INNER", str(inner_ns))
-        data = compile_text(text.replace("BEFORE", ops))
+        data = compile_text(text.replace("BEFORE", ops).replace("LEAF", rest))
         sim = Simulation(seed=3)
         seats = [("hub", "Server"), ("relay", "Relay"), *((f"l{n}", "Leaf") for n in range(leaves))]
         made = [
@@ -287,18 +293,38 @@ def test_the_end_by_force_outlives_a_restart(tiers):
     assert reasons(sim, "outer") == ["out of time"]
 
 
-def test_who_says_that_its_time_was_over_is_asked_again_and_again(tiers):
-    """The relay works, and whoever asks chose the deadline; one whose op fails is left alone after five."""
+def test_who_is_too_slow_for_a_whole_deadline_is_waited_for_five_times(tiers):
+    """Later requests close at once: none waits for a deadline because of it."""
     sim, server, relay, _ = tiers(
         5 * S, 8 * S, before="go: Trigger = syscall.Sleep<duration_ns=60000000000>(t)"
     )
-    for _ in range(2 * server.config.failing_threshold):
+    often = server.config.failing_threshold
+    for _ in range(often):
         server.invoke("Server", {"x": f32(3)})
         sim.run(for_ns=20 * S)
-    assert reasons(sim, "outer") == ["out of time"] * 2 * server.config.failing_threshold
+    assert reasons(sim, "outer") == ["out of time"] * often
     told = of(steps.RequestFailed, (seen.step for seen in sim.seen))
     assert {(s.peer, s.code) for s in told} == {(relay.peer_id, "OUT_OF_TIME")}
-    assert not of(steps.PeerFailing, (seen.step for seen in sim.seen))
+    assert [s.peer for s in of(steps.PeerFailing, (seen.step for seen in sim.seen))] == [relay.peer_id]
+    server.invoke("Server", {"x": f32(3)})
+    sim.run(for_ns=S)
+    assert reasons(sim, "outer") == ["out of time"] * often + ["failing"]
+
+
+def test_a_peer_that_was_given_too_little_time_stays_what_it_is(tiers):
+    """The leaf says that its time was over; its request had less than it names, for the server's sake."""
+    sim, server, relay, (leaf,) = tiers(
+        5 * S, 8 * S, leaves=1, rest="rested: Trigger = syscall.Sleep<duration_ns=6000000000>(t)"
+    )
+    often = 2 * relay.config.failing_threshold
+    for _ in range(often):
+        server.invoke("Server", {"x": f32(3)})
+        sim.run(for_ns=20 * S)
+    assert reasons(sim, "inner") == ["cut"] * often
+    told = of(steps.RequestFailed, (seen.step for seen in sim.seen))
+    assert (leaf.peer_id, "OUT_OF_TIME") in {(s.peer, s.code) for s in told}
+    failing = {s.peer for s in of(steps.PeerFailing, (seen.step for seen in sim.seen))}
+    assert leaf.peer_id not in failing
 
 
 def test_a_component_that_misses_its_own_deadline_has_failed(bench):
@@ -320,7 +346,7 @@ def test_an_answer_that_waits_for_a_component_until_the_end_does_not_count(compi
     registry = Registry()
     registry.register(Diary)
     text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
-    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)").replace("LEAF", RESTED)
     text = text.replace('leaves="peer', 'm="model|test.Diary|3", binding.Relay.leaves="peer')
     assert "test.Diary" in text
     before = text[text.index("deadline_ns=8000000000") : text.index("  h: Trigger = wire.SendResp(sum,")]
@@ -357,7 +383,7 @@ def test_an_answer_that_waits_for_a_component_until_the_end_does_not_count(compi
 def test_a_durable_request_that_waits_for_a_snapshot_is_waited_for_in_peace(compile_text):
     """The end of the request comes with the end by force, and goes on once a snapshot holds who is missing."""
     text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
-    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)").replace("LEAF", RESTED)
     data = compile_text(text.replace("port=inner", "port=inner, durable=1"))
     relay = install(PeerId.from_name("relay"), (), data, ["Relay"], seed=2, durable=True)
     hub, leaf = PeerId.from_name("hub"), PeerId.from_name("leaf")
@@ -383,7 +409,7 @@ def test_a_durable_request_that_waits_for_a_snapshot_is_waited_for_in_peace(comp
 def test_an_answer_for_which_no_time_is_left_is_cut_and_not_refused(compile_text):
     """The relay works on the leaf's answer until whoever asked it waits no longer."""
     text = TIERS.replace("OUTER", str(5 * S)).replace("INNER", str(8 * S))
-    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)")
+    text = text.replace("BEFORE", "go: Trigger = syscall.OnTrigger(t)").replace("LEAF", RESTED)
     before = text[text.index("deadline_ns=8000000000") : text.index("  h: Trigger = wire.SendResp(sum,")]
     each = """deadline_ns=8000000000, wire.answer_mode=each, port=inner}
   closed: Trigger, missing: PeerIdVec = wire.RecvRespBatched(req) {wire.wire_id=4, wire.request=3}
