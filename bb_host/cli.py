@@ -24,6 +24,9 @@ from bb_host.cli_models import add_export, list_trainable, named_by_file, starte
 
 if TYPE_CHECKING:
     from bb_host.diagnostics import Policy, ProgramWarning
+    from bb_host.edge.target import Build
+    from bb_host.explain import Run
+    from bb_host.passes.one_pass import Observer
     from bb_host.source_file import Source
 
 DISTRIBUTION = "bytesandbrains-edge"
@@ -241,14 +244,12 @@ def _compile(arguments: argparse.Namespace) -> int:
         hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
         raise BBError("nothing is trained here", "--freeze, --train", hint)
     source = started_from(read_source(arguments.file), arguments.params)
-    if arguments.explain is not None and arguments.explain != "backend":
-        return _explain(source, arguments.explain)
-    shapes = parse_shapes(arguments.shape)
-    try:
-        build = build_edge(
+
+    def build_with(observe: Observer | None = None) -> Build:
+        return build_edge(
             source.module,
             source.compiler,
-            shapes or None,
+            parse_shapes(arguments.shape) or None,
             portable=arguments.target == "portable",
             max_batch=arguments.max_batch,
             limits=Limits(arguments.ram, arguments.flash, arguments.interpreter),
@@ -256,7 +257,13 @@ def _compile(arguments: argparse.Namespace) -> int:
             quantization=_quantization(arguments),
             name=arguments.name or _plain_name(source, arguments.file),
             accepts=[read_source(path).module for path in arguments.accepts],
+            observe=observe,
         )
+
+    if arguments.explain is not None and arguments.explain != "backend":
+        return _explain(source, arguments.explain, lambda observe: build_with(observe).passes)
+    try:
+        build = build_with()
     except BBError as error:
         _show(source.warnings, policy)  # a warning may name the cause
         if arguments.file.suffix == ".onnx":
@@ -283,7 +290,7 @@ def _compile(arguments: argparse.Namespace) -> int:
         for artifact in build.artifacts:
             print(f"\n{artifact.budget.table()}")
     if arguments.timings:
-        print(timings(build.passes, build.steps_ns))
+        print(timings(build.passes))
     return 0
 
 
@@ -353,11 +360,11 @@ def _quantization(arguments: argparse.Namespace) -> Any:
     return Quantization(arguments.quantize, data, keep, arguments.like_litert)
 
 
-def _explain(source: Any, name: str) -> int:
+def _explain(source: Any, name: str, build: Run) -> int:
     from bb_host.compiler import Compiler
     from bb_host.explain import explain
 
-    found = explain(source.module, source.compiler or Compiler(), name)
+    found = explain(source.module, source.compiler or Compiler(), name, build)
     print(found)
     if found.refused is not None:  # by a later pass: what was asked for comes first
         raise found.refused
@@ -376,7 +383,6 @@ def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
             {"name": p.name, "ns": p.duration_ns, "seam_ns": p.seam_ns, "counters": dict(p.counters)}
             for p in build.passes
         ],
-        "steps_ns": dict(build.steps_ns),
     }
 
 

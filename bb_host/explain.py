@@ -1,20 +1,28 @@
-"""A program before and after one pass of the compiler, as a unified text diff in our notation."""
+"""A program before and after one pass, as a unified text diff in our notation."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host.compiler.driver import Compiler, Source
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PRE_PASS_NAMES, STAMP_NAME, PassReport
+from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, LEAVABLE_PASS_NAMES, STAMP
+from bb_host.edge.cleanup import TENSOR_PASSES
+from bb_host.edge.pipeline import DEVICE_PASSES, TargetProgram
 from bb_host.errors import UnknownStage
-from bb_host.program import Program
+from bb_host.passes.one_pass import Observer, PassReport
+from bb_host.program import Function, Program
 from bb_host.text import print_program
 
-__all__ = ["Explanation", "explain", "pass_name"]
+__all__ = ["Explanation", "Run", "explain", "pass_name"]
+
+Run: TypeAlias = "Callable[[Observer], Sequence[PassReport]]"
+"""Compiles, shows each pass to the observer, and gives their reports."""
 
 _QUIET = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY})
 """Metadata on every op that says nothing about a pass."""
@@ -23,29 +31,34 @@ _LONG_BYTES = re.compile(r"0x([0-9a-f]{16})[0-9a-f]{48,}")
 _CONTEXT_LINES = 3
 
 
+_BUILDING = tuple(one.name for one in (*TENSOR_PASSES, *DEVICE_PASSES))
+"""Passes that run when files are built: over ordinary models, and over targets."""
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a pass got and gave, in our notation, and what it counted.
+    """What a pass got and gave, in our notation, and what it counted: once per target, or per round.
 
     `refused` is what a later pass refuses the program for; there is no report then.
     """
 
     name: str
-    before: str
-    after: str
+    runs: tuple[tuple[str, str, str], ...]  # title, before, after
     report: PassReport | None
     refused: BBError | None = None
 
     def diff(self, context: int = _CONTEXT_LINES) -> str:
-        """The unified diff; empty where the pass changed nothing."""
-        lines = difflib.unified_diff(
-            self.before.splitlines(),
-            self.after.splitlines(),
-            f"before {self.name}",
-            f"after {self.name}",
-            n=context,
-            lineterm="",
-        )
+        """The unified diffs; empty where the pass changed nothing."""
+        lines: list[str] = []
+        for title, before, after in self.runs:
+            lines += difflib.unified_diff(
+                before.splitlines(),
+                after.splitlines(),
+                f"before {title}",
+                f"after {title}",
+                n=context,
+                lineterm="",
+            )
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -57,41 +70,51 @@ def pass_name(text: str, compiler: Compiler) -> str:
     """The name of a pass, given as such or as its number from 1 to 17. UnknownStage where there is none."""
     if text.isdigit() and 1 <= int(text) <= len(CANONICAL_PASS_NAMES):
         return CANONICAL_PASS_NAMES[int(text) - 1]
-    known = (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, *(s.NAME for _, s in compiler.extra), STAMP_NAME)
+    known = (*LEAVABLE_PASS_NAMES, *(s.NAME for _, s in compiler.extra), STAMP.name, *_BUILDING)
     if text not in known:
-        raise UnknownStage(f"no pass {text!r}", "explain", f"passes: {', '.join(known)}")
+        raise UnknownStage(f"no pass {text!r}", "explain", f"passes: {', '.join(dict.fromkeys(known))}")
     return text
 
 
-def explain(module: Source, compiler: Compiler, name: str) -> Explanation:
+def explain(module: Source, compiler: Compiler, name: str, build: Run | None = None) -> Explanation:
     """Compiles a module and keeps what stands before and after the pass `name` (or its number).
 
-    Values of tensors and states are shortened, source lines left out. What a later pass refuses is the
-    explanation's `refused`. Raises UnknownStage, also for a pass that the compiler leaves out or a program
-    that is compiled already, and what this pass and those before it refuse.
+    A pass that runs when files are built is explained by `build`. Values of tensors and states are shortened,
+    source lines left out. What a later pass refuses is the explanation's `refused`. Raises UnknownStage, also
+    for a pass that the compiler leaves out or a program that is compiled already, and what this pass and
+    those before it refuse.
     """
     name = pass_name(name, compiler)
-    kept: list[tuple[Program, Program]] = []
+    runs: list[tuple[str, str, str]] = []
 
-    def observe(stage: str, before: Program, after: Program) -> None:
-        if stage == name:
-            kept.append((before, after))
+    def observe(one: str, before: Any, after: Any) -> None:
+        if one == name:
+            target = after.target if isinstance(after, TargetProgram) else ""
+            runs.append((f"{name} of {target}" if target else name, _text(before), _text(after)))
 
     report: PassReport | None = None
     refused: BBError | None = None
     try:
-        passes = compiler.run(module, observe).passes
+        if build is not None and name in _BUILDING:
+            passes = build(observe)
+        else:
+            passes = compiler.run(module, observe).passes
         report = next((r for r in passes if r.name == name), None)
     except BBError as error:
-        if not kept:
+        if not runs:
             raise
         refused = error
-    if not kept:
-        raise UnknownStage(f"{name} did not run", "explain", "give a program that is not compiled yet")
-    before, after = kept[0]
-    return Explanation(name, _text(before), _text(after), report, refused)
+    if not runs:
+        hint = "give a program that is not compiled yet"
+        if name in _BUILDING:
+            hint = "some passes are for programs, some for ordinary ONNX models"
+        raise UnknownStage(f"{name} did not run", "explain", hint)
+    return Explanation(name, tuple(runs), report, refused)
 
 
-def _text(program: Program) -> str:
+def _text(unit: Program | Function | TargetProgram) -> str:
+    if isinstance(unit, Function):
+        unit = Program(unit.name, (unit,))
+    program = unit.program if isinstance(unit, TargetProgram) else unit
     whole = print_program(program, _QUIET.__contains__)
     return _LONG_BYTES.sub(lambda found: f"0x{found[1]}…{len(found[0]) // 2 - 1} bytes", whole)

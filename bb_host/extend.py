@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from bb_host.compiler.flow import is_send_flavored as is_send
     from bb_host.compiler.flow import is_wire
     from bb_host.compiler.flow import payload_inputs as sent_values
-    from bb_host.compiler.options import Binding, Options, Stats
-    from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PassReport, Stage
+    from bb_host.compiler.options import Binding, Options
+    from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, Stage
     from bb_host.construction import ConstructionError
     from bb_host.diagnostics import ProgramWarning
     from bb_host.errors import PassError, StageError
     from bb_host.learn.trainable import Construction
+    from bb_host.passes.one_pass import PassReport, Stats
     from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
     from bb_host.program_proto import from_proto, to_proto
     from bb_host.text_printer import print_program
@@ -81,10 +82,10 @@ _HOMES = {
     "Stage": "bb_host.compiler.pipeline",
     "Options": "bb_host.compiler.options",
     "Binding": "bb_host.compiler.options",
-    "Stats": "bb_host.compiler.options",
+    "Stats": "bb_host.passes.one_pass",
     "CANONICAL_PASS_NAMES": "bb_host.compiler.pipeline",
     "Compilation": "bb_host.compiler.driver",
-    "PassReport": "bb_host.compiler.pipeline",
+    "PassReport": "bb_host.passes.one_pass",
     "is_send": "bb_host.compiler.flow:is_send_flavored",
     "sent_values": "bb_host.compiler.flow:payload_inputs",
     "is_wire": "bb_host.compiler.flow",

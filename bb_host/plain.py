@@ -36,6 +36,7 @@ from bb_host.onnx_model import (
     refuse_training,
     refuse_unsupported,
 )
+from bb_host.passes.one_pass import Observer, PassReport
 from bb_host.program import Function, Op, Program, Slot
 from bb_host.program_proto import function_to_proto, to_proto
 from bb_kernels import KernelAttributeError, TensorSpec, UnsupportedDtypeError, UnsupportedOpError
@@ -75,11 +76,15 @@ def compile_plain(
     name: str = "",
     shapes: Mapping[str, Sequence[int]] | None = None,
     optimize: bool = True,
+    observe: Observer | None = None,
+    reports: list[PassReport] | None = None,
 ) -> Program:
     """The compiled program of an ordinary ONNX model, opset 7 to 28.
 
     `name` replaces the target's name, `shapes` fixes inputs (`{"x": (1, 3, 224, 224)}`), `optimize` runs the
-    clean-up passes. Raises OnnxModelError: InvalidModelError, UnsupportedValueError, UnsupportedOperatorError
+    clean-up passes; `observe` sees what each gets and gives, and `reports` gets what they did.
+
+    Raises OnnxModelError: InvalidModelError, UnsupportedValueError, UnsupportedOperatorError
     (TrainingModeError where it is the operator's mode), and ShapeArgumentError for shapes that do not fit.
     """
     target = target_name(name or model.graph.name)
@@ -89,7 +94,7 @@ def compile_plain(
     if shapes:
         function = fix_shapes(function, shapes)
     if optimize:
-        function = clean_up(function)
+        function = clean_up(function, observe, reports)
     function = dataclasses.replace(function, outputs=tuple(dict.fromkeys(function.outputs)))
     _refuse_misfits(function)
     return _program(function, target)

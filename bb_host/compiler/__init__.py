@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bb_host.compiler.driver import Compilation, Compiler
-from bb_host.compiler.options import Binding, Options, Stats
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, PassReport, Stage
+from bb_host.compiler.options import Binding, Options
+from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, Stage
+from bb_host.passes.one_pass import PassReport, Stats
 
 __all__ = [
     "CANONICAL_PASS_NAMES",

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import GraphProto, ModelProto, NodeProto
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import BindingError
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import rest_of
 

@@ -16,17 +16,11 @@ from bb_host.author_lines import author_line, short_line
 from bb_host.compiler.bindings import check_against, make_binding
 from bb_host.compiler.identity import identified
 from bb_host.compiler.options import Binding, Options
-from bb_host.compiler.pipeline import (
-    CANONICAL_PASS_NAMES,
-    PRE_PASS_NAMES,
-    Observer,
-    PassReport,
-    Stage,
-    run_pipeline,
-)
+from bb_host.compiler.pipeline import LEAVABLE_PASS_NAMES, Stage, run_pipeline
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.passes.one_pass import Observer, PassReport
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 
@@ -167,11 +161,11 @@ class Compiler(Suggests):
 
     def without_stage(self, name: str) -> Compiler:
         """Leaves a canonical pass out, for tests. UnknownStage where there is none of that name."""
-        if name not in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES):
+        if name not in LEAVABLE_PASS_NAMES:
             raise UnknownStage(
                 f"no stage {name!r}",
                 "without_stage",
-                suggestion(name, (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES), "stages: "),
+                suggestion(name, LEAVABLE_PASS_NAMES, "stages: "),
             )
         return replace(self, disabled=self.disabled | {name})
 
@@ -187,7 +181,7 @@ class Compiler(Suggests):
             needs = "give it NAME and run(program, options, stats)"
             hint = f"give an object: {stage.__name__}()" if isinstance(stage, type) and name else needs
             raise UnknownStage(f"{stage!r} is no stage", where, hint)
-        known = (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, *(s.NAME for _, s in self.extra))
+        known = (*LEAVABLE_PASS_NAMES, *(s.NAME for _, s in self.extra))
         if after not in known:
             raise UnknownStage(f"no stage {after!r}", where, suggestion(after, known, "stages: "))
         if name in known:

@@ -14,8 +14,8 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind, Ready
 from bb_host.compiler import flow
 from bb_host.compiler.host_gates import ACROSS
-from bb_host.compiler.options import Stats
 from bb_host.errors import MalformedOp, named, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op
 
 ACQUIRE, RELEASE = "Limit.Acquire", "Limit.Release"

@@ -1,4 +1,4 @@
-"""What a pass gets beside the program: the options of this compilation, and where to count."""
+"""What a pass gets beside the program: the options of this compilation."""
 
 from __future__ import annotations
 
@@ -61,21 +61,3 @@ class Options:
         """The slot's binding where all targets have the same one."""
         found = [b for b in self.bindings if b.slot == slot]
         return found[0] if len(found) == 1 else None
-
-
-class Stats:
-    """Counters of one pass (compiler.txt part 16), and what it warns about."""
-
-    __slots__ = ("counters", "warnings")
-
-    def __init__(self) -> None:
-        self.counters: dict[str, int] = {}
-        self.warnings: list[ProgramWarning] = []
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Adds to a counter; `by` may be 0, so that it is reported."""
-        self.counters[name] = self.counters.get(name, 0) + by
-
-    def warn(self, code: str, what: str, where: str = "", hint: str = "") -> None:
-        """Hands in a warning; `where` is the author's line (`errors.source(op)`)."""
-        self.warnings.append(ProgramWarning(code, what, where, hint))

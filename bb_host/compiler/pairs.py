@@ -11,9 +11,9 @@ from bb_edge.ir import keys
 from bb_edge.ir.counters import spelling
 from bb_host.compiler import flow
 from bb_host.compiler.limits import ACQUIRE, RELEASE, check_limits
-from bb_host.compiler.options import Stats
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.errors import MalformedOp, label, named, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Op
 
 _PLACES = {

@@ -1,59 +1,114 @@
-"""The pipeline: two pre-passes, seventeen canonical passes, checks at the seams, and a span per pass."""
+"""The passes that make a recorded program a compiled one, in order, with what each needs and gives.
+
+Two prepare, seventeen are canonical (docs/spec-coverage.md, "Passes"), one stamps. What makes a target's
+bytes of it is listed in `bb_host/edge/pipeline.py`.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
-import importlib
-import logging
+import functools
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line
 from bb_host.compiler import verify
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
+from bb_host.compiler.passes import (
+    analyze_wire_edges,
+    derive_wire_deadlines,
+    expand_ops,
+    infer_peer_classes,
+    inline_for_partition,
+    insert_async_deadlines,
+    insert_backoff_gate_rx,
+    insert_backoff_gate_tx,
+    insert_dedup_gate_rx,
+    insert_peer_health_gate_rx,
+    insert_peer_health_gate_tx,
+    partition_by_wire_ops,
+    refine_polymorphic_value_info,
+    resolve_slots,
+    stamp_compilation_metadata,
+    synthesize_wire_recvs,
+    type_solver,
+    validate,
+    validate_bootstrap_composition,
+    validate_runtime_complete,
+)
 from bb_host.diagnostics import ProgramWarning, in_order
 from bb_host.errors import StageError, UnknownStage
+from bb_host.passes.one_pass import Observer, Pass, PassReport, Stats
+from bb_host.passes.one_pass import Promise as P
+from bb_host.passes.runner import run_passes
 from bb_host.program import Function, Op, Program
 
-PRE_PASS_NAMES = ("refine_polymorphic_value_info", "validate_bootstrap_composition")
-"""Run before the canonical passes: they need the bindings, and the whole table of functions."""
+ProgramPass: TypeAlias = "Pass[Program, Options]"
 
-CANONICAL_PASS_NAMES = (
-    "inline_for_partition",
-    "derive_wire_deadlines",
-    "validate",
-    "expand_ops",
-    "type_solver",
-    "infer_peer_classes",
-    "synthesize_wire_recvs",
-    "partition_by_wire_ops",
-    "resolve_slots",
-    "analyze_wire_edges",
-    "insert_dedup_gate_rx",
-    "insert_peer_health_gate_rx",
-    "insert_backoff_gate_rx",
-    "insert_peer_health_gate_tx",
-    "insert_backoff_gate_tx",
-    "insert_async_deadlines",
-    "validate_runtime_complete",
+
+PRE_PASSES: tuple[ProgramPass, ...] = (
+    Pass("refine_polymorphic_value_info", refine_polymorphic_value_info.run),
+    Pass("validate_bootstrap_composition", validate_bootstrap_composition.run),
 )
-"""The seventeen passes, in order (compiler.txt part 3)."""
+"""They need the bindings, and the whole table of functions."""
 
-STAMP_NAME = "stamp_compilation_metadata"
+CANONICAL_PASSES: tuple[ProgramPass, ...] = (
+    Pass("inline_for_partition", inline_for_partition.run, gives=(P.INLINED,)),
+    Pass("derive_wire_deadlines", derive_wire_deadlines.run),
+    Pass("validate", validate.run, gives=(P.WELL_FORMED,)),
+    Pass("expand_ops", expand_ops.run, gives=(P.EXPANDED,)),
+    Pass("type_solver", type_solver.run, needs=(P.WELL_FORMED,), gives=(P.TYPED,)),
+    Pass("infer_peer_classes", infer_peer_classes.run, needs=(P.TYPED,), gives=(P.PLACED,)),
+    Pass(
+        "synthesize_wire_recvs",
+        synthesize_wire_recvs.run,
+        needs=(P.PLACED,),
+        gives=(P.PAIRED,),
+    ),
+    Pass(
+        "partition_by_wire_ops",
+        partition_by_wire_ops.run,
+        needs=(P.PLACED, P.PAIRED),
+        gives=(P.PARTITIONED,),
+    ),
+    Pass("resolve_slots", resolve_slots.run, needs=(P.PARTITIONED,), gives=(P.RESOLVED,)),
+    Pass("analyze_wire_edges", analyze_wire_edges.run, needs=(P.PARTITIONED, P.TYPED)),
+    Pass("insert_dedup_gate_rx", insert_dedup_gate_rx.run, needs=(P.PARTITIONED,)),
+    Pass("insert_peer_health_gate_rx", insert_peer_health_gate_rx.run, needs=(P.PARTITIONED,)),
+    Pass("insert_backoff_gate_rx", insert_backoff_gate_rx.run, needs=(P.PARTITIONED,)),
+    Pass("insert_peer_health_gate_tx", insert_peer_health_gate_tx.run, needs=(P.PARTITIONED,)),
+    Pass(
+        "insert_backoff_gate_tx",
+        insert_backoff_gate_tx.run,
+        needs=(P.PARTITIONED,),
+        gives=(P.GATED,),
+    ),
+    Pass("insert_async_deadlines", insert_async_deadlines.run, needs=(P.PARTITIONED,)),
+    Pass(
+        "validate_runtime_complete",
+        validate_runtime_complete.run,
+        needs=(P.RESOLVED, P.GATED),
+    ),
+)
+
+STAMP: ProgramPass = Pass(
+    "stamp_compilation_metadata",
+    stamp_compilation_metadata.run,
+    needs=(P.PARTITIONED, P.RESOLVED),
+    gives=(P.COMPILED,),
+)
 """Runs last and always."""
 
-_log = logging.getLogger("bb_host.compiler")
+CANONICAL_PASS_NAMES = tuple(one.name for one in CANONICAL_PASSES)
+LEAVABLE_PASS_NAMES = tuple(one.name for one in (*PRE_PASSES, *CANONICAL_PASSES))
+"""Those that a compiler may leave out."""
 
 
 class Stage(Protocol):
-    """A pass: a module, or anything else with a name and a pure `run`."""
+    """A pass of the author's own: anything with a name and a pure `run`."""
 
     @property
     def NAME(self) -> str: ...
@@ -63,69 +118,32 @@ class Stage(Protocol):
         ...
 
 
-Observer: TypeAlias = "Callable[[str, Program, Program], None]"
-"""Gets a stage's name, and the program before and after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassReport:
-    """What one pass did: nanoseconds of it and of the seam check behind it, and its counters."""
-
-    name: str
-    duration_ns: int
-    seam_ns: int
-    counters: Mapping[str, int] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        counted = ", ".join(f"{k}: {v}" for k, v in self.counters.items())
-        took = (self.duration_ns + self.seam_ns) / 1e6
-        return f"compiler.{self.name} {{ {counted} }} took {took:.2f} ms"
-
-
-_loaded: dict[str, Stage] = {}
-
-
-def stage(name: str) -> Stage:
+def pass_named(name: str) -> ProgramPass:
     """The pass of that name. UnknownStage where there is none."""
-    found = _loaded.get(name)
-    if found is None:
-        if name not in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, STAMP_NAME):
-            raise UnknownStage(f"no stage {name!r}", "pipeline", f"stages: {', '.join(CANONICAL_PASS_NAMES)}")
-        module: Any = importlib.import_module(f"bb_host.compiler.passes.{name}")
-        found = _loaded[name] = cast(Stage, module)
-    return found
+    for one in (*PRE_PASSES, *CANONICAL_PASSES, STAMP):
+        if one.name == name:
+            return one
+    raise UnknownStage(f"no stage {name!r}", "pipeline", f"stages: {', '.join(CANONICAL_PASS_NAMES)}")
 
 
-def stages(disabled: frozenset[str], extra: Sequence[tuple[str, Stage]]) -> tuple[Stage, ...]:
-    """All stages in order: `disabled` ones left out, each extra one behind the stage that it names."""
-    names = [n for n in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES) if n not in disabled]
-    found: list[Stage] = []
-    behind: dict[str, list[Stage]] = {}
+def passes_with(disabled: frozenset[str], extra: Sequence[tuple[str, Stage]]) -> tuple[ProgramPass, ...]:
+    """All passes in order: `disabled` ones left out, each extra stage behind the one that it names."""
+    behind: dict[str, list[ProgramPass]] = {}
     for after, added in extra:
-        behind.setdefault(after, []).append(added)
-    for name in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES):
-        todo = [stage(name)] if name in names else []
-        todo += behind.get(name, [])
-        while todo:
-            one = todo.pop(0)
+        own: ProgramPass = Pass(added.NAME, functools.partial(_foreign, added))
+        behind.setdefault(after, []).append(own)
+
+    def followed(name: str) -> Iterable[ProgramPass]:
+        for own in behind.get(name, ()):
+            yield own
+            yield from followed(own.name)
+
+    found: list[ProgramPass] = []
+    for one in (*PRE_PASSES, *CANONICAL_PASSES):
+        if one.name not in disabled:
             found.append(one)
-            if name != one.NAME:
-                todo = behind.get(one.NAME, []) + todo
-    found.append(stage(STAMP_NAME))
-    return tuple(found)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Passes make many records and no cycles: on large programs the collector would walk them in vain."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+        found += followed(one.name)
+    return (*found, STAMP)
 
 
 def _foreign(one: Stage, program: Program, options: Options, stats: Stats) -> Program:
@@ -191,33 +209,17 @@ def run_pipeline(
     extra: Sequence[tuple[str, Stage]] = (),
     observe: Observer | None = None,
 ) -> tuple[Program, tuple[PassReport, ...]]:
-    """Runs all stages. The given program is not touched; a failing stage raises its typed error.
-    The compiled program holds the warnings of recording, of the bindings and of all stages.
+    """Runs all passes. The given program is not touched; a failing pass raises its typed error.
+    The compiled program holds the warnings of recording, of the bindings and of all passes.
 
-    `observe(name, before, after)` is called behind each stage, outside the times that are reported.
+    `observe(name, before, after)` is called behind each pass, outside the times that are reported.
     """
-    reports = []
-    found: list[ProgramWarning] = [*program.warnings, *(w for b in options.bindings for w in b.warnings)]
-    seam = verify.Seam(options, disabled)
-    added = [one for _, one in extra]
-    with _collector_paused():
-        for one in stages(disabled, extra):
-            stats = Stats()
-            started = time.perf_counter_ns()
-            after = (
-                _foreign(one, program, options, stats) if one in added else one.run(program, options, stats)
-            )
-            ran = time.perf_counter_ns()
-            seam.check(one.NAME, program, after)
-            report = PassReport(one.NAME, ran - started, time.perf_counter_ns() - ran, stats.counters)
-            _log.debug("%s", report)
-            reports.append(report)
-            found += stats.warnings
-            if observe is not None:
-                observe(one.NAME, program, after)
-            program = after
-    program = dataclasses.replace(_with_figures(program, reports), warnings=in_order(found))
-    return program, tuple(reports)
+    seam = verify.Seam(options.strict_types, unchecked="validate" not in disabled)
+    compiled, reports, found = run_passes(passes_with(disabled, extra), program, options, seam.check, observe)
+    warnings: list[ProgramWarning] = [*program.warnings, *(w for b in options.bindings for w in b.warnings)]
+    warnings += found
+    compiled = dataclasses.replace(_with_figures(compiled, reports), warnings=in_order(warnings))
+    return compiled, reports
 
 
 def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:

@@ -10,9 +10,10 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import RegistryError, default_registry
 from bb_edge.roles.contracts import loses
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.errors import StateNotSaved, label, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Slot
 
 # --- slots ------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import dataclasses
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.options import Stats
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
 DEDUP = "DedupGateRx"

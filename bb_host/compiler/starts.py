@@ -17,9 +17,9 @@ from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins
-from bb_host.compiler.options import Stats
 from bb_host.dsl.remarks import has_effect, matters
 from bb_host.errors import label, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)

@@ -16,8 +16,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.stamped_shapes import write_shapes
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins, check_joins
-from bb_host.compiler.options import Stats
 from bb_host.errors import MissingRound, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, walk_ops
 
 _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}

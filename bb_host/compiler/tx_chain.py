@@ -12,8 +12,8 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.options import Stats
 from bb_host.compiler.rx_chain import guarded_ids
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
 PEER_HEALTH = "PeerHealthGateTx"

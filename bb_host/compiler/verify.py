@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import (
@@ -20,9 +21,9 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options
 from bb_host.compiler.sound_names import Names, names_after
 from bb_host.errors import SeamError, label
+from bb_host.passes.one_pass import Pass, Promise
 from bb_host.program import Function, Op, Program
 
 PARTNERS: Mapping[str, tuple[str, ...]] = {
@@ -38,18 +39,19 @@ PARTNERS: Mapping[str, tuple[str, ...]] = {
 
 
 class Seam:
-    """Checks what a stage changed, as far as the stages so far promise it. One per run of the pipeline."""
+    """Checks what a pass changed, as far as the passes so far promise it. One per run of the pipeline."""
 
-    def __init__(self, options: Options, disabled: frozenset[str]) -> None:
-        self._typed = options.strict_types
-        self._done = set(disabled & {"validate"})
+    def __init__(self, strict_types: bool, unchecked: bool = True) -> None:
+        """`unchecked`: nothing is known of the program until a pass says that it is well formed."""
+        self._typed = strict_types
+        self._held: set[Promise] = set() if unchecked else {Promise.WELL_FORMED}
         self._seen: dict[int, Crossings] = {}  # by identity of the ops, which it keeps alive
         self._sound: dict[tuple[str, str], Names] = {}  # of the function as it was last found sound
 
-    def check(self, name: str, earlier: Program, later: Program) -> None:
+    def check(self, one: Pass[Any, Any], earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
-        self._done.add(name)
-        if later is earlier or "validate" not in self._done:
+        self._held.update(one.gives)
+        if later is earlier or Promise.WELL_FORMED not in self._held:
             return
         known = {id(f) for f in earlier.functions}
         changed = [f for f in later.functions if id(f) not in known]
@@ -59,22 +61,22 @@ class Seam:
             last = self._sound.get(function.key)
             if last is not None:
                 flow.summary_from(function.ops, last.ops)
-        typed = self._typed and "type_solver" in self._done
+        typed = self._typed and Promise.TYPED in self._held
         bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
-        if name == "type_solver":
+        if Promise.TYPED in one.gives:
             bodies.clear()
         for function in changed:
             if (id(function.ops), id(function.types), function.inputs, function.outputs) in bodies:
                 continue
             problem = self._values_problem(function, typed)
             if problem:
-                raise SeamError(f"{problem} after {name}", f"function {function.name}")
+                raise SeamError(f"{problem} after {one.name}", f"function {function.name}")
         crossings = [self._crossings(f) for f in later.functions]
         problem = calls_problem(later.functions, crossings)
-        if not problem and "synthesize_wire_recvs" in self._done:
+        if not problem and Promise.PAIRED in self._held:
             problem = wire_problem(crossings)
         if problem:
-            raise SeamError(f"{problem} after {name}", later.name)
+            raise SeamError(f"{problem} after {one.name}", later.name)
 
     def _values_problem(self, function: Function, typed: bool) -> str:
         """`values_problem`, over no more than what has changed since the function was last found sound."""
@@ -93,6 +95,18 @@ class Seam:
         if found is None:
             found = self._seen[id(function.ops)] = crossings_of(function)
         return found
+
+
+def check_functions(name: str, where: str, earlier: Sequence[Function], later: Sequence[Function]) -> None:
+    """Raises SeamError, naming the pass, where a function that it made has no sound values or calls."""
+    known = {id(f) for f in earlier}
+    for function in later:
+        problem = "" if id(function) in known else values_problem(function, typed=False)
+        if problem:
+            raise SeamError(f"{problem} after {name}", f"function {function.name}")
+    problem = calls_problem(later, map(crossings_of, later))
+    if problem:
+        raise SeamError(f"{problem} after {name}", where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from bb_edge.ir import keys
 from bb_host.edge.arrivals import is_constant
 from bb_host.edge.columns import columns
 from bb_host.edge.strip import functions_of
+from bb_host.passes.one_pass import PassReport
 from bb_host.program import Function, Program, Subgraph, walk_ops
 from bb_host.program_proto import array_of, function_to_proto
 
@@ -158,12 +159,10 @@ def _arena(row: TargetReport) -> str:
     return ", ".join(filter(None, (f"{row.arena_bytes:,}", open_graphs)))
 
 
-def timings(passes: Sequence[Any], further: Mapping[str, int]) -> str:
-    """Milliseconds per pass (`PassReport`s) and per step of the back half (nanoseconds by name)."""
+def timings(passes: Sequence[PassReport]) -> str:
+    """Milliseconds per pass, and of the check behind it."""
     cells: list[Sequence[str]] = [("stage", "ms", "seam ms", "counters")]
     for p in passes:
         counted = ", ".join(f"{key}: {n}" for key, n in p.counters.items())
         cells.append((p.name, f"{p.duration_ns / 1e6:.2f}", f"{p.seam_ns / 1e6:.2f}", counted))
-    for name, duration_ns in further.items():
-        cells.append((name, f"{duration_ns / 1e6:.2f}", "", ""))
     return columns(cells)

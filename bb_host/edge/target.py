@@ -1,9 +1,9 @@
 """`--target edge`: from a module or a model to one artifact per target, in memory and on disk.
 
-1. compile (unless it is compiled) → 2. collapse → per target: 3. quantize where asked, 4. strip, 5. lower to
-TFLite where asked, 6. plan memory, 7. source map, 8. budget and report. Everything is checked before anything
-is written: ONNX's checker on every model, the device's own `load`, and the device's RAM and flash where they
-are given. Files appear whole or not at all.
+1. compile (unless it is compiled; an ordinary model is cleaned up) → 2. the passes of `pipeline.py` → 3. per
+target: source map, budget and report. Everything is checked before anything is written: ONNX's checker on
+every model, the device's own `load`, and the device's RAM and flash where they are given. Files appear whole
+or not at all.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ import json
 import os
 import re
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
-import onnx.checker
 from google.protobuf.message import DecodeError
 
-from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.plain_values import from_json
-from bb_edge.ir.seals import seal
-from bb_edge.loading import load
 from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
-from bb_host.edge.collapse import collapse
-from bb_host.edge.memory_plan import PlannedGraph, plan_program
+from bb_host.edge.memory_plan import PlannedGraph
+from bb_host.edge.pipeline import (
+    PORTABLE_PASSES,
+    SHARED_PASSES,
+    TARGET_PASSES,
+    DeviceOptions,
+    EdgeError,
+    TargetProgram,
+    check,
+)
 from bb_host.edge.quantize.errors import NothingToQuantizeError
 from bb_host.edge.quantize.qdq import PAIRS_OPSET
-from bb_host.edge.quantize.step import quantize_program
 from bb_host.edge.report import TargetReport, describe_target
 from bb_host.edge.source_map import source_map, to_json
-from bb_host.edge.strip import strip, targets_of
-from bb_host.edge.tflite.lower import BackendChoice, Lowering, lower_program
+from bb_host.edge.strip import targets_of
+from bb_host.edge.tflite.lower import BackendChoice, Lowering
 from bb_host.onnx_files import read_onnx
+from bb_host.passes.one_pass import Observer, Pass, PassReport, summed
+from bb_host.passes.runner import run_passes
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_bytes
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
-    from bb_host.compiler.pipeline import PassReport
     from bb_host.edge.quantize import Accuracy, Quantization
 
 __all__ = [
@@ -65,8 +67,7 @@ __all__ = [
 ]
 
 
-class EdgeError(CompileError):
-    """An artifact that would not be valid, or cannot be written."""
+DevicePass: TypeAlias = "Pass[TargetProgram, DeviceOptions]"
 
 
 class OverwriteError(EdgeError):
@@ -98,9 +99,9 @@ class Build:
     """What compiling gave: the portable model, and an artifact per target.
 
     `data` is the portable model's file, empty where there is none (an ordinary ONNX model goes straight to
-    its one artifact). `passes` are the compiler's reports, empty for a model that was compiled before;
-    `steps_ns` times the back half. `name` is what files are named after; `structure` tells ordinary models
-    apart: a digest of their ops, names and shapes, empty for programs.
+    its one artifact). `passes` are reports of all passes that ran, those of several targets summed.
+    `name` is what files are named after; `structure` tells ordinary models apart: a digest of their ops,
+    names and shapes, empty for programs.
     """
 
     module: str
@@ -108,7 +109,6 @@ class Build:
     data: bytes
     artifacts: tuple[Artifact, ...]
     passes: tuple[PassReport, ...] = ()
-    steps_ns: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
     structure: str = ""
 
@@ -227,8 +227,11 @@ def build_edge(
     quantization: Quantization | None = None,
     name: str = "",
     accepts: Sequence[Any] = (),
+    observe: Observer | None = None,
 ) -> Build:
     """`compile_edge` without files; `portable` stops at the compiled model.
+
+    `observe` sees what each pass gets and gives: a Program, a Function of an ordinary model, a TargetProgram.
 
     `accepts` are compiled models of other versions of the program: nodes that run them are taken as peers.
     """
@@ -240,7 +243,9 @@ def build_edge(
     if portable and quantization is not None:
         raise EdgeError("the portable model is for no device", "quantization", "weights are a target's")
     in_pairs = quantization is not None and quantization.mode == "int8"
-    program, passes = _compiled(source, compiler, shapes, PAIRS_OPSET if in_pairs else 0, name)
+    reports: list[PassReport] = []
+    opset = PAIRS_OPSET if in_pairs else 0
+    program = _compiled(source, compiler, shapes, opset, name, observe, reports)
     if accepts:
         from bb_host.compiler.driver import as_program
 
@@ -248,51 +253,31 @@ def build_edge(
     module = program.meta.get(keys.MODULE_KEY) or program.name
     structure = _structure(source) if keys.STRIPPED_KEY in program.meta else ""
     base = file_name(name or module)
-    steps: dict[str, int] = {}
+    options = DeviceOptions(backend, quantization, max_batch)
+
+    def run(passes: Sequence[DevicePass], unit: TargetProgram) -> TargetProgram:
+        unit, found, _ = run_passes(passes, unit, options, check, observe)
+        reports.extend(found)
+        return unit
+
     data = b""
     if keys.STRIPPED_KEY not in program.meta:
-        with _timed(steps, "to_proto"):
-            data = to_bytes(program)
-        with _timed(steps, "check"):
-            _check(data, f"module {module}")
+        data = run(PORTABLE_PASSES, TargetProgram(program)).data
     if portable:
-        return Build(module, program, data or to_bytes(program), (), passes, steps, base, structure)
-    with _timed(steps, "collapse"):
-        collapsed = collapse(program)
+        return Build(module, program, data or to_bytes(program), (), summed(reports), base, structure)
+    shared = run(SHARED_PASSES, TargetProgram(program))
     artifacts = []
     empty: list[NothingToQuantizeError] = []
     targets = targets_of(program)
     for target in targets:
-        source_program, accuracy = collapsed.program, None
-        if quantization is not None:
-            with _timed(steps, "quantize"):
-                try:
-                    source_program, accuracy = quantize_program(source_program, target, quantization)
-                except NothingToQuantizeError as error:  # another target of the program may have weights
-                    empty.append(error)
-                    if len(empty) == len(targets):
-                        raise
-        with _timed(steps, "strip"):
-            stripped = strip(source_program, target)
-        with _timed(steps, "lower"):
-            lowered, lowering = lower_program(stripped.program, target, backend)
-        with _timed(steps, "plan"):
-            final, planned = plan_program(lowered, target, max_batch)
-            final = dataclasses.replace(final, meta={**final.meta, keys.COMPILED_KEY: keys.SEALED_VERSION})
-            artifact = seal(to_bytes(final))
-        with _timed(steps, "check"):
-            loaded = _check(artifact, f"target {target}")
-        with _timed(steps, "report"):
-            mapped = to_json(source_map(source_program, collapsed.origins, stripped, artifact))
-            # The only target of an ordinary model is called as the model is.
-            file = f"{base}.edge.onnx" if structure else f"{base}.{file_name(target)}.edge.onnx"
-            budget = budget_of(
-                final, target, artifact, loaded, planned, limits, models=lowering.models, max_batch=max_batch
-            )
-            report = describe_target(program, final, target, artifact, file, planned, budget, lowering)
-        artifacts.append(
-            Artifact(target, final, artifact, mapped, report, planned, budget, lowering, accuracy)
-        )
+        done = run(TARGET_PASSES, dataclasses.replace(shared, target=target))
+        if done.not_quantized is not None:
+            empty.append(done.not_quantized)
+        # The only target of an ordinary model is called as the model is.
+        file = f"{base}.edge.onnx" if structure else f"{base}.{file_name(target)}.edge.onnx"
+        artifacts.append(_artifact(program, done, file, limits, max_batch))
+    if targets and len(empty) == len(targets):
+        raise empty[-1]
     if max_batch is not None and not any(map(_is_batched, artifacts)):
         raise EdgeError(
             f"--max-batch {max_batch} has nothing to plan for: no batch is open in {module}",
@@ -300,7 +285,26 @@ def build_edge(
             "leave it out; the shapes of inputs say how large a batch is",
         )
     refuse([artifact.budget for artifact in artifacts], limits)
-    return Build(module, program, data, tuple(artifacts), passes, steps, base, structure)
+    return Build(module, program, data, tuple(artifacts), summed(reports), base, structure)
+
+
+def _artifact(
+    portable: Program, done: TargetProgram, file: str, limits: Limits, max_batch: int | None
+) -> Artifact:
+    assert done.stripped is not None and done.unstripped is not None and done.loaded is not None
+    final, target, data, planned, lowering = (
+        done.program,
+        done.target,
+        done.data,
+        done.planned,
+        done.lowering,
+    )
+    mapped = to_json(source_map(done.unstripped, done.origins, done.stripped, data))
+    budget = budget_of(
+        final, target, data, done.loaded, planned, limits, models=lowering.models, max_batch=max_batch
+    )
+    report = describe_target(portable, final, target, data, file, planned, budget, lowering)
+    return Artifact(target, final, data, mapped, report, planned, budget, lowering, done.accuracy)
 
 
 def _is_batched(artifact: Artifact) -> bool:
@@ -311,8 +315,14 @@ def _is_batched(artifact: Artifact) -> bool:
 
 
 def _compiled(
-    source: Any, compiler: Compiler | None, shapes: Mapping[str, Sequence[int]] | None, opset: int, name: str
-) -> tuple[Program, tuple[PassReport, ...]]:
+    source: Any,
+    compiler: Compiler | None,
+    shapes: Mapping[str, Sequence[int]] | None,
+    opset: int,
+    name: str,
+    observe: Observer | None,
+    reports: list[PassReport],
+) -> Program:
     """`opset` is the oldest that an ordinary model may be in; an older one is converted."""
     from bb_host.compiler.driver import Compiler, as_program
     from bb_host.onnx_model import at_least_opset
@@ -320,7 +330,8 @@ def _compiled(
 
     if hasattr(source, "graph") and hasattr(source, "metadata_props"):
         if is_plain(source):
-            return compile_plain(at_least_opset(source, opset), name, shapes), ()
+            model = at_least_opset(source, opset)
+            return compile_plain(model, name, shapes, observe=observe, reports=reports)
         source = from_proto(source)
     if shapes:
         raise EdgeError("shapes are given for a program", "shapes", "they fix inputs of ordinary ONNX models")
@@ -328,29 +339,10 @@ def _compiled(
     if keys.STRIPPED_KEY in program.meta:
         raise EdgeError("it is an edge artifact already", f"model {program.name}", "give the portable model")
     if keys.COMPILED_KEY in program.meta:
-        return program, ()
-    compilation = (Compiler() if compiler is None else compiler).run(program)
-    return compilation.program, compilation.passes
-
-
-def _check(data: bytes, where: str) -> LoadedProgram:
-    """What a device loads; EdgeError where ONNX's checker refuses it, a LoadError where a device would."""
-    try:
-        onnx.checker.check_model(data)
-    except (onnx.checker.ValidationError, ValueError) as error:  # it leaks UnicodeDecodeError and others
-        hint = "this is a fault of the compiler and not of what was compiled: report it, with the model"
-        raise EdgeError(f"ONNX's checker refuses it: {error}", where, hint) from error
-    return load(data)
-
-
-@contextlib.contextmanager
-def _timed(steps: dict[str, int], name: str) -> Iterator[None]:
-    begun = time.perf_counter_ns()
-    yield
-    steps[name] = steps.get(name, 0) + time.perf_counter_ns() - begun
-
-
-# --- files ----------------------------------------------------------------------------------------
+        return program
+    compilation = (Compiler() if compiler is None else compiler).run(program, observe)
+    reports += compilation.passes
+    return compilation.program
 
 
 def file_name(name: str) -> str:

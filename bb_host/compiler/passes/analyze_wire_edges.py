@@ -26,12 +26,11 @@ from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import Bundles
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
 from bb_host.errors import NotWireEligible, named, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "analyze_wire_edges"
 
 TENSOR_OVERHEAD = 1024
 """Bytes beyond the data that a serialized tensor may take: shape, and layout and hash of parameters."""

@@ -17,11 +17,10 @@ from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_SEND_REQ, OP_SEND_RESP
 from bb_host.compiler import flow
 from bb_host.compiler.hops import request_hops
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "derive_wire_deadlines"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

@@ -22,11 +22,10 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.ir.suggestions import suggestion
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import MalformedOp
+from bb_host.passes.one_pass import Stats
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute
-
-NAME = "expand_ops"
 
 _MOST_ELEMENTS = 1 << 24
 """A constant that `Zeros` or `Ones` would become may not be larger: 64 MiB."""

@@ -16,12 +16,11 @@ import dataclasses
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.placement import is_single_class, place
 from bb_host.compiler.remarks import warn_of_scopes
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
-
-NAME = "infer_peer_classes"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

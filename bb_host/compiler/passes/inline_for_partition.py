@@ -23,11 +23,10 @@ from bb_edge.ir.opsets import OpKind
 from bb_host.compiler import flow
 from bb_host.compiler.hoisting import hoist
 from bb_host.compiler.inlining import Inliner
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import CyclicGraph
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Program, walk_ops
-
-NAME = "inline_for_partition"
 
 Key = tuple[str, str]
 

@@ -15,10 +15,9 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "insert_async_deadlines"
 
 LATER_DEADLINE_NS = 30_000_000_000
 """How long an op of a component may take where nobody says otherwise."""

@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import DEDUP, insert_rx_gate
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Program
-
-NAME = "insert_dedup_gate_rx"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

@@ -8,11 +8,10 @@
 
 from __future__ import annotations
 
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import PEER_HEALTH, insert_rx_gate
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Program
-
-NAME = "insert_peer_health_gate_rx"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

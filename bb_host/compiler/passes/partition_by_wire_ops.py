@@ -29,12 +29,11 @@ from bb_host.compiler.class_stamps import classes_of
 from bb_host.compiler.gradients import check_executions
 from bb_host.compiler.host_gates import span_gates
 from bb_host.compiler.joins import Joins, check_joins
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
 from bb_host.errors import InvalidClassName
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
-
-NAME = "partition_by_wire_ops"
 
 
 @dataclass(frozen=True, slots=True)

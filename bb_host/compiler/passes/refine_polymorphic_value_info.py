@@ -17,10 +17,9 @@ import dataclasses
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler.bound_types import Promises, ports_of, promises
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "refine_polymorphic_value_info"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

@@ -26,15 +26,14 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.contracts import method_name, offers
 from bb_host.compiler import flow
 from bb_host.compiler.absent_peers import check_absent_peers
-from bb_host.compiler.options import Binding, Options, Stats
+from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pairs import check_pairs
 from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
 from bb_host.construction import ConstructionError, class_of
 from bb_host.errors import AmbiguousRole, BindingError
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
-
-NAME = "resolve_slots"
 
 DEFAULT_BACKEND = "bb.NumPyBackend"
 EMPTY_STATE = b"\xa0"

@@ -21,13 +21,12 @@ from bb_host.compiler import flow
 from bb_host.compiler.batches import with_batches
 from bb_host.compiler.heard_classes import heard_classes
 from bb_host.compiler.identity import contracts
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
 from bb_host.compiler.sums import with_sums
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "stamp_compilation_metadata"
 
 _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "PassThrough"})
 

@@ -31,11 +31,10 @@ from bb_edge.ir.opsets.wire import (
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.class_stamps import classes_of, peer_classes
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "synthesize_wire_recvs"
 
 _CORRELATIONS = {
     OP_SEND_REQ: keys.CORRELATION_REQUEST,

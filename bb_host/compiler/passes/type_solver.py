@@ -28,13 +28,12 @@ from bb_host.compiler import flow
 from bb_host.compiler.backends import runs_on_kernels
 from bb_host.compiler.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
 from bb_host.compiler.onnx_inference import infer
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
 from bb_host.compiler.type_terms import Shape, Terms, conflict
 from bb_host.errors import MalformedOp, UnresolvedType, UnsupportedType
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
-
-NAME = "type_solver"
 
 _MOST_STEPS = 64
 """Visits per op on average; each but the last narrows something, and a program needs a handful."""

@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from bb_edge.ir import keys, opsets
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import (
     CyclicGraph,
     DanglingInput,
@@ -37,9 +37,8 @@ from bb_host.errors import (
     named,
     source,
 )
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, walk_ops
-
-NAME = "validate"
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _EVENTS = frozenset(((keys.SYSCALL_DOMAIN, "AppEmit"), (keys.SYSCALL_DOMAIN, "AppNotify")))

@@ -13,16 +13,15 @@ from __future__ import annotations
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind, lookup
 from bb_host.compiler import flow
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.errors import (
     BootstrapCompositionCycle,
     BootstrapCompositionGap,
     EntryInBootstrap,
     WireInBootstrap,
 )
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Program, walk_ops
-
-NAME = "validate_bootstrap_composition"
 
 Key = tuple[str, str]
 

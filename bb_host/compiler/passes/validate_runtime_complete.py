@@ -21,16 +21,15 @@ from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RE
 from bb_host.compiler import flow
 from bb_host.compiler.backends import Supports, supports_of
 from bb_host.compiler.gradients import check_slot
-from bb_host.compiler.options import Options, Stats
+from bb_host.compiler.options import Options
 from bb_host.compiler.passes.insert_async_deadlines import CHECK
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.slot_table import TargetSlots, targets_of
 from bb_host.compiler.tx_chain import TX_GATES, gated_input
 from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
 from bb_host.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
+from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, walk_ops
-
-NAME = "validate_runtime_complete"
 
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 

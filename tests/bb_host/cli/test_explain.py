@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
+
+import onnx
+import onnx.parser
 
 from bb_host import Compiler, Module
 from bb_host.cli import main
@@ -54,9 +59,10 @@ def test_the_diff_shows_what_the_pass_rewrote():
 
 def test_source_lines_and_long_values_are_left_out():
     found = explain(Hello(), Compiler(), "validate")
-    assert "source=" not in found.before
-    assert "…800 bytes" in found.before
-    assert max(map(len, found.before.splitlines())) < 300
+    ((_, before, _),) = found.runs
+    assert "source=" not in before
+    assert "…800 bytes" in before
+    assert max(map(len, before.splitlines())) < 300
 
 
 def test_a_pass_that_changes_nothing_says_so():
@@ -104,3 +110,35 @@ def test_the_command_prints_and_writes_nothing(tmp_path, monkeypatch, capsys):
     assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["hello.py"]
     assert main(["compile", "hello.py", "--explain", "none"]) == 1
     assert "no pass 'none'" in capsys.readouterr().err
+
+
+def test_passes_over_targets_are_explained_for_each_target(tmp_path, monkeypatch, capsys):
+    (tmp_path / "hello.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    assert main(["compile", "hello.py", "--explain", "collapse"]) == 0
+    assert re.search(r"^\+function .*subgraph_", capsys.readouterr().out, re.MULTILINE)
+    assert main(["compile", "hello.py", "--explain", "strip"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("--- ")] == [
+        "--- before strip of Server",
+        "--- before strip of Client",
+    ]
+    assert [p.name for p in tmp_path.iterdir() if p.name != "__pycache__"] == ["hello.py"]
+
+
+def test_passes_over_an_ordinary_model_are_explained_round_by_round(tmp_path, capsys):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (float[2, 3] x) => (float[2, 3] y) { a = Identity (x)  y = Relu (a) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    given = str(tmp_path / "net.onnx")
+    assert main(["compile", given, "--explain", "identities"]) == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if "Identity" in line and line.startswith("-")]
+    assert main(["compile", given, "--explain", "check"]) == 0
+    assert "check changes nothing in this program" in capsys.readouterr().out
+
+
+def test_a_pass_over_ordinary_models_does_not_run_over_a_program(tmp_path, capsys):
+    (tmp_path / "hello.py").write_text(PROGRAM)
+    assert main(["compile", str(tmp_path / "hello.py"), "--explain", "transposes"]) == 1
+    assert "transposes did not run" in capsys.readouterr().err

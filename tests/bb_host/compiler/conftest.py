@@ -10,7 +10,7 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host.compiler import Compiler, Options, Stats
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, stage
+from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, pass_named
 from bb_host.program import Function, Op, Program
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse, print_program
@@ -36,9 +36,9 @@ def run_pass() -> Callable[..., Program]:
         given = _program(text)
         before = to_bytes(given)
         chosen = Options(**{"module": given.name, **options})
-        once = stage(name).run(given, chosen, stats if stats is not None else Stats())
+        once = pass_named(name).run(given, chosen, stats if stats is not None else Stats())
         assert to_bytes(given) == before, "the pass changed its input"
-        again = stage(name).run(once, chosen, Stats())
+        again = pass_named(name).run(once, chosen, Stats())
         assert to_bytes(again) == to_bytes(once), "the pass is not idempotent"
         return once
 
@@ -53,7 +53,7 @@ def run_until() -> Callable[..., Program]:
         done = _program(text)
         chosen = Options(**{"module": done.name, **options})
         for one in CANONICAL_PASS_NAMES[: CANONICAL_PASS_NAMES.index(name) + 1]:
-            done = stage(one).run(done, chosen, Stats())
+            done = pass_named(one).run(done, chosen, Stats())
         return done
 
     return run

@@ -10,7 +10,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Op, Program
 from bb_host.text import parse
 
@@ -31,8 +31,8 @@ def edge(
     send = send or "h: Trigger = wire.Send(x, p) {wire.wire_id=1, wire.site_ids=1}"
     recv = recv or f"v: {payload}, s: PeerIdVec = wire.Recv() {{wire.wire_id=1, wire.site_ids=1}}"
     given = parse(HEAD % (f"x: {payload}", send, outputs, "\n  ".join([recv, *readers])))
-    done = stage("analyze_wire_edges").run(given, Options(), stats or Stats())
-    assert stage("analyze_wire_edges").run(done, Options(), Stats()) is done
+    done = pass_named("analyze_wire_edges").run(given, Options(), stats or Stats())
+    assert pass_named("analyze_wire_edges").run(done, Options(), Stats()) is done
     return done.functions[0].ops[0], done.functions[1].ops[0], done
 
 
@@ -127,7 +127,7 @@ function program.B(x: F32, p: PeerIdVec) -> () {partition=B, entry=1}
   a: Trigger = wire.Send(x, p) {wire.wire_id=5, wire.site_ids=5}
 """
     )
-    done = stage("analyze_wire_edges").run(given, Options(), Stats())
+    done = pass_named("analyze_wire_edges").run(given, Options(), Stats())
     groups = [op.meta[keys.BATCH_GROUP_ID_KEY] for f in done.functions for op in f.ops]
     assert groups == ["1", "1", "2", "3", "4"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 
 BOOT = """
@@ -29,7 +29,7 @@ BOOT = """
 
 def _run(program: Callable[[str], Program], first: str = "", second: str = "", third: str = "") -> Program:
     given = program(BOOT.format(first=first, second=second, third=third))
-    assert stage("validate_bootstrap_composition").run(given, Options(), Stats()) is given
+    assert pass_named("validate_bootstrap_composition").run(given, Options(), Stats()) is given
     return given
 
 

@@ -9,7 +9,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 
 SENDS = """
@@ -44,7 +44,7 @@ def test_a_budget_gives_sends_their_deadline_by_depth(run_pass: Callable[..., Pr
 
 def test_a_deadline_below_the_budget_is_refused(program: Callable[[str], Program]) -> None:
     with pytest.raises(errors.InfeasibleDeadline) as caught:
-        stage("derive_wire_deadlines").run(program(SENDS), Options(per_hop_budget_ns=71), Stats())
+        pass_named("derive_wire_deadlines").run(program(SENDS), Options(per_hop_budget_ns=71), Stats())
     assert caught.value.where == "a.py:1"
 
 
@@ -58,7 +58,7 @@ def test_a_request_needs_a_deadline(
           r, a, s = wire.SendReqBatched(x, p, p) {wire.wire_id=1, source=a.py:5}
         """
     with pytest.raises(errors.MissingDeadline) as caught:
-        stage("derive_wire_deadlines").run(program(text), Options(), Stats())
+        pass_named("derive_wire_deadlines").run(program(text), Options(), Stats())
     assert caught.value.where == "a.py:5"
     done = run_pass("derive_wire_deadlines", text, per_hop_budget_ns=9)
     assert done.functions[0].ops[0].meta[keys.DEADLINE_NS_KEY] == "9"
@@ -75,9 +75,9 @@ def test_a_request_needs_a_deadline(
 def test_stamps_that_are_no_durations_are_refused(op: str, program: Callable[[str], Program]) -> None:
     text = f"program P {{module=P}}\n\nfunction program.P(x: F32, p: PeerIdVec) -> ()\n  a, s = {op}"
     with pytest.raises(errors.MalformedWireOp):
-        stage("derive_wire_deadlines").run(program(text), Options(), Stats())
+        pass_named("derive_wire_deadlines").run(program(text), Options(), Stats())
 
 
 def test_without_wire_ops_nothing_happens(program: Callable[[str], Program]) -> None:
     given = program("program P {module=P}\n\nfunction program.P(x: F32) -> (y)\n  y = Relu(x)")
-    assert stage("derive_wire_deadlines").run(given, Options(per_hop_budget_ns=5), Stats()) is given
+    assert pass_named("derive_wire_deadlines").run(given, Options(per_hop_budget_ns=5), Stats()) is given

@@ -10,7 +10,7 @@ import pytest
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Function, Op, Program, RawAttribute, Slot
 from bb_host.text import parse
 
@@ -54,7 +54,7 @@ def test_our_ops_get_their_defaults_and_onnx_ops_keep_theirs_implicit(
 def test_what_cannot_be_expanded_is_refused(op: str, program: Callable[[str], Program]) -> None:
     given = program(f"program P {{module=P}}\n\nfunction program.P() -> ()\n  a = {op} {{source=a.py:2}}")
     with pytest.raises(errors.MalformedOp) as caught:
-        stage("expand_ops").run(given, Options(), Stats())
+        pass_named("expand_ops").run(given, Options(), Stats())
     assert caught.value.where == "a.py:2"
 
 
@@ -68,19 +68,19 @@ def test_a_constant_takes_the_attribute_of_its_function() -> None:
         ops=(Op("Constant", "", (), ("c",), {"value": reference}),),
         slots={"w": Slot("", state=weight)},
     )
-    done = stage("expand_ops").run(Program("P", (function,)), Options(), Stats())
+    done = pass_named("expand_ops").run(Program("P", (function,)), Options(), Stats())
     assert done.functions[0].ops[0].attrs["value"] is weight
 
 
 def test_full_ops_are_left_as_they_are() -> None:
     given = parse("function program.P() -> ()\n  r = syscall.Repeat<times=3, pause_ns=1>()")
-    assert stage("expand_ops").run(given, Options(), Stats()) is given
+    assert pass_named("expand_ops").run(given, Options(), Stats()) is given
 
 
 def test_an_attribute_that_the_op_does_not_have_is_refused() -> None:
     """A Send's peers are an input: the static `peer` of other systems would be passed over."""
     text = 'function program.P(x: F32, p: PeerIdVec) -> ()\n  wire.Send<peer="x">(x, p) {source=a.py:2}'
     with pytest.raises(errors.MalformedOp, match="no attribute 'peer'") as caught:
-        stage("expand_ops").run(parse(text), Options(), Stats())
+        pass_named("expand_ops").run(parse(text), Options(), Stats())
     assert caught.value.where == "a.py:2"
     assert "deadline_ns" in caught.value.hint

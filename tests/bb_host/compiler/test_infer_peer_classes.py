@@ -9,7 +9,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 from bb_host.text import parse
 
@@ -34,8 +34,8 @@ def program_of(*lines: str, inputs: str = "", meta: str = "") -> Program:
 def placed(*lines: str, inputs: str = "", meta: str = "") -> dict[str, str]:
     """First output, or op type, → class."""
     given = program_of(*lines, inputs=inputs, meta=meta)
-    done = stage("infer_peer_classes").run(given, Options(), Stats())
-    assert stage("infer_peer_classes").run(done, Options(), Stats()) is done
+    done = pass_named("infer_peer_classes").run(given, Options(), Stats())
+    assert pass_named("infer_peer_classes").run(done, Options(), Stats()) is done
     return {
         (op.outputs[0] if op.outputs else op.op_type): op.meta[keys.HOME_CLASS_KEY]
         for op in done.functions[0].ops
@@ -43,7 +43,7 @@ def placed(*lines: str, inputs: str = "", meta: str = "") -> dict[str, str]:
 
 
 def peers(*lines: str, inputs: str = "") -> Mapping[str, str]:
-    done = stage("infer_peer_classes").run(program_of(*lines, inputs=inputs), Options(), Stats())
+    done = pass_named("infer_peer_classes").run(program_of(*lines, inputs=inputs), Options(), Stats())
     found = {}
     for op in done.functions[0].ops:
         for entry in filter(None, op.meta.get(keys.PEER_CLASS_KEY, "").split(",")):
@@ -54,7 +54,7 @@ def peers(*lines: str, inputs: str = "") -> Mapping[str, str]:
 
 def refused(error: type[errors.PassError], *lines: str, inputs: str = "") -> errors.PassError:
     with pytest.raises(error) as caught:
-        stage("infer_peer_classes").run(program_of(*lines, inputs=inputs), Options(), Stats())
+        pass_named("infer_peer_classes").run(program_of(*lines, inputs=inputs), Options(), Stats())
     return caught.value
 
 
@@ -295,12 +295,12 @@ def test_names_of_classes_stand_in_keys() -> None:
         'program P {module=P}\n\nfunction program.P(x: F32) -> () {home=self}\n  y = Relu(x) {at_class="a,b"}'
     )
     with pytest.raises(errors.InvalidClassName):
-        stage("infer_peer_classes").run(given, Options(), Stats())
+        pass_named("infer_peer_classes").run(given, Options(), Stats())
 
 
 def test_a_program_that_speaks_of_home_alone_is_left_as_it_is(program: Callable[[str], Program]) -> None:
     given = program("program P {module=P}\n\nfunction program.P(x: F32) -> (y) {home=self}\n  y = Relu(x)")
-    assert stage("infer_peer_classes").run(given, Options(), Stats()) is given
+    assert pass_named("infer_peer_classes").run(given, Options(), Stats()) is given
 
 
 def test_gossip_among_the_only_class_places_everything_there() -> None:
@@ -316,7 +316,7 @@ function program.P(x: F32, c: Composite) -> ()
   y = Add(v, x)
 """
     )
-    done = stage("infer_peer_classes").run(given, Options(), Stats())
+    done = pass_named("infer_peer_classes").run(given, Options(), Stats())
     assert {op.meta[keys.HOME_CLASS_KEY] for op in done.functions[0].ops} == {"self"}
 
 
@@ -329,5 +329,5 @@ def test_a_bootstrap_is_placed_by_the_same_rules() -> None:
   c = role.model.LoadParameters(seed) {slot=model}
 """
     )
-    done = stage("infer_peer_classes").run(given, Options(), Stats())
+    done = pass_named("infer_peer_classes").run(given, Options(), Stats())
     assert done.functions[1].ops[0].meta[keys.HOME_CLASS_KEY] == "Client"

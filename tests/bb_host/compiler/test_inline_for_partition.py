@@ -9,7 +9,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program, Subgraph
 from bb_host.text import parse
 
@@ -182,7 +182,7 @@ function program.P(x: F32) -> ()
 function program.Child(v: F32) -> (r)
   {body}
 """
-    done = stage("inline_for_partition").run(parse(text), Options(), Stats())
+    done = pass_named("inline_for_partition").run(parse(text), Options(), Stats())
     assert [f.name for f in done.functions] == ["P"]
 
 
@@ -223,9 +223,9 @@ function program.B(x: F32) -> (y)
   y = program.A(x)
 """
     with pytest.raises(errors.CyclicGraph, match="A → B → A"):
-        stage("inline_for_partition").run(parse(text), Options(), Stats())
+        pass_named("inline_for_partition").run(parse(text), Options(), Stats())
 
 
 def test_a_program_of_one_function_is_left_as_it_is() -> None:
     given = parse("function program.P(x: F32) -> (y)\n  y = Relu(x)")
-    assert stage("inline_for_partition").run(given, Options(), Stats()) is given
+    assert pass_named("inline_for_partition").run(given, Options(), Stats()) is given

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from bb_edge.ir import keys
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 
 TEXT = """
@@ -68,4 +68,4 @@ def test_the_first_payload_is_checked_and_its_destination_follows(run_pass: Call
 
 def test_onnx_alone_is_left_as_it_is(program: Callable[[str], Program]) -> None:
     given = program("program P {module=P}\n\nfunction program.P(x: F32) -> (y)\n  y: F32 = Relu(x)")
-    assert stage("insert_async_deadlines").run(given, Options(), Stats()) is given
+    assert pass_named("insert_async_deadlines").run(given, Options(), Stats()) is given

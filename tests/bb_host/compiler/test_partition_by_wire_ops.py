@@ -10,7 +10,7 @@ from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.compiler.passes.partition_by_wire_ops import wire_edges
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 from bb_host.text import parse
 
@@ -84,7 +84,7 @@ def test_wire_edges_join_the_halves(run_pass: Callable[..., Program]) -> None:
 @pytest.mark.parametrize(("home", "name"), [("", "P"), (" {home=self}", "P"), (" {home=Edge}", "Edge")])
 def test_the_only_class_is_one_partition_and_shares_the_body(home: str, name: str) -> None:
     given = parse(f"program P {{module=P}}\n\nfunction program.P(x: F32) -> (y){home}\n  y: F32 = Relu(x)")
-    done = stage("partition_by_wire_ops").run(given, Options(module="P"), Stats())
+    done = pass_named("partition_by_wire_ops").run(given, Options(module="P"), Stats())
     (main,) = done.functions
     assert main.name == name
     assert main.ops is given.functions[0].ops
@@ -92,7 +92,7 @@ def test_the_only_class_is_one_partition_and_shares_the_body(home: str, name: st
 
 def test_an_empty_program_is_one_empty_partition() -> None:
     given = parse("program P {module=P}\n\nfunction program.P() -> ()")
-    done = stage("partition_by_wire_ops").run(given, Options(module="P"), Stats())
+    done = pass_named("partition_by_wire_ops").run(given, Options(module="P"), Stats())
     assert [f.name for f in done.functions] == ["P"]
 
 
@@ -101,7 +101,7 @@ def test_a_bootstrap_of_the_only_class_is_named_after_the_module() -> None:
         "program P {module=P}\n\nfunction program.P() -> ()\n\n"
         "function program.P__bootstrap() -> () {module_phase=bootstrap}\n  t: Trigger = syscall.Pulse()"
     )
-    done = stage("partition_by_wire_ops").run(given, Options(module="P"), Stats())
+    done = pass_named("partition_by_wire_ops").run(given, Options(module="P"), Stats())
     assert [f.name for f in done.functions] == ["P", "P__bootstrap"]
 
 
@@ -111,4 +111,4 @@ def test_a_class_named_as_a_function_of_the_program_is_refused() -> None:
         "function program.Child() -> ()"
     )
     with pytest.raises(errors.InvalidClassName, match="'Child' names a class and a module"):
-        stage("partition_by_wire_ops").run(given, Options(module="P"), Stats())
+        pass_named("partition_by_wire_ops").run(given, Options(module="P"), Stats())

@@ -14,9 +14,11 @@ import bb_host.compiler.passes
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import CANONICAL_PASS_NAMES, Compiler, Options, Stats
-from bb_host.compiler.pipeline import PRE_PASS_NAMES, STAMP_NAME, stage
+from bb_host.compiler.pipeline import CANONICAL_PASSES, LEAVABLE_PASS_NAMES, STAMP, pass_named
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.tx_chain import TX_GATES
+from bb_host.edge.pipeline import DEVICE_PASSES, PORTABLE_PASSES
+from bb_host.passes.one_pass import Promise, unmet
 from bb_host.program import Function, Op, Program
 from bb_host.program_proto import to_bytes
 from bb_host.text import parse
@@ -38,6 +40,7 @@ FEDERATED = """
       syscall.AppEmit<name="answer">(e)
       syscall.AppEmit<name="missing">(m)
     """
+ALL_NAMES = (*LEAVABLE_PASS_NAMES, STAMP.name)
 GATE_PASSES = [name for name in CANONICAL_PASS_NAMES if name.endswith(("_gate_rx", "_gate_tx"))]
 BOUND = Compiler().bind_peer_selector("clients", "a.Peers").bind_data_source("shard", "a.Source")
 
@@ -52,9 +55,17 @@ def test_the_names_are_the_specifications_in_order() -> None:
 def test_one_module_per_pass_named_as_it_is() -> None:
     folder = Path(next(iter(bb_host.compiler.passes.__path__)))
     modules = {p.stem for p in folder.glob("*.py")} - {"__init__"}
-    assert modules == {*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, STAMP_NAME}
+    assert modules == set(ALL_NAMES)
     for name in modules:
-        assert name == stage(name).NAME
+        assert getattr(bb_host.compiler.passes, name).run is pass_named(name).run
+
+
+def test_every_pass_finds_what_it_needs() -> None:
+    everything = tuple(map(pass_named, ALL_NAMES))
+    assert unmet(everything) == {}
+    assert unmet(CANONICAL_PASSES[5:6]) == {"infer_peer_classes": {Promise.TYPED}}
+    compiled = {promise for one in everything for promise in one.gives}
+    assert unmet(DEVICE_PASSES, compiled) == unmet(PORTABLE_PASSES, compiled) == {}
 
 
 def test_the_whole_way_and_the_same_bytes_every_time(program: Callable[[str], Program]) -> None:
@@ -71,16 +82,16 @@ def test_the_whole_way_and_the_same_bytes_every_time(program: Callable[[str], Pr
 def test_every_pass_is_idempotent_at_its_place(program: Callable[[str], Program]) -> None:
     done = program(FEDERATED)
     options = Options(module="Fed", bindings=BOUND.bindings)
-    for name in (*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, STAMP_NAME):
-        done = stage(name).run(done, options, Stats())
-        assert stage(name).run(done, options, Stats()) is done, name
+    for name in ALL_NAMES:
+        done = pass_named(name).run(done, options, Stats())
+        assert pass_named(name).run(done, options, Stats()) is done, name
 
 
 def test_the_last_passes_find_nothing_to_do_on_their_own_result(program: Callable[[str], Program]) -> None:
     done = BOUND.compile_program(program(FEDERATED))
     options = Options(module="Fed", bindings=BOUND.bindings)
-    for name in (*CANONICAL_PASS_NAMES[:9], *CANONICAL_PASS_NAMES[10:], STAMP_NAME):
-        assert to_bytes(stage(name).run(done, options, Stats())) == to_bytes(done), name
+    for name in (*CANONICAL_PASS_NAMES[:9], *CANONICAL_PASS_NAMES[10:], STAMP.name):
+        assert to_bytes(pass_named(name).run(done, options, Stats())) == to_bytes(done), name
 
 
 def test_a_compiled_program_is_taken_as_it_is(program: Callable[[str], Program]) -> None:
@@ -95,7 +106,7 @@ def test_a_span_per_pass_with_time_and_counters(
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="bb_host.compiler"):
         run = BOUND.run(program(FEDERATED))
-    assert [r.name for r in run.passes] == [*PRE_PASS_NAMES, *CANONICAL_PASS_NAMES, STAMP_NAME]
+    assert [r.name for r in run.passes] == list(ALL_NAMES)
     counted = {name: value for r in run.passes for name, value in r.counters.items()}
     for name in (
         *("surfaced_wire_ops", "deadlines_stamped", "validation_errors", "expansion_count", "types_resolved"),
@@ -237,7 +248,7 @@ def test_stages_that_do_not_exist_or_stand_twice_are_refused() -> None:
     with pytest.raises(errors.UnknownStage):
         Compiler().with_stage(Renamer(), after="validate").with_stage(Renamer(), after="validate")
     with pytest.raises(errors.UnknownStage):
-        stage("polish")
+        pass_named("polish")
 
 
 # --- the stamp --------------------------------------------------------------------------------------------
@@ -258,7 +269,7 @@ function program.A() -> () {partition=A, entry=1}
   u3: F32, s3: PeerIdVec = wire.Recv() {wire.wire_id=3}
   syscall.AppEmit<name="n">(u3)
 """
-    done = stage(STAMP_NAME).run(parse(text), Options(module="Mod"), Stats())
+    done = STAMP.run(parse(text), Options(module="Mod"), Stats())
     recvs = [op.meta.get(keys.RECV_SLOT_ID_KEY) for op in done.functions[0].ops if op.op_type == "Recv"]
     assert recvs == ["4", "5", None]
     assert done.meta[keys.MODULE_KEY] == "Mod"

@@ -93,10 +93,10 @@ def test_a_type_that_is_narrower_already_stays() -> None:
         "  p: F32[3] = role.model.Params() {slot=model, slot_id=1, required_trait=model}"
     )
     from bb_host.compiler.options import Options
-    from bb_host.compiler.pipeline import stage
+    from bb_host.compiler.pipeline import pass_named
 
     options = Options(bindings=Compiler().bind_model("model", "bb.GraphModel", Trained()).bindings)
-    assert stage("refine_polymorphic_value_info").run(given, options, Stats()) is given
+    assert pass_named("refine_polymorphic_value_info").run(given, options, Stats()) is given
 
 
 def test_a_promise_of_no_type_is_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Compiler, Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Function, Program
 from bb_host.text import parse
 
@@ -104,7 +104,7 @@ def test_backends_are_there_where_they_are_bound_or_named() -> None:
         .bind_backend("other", "a.Other")
         .bind_backend("backend", "a.B")
     )
-    done = stage("resolve_slots").run(given, Options(bindings=compiler.bindings), Stats())
+    done = pass_named("resolve_slots").run(given, Options(bindings=compiler.bindings), Stats())
     slots = done.functions[0].slots
     assert {name: slot.concrete_type for name, slot in slots.items()} == {
         "fast": "a.Fast",
@@ -142,7 +142,7 @@ def test_one_role_is_concrete_or_generic() -> None:
         "  v: F32 = role.model.Params() {slot=b, concrete_type=x.M, instance=0, source=a.py:3}"
     )
     with pytest.raises(errors.AmbiguousRole) as caught:
-        stage("resolve_slots").run(given, Options(), Stats())
+        pass_named("resolve_slots").run(given, Options(), Stats())
     assert caught.value.where == "a.py:3"
     assert "role model both concrete ('b', x.M) and generic ('a')" in caught.value.what
 
@@ -150,6 +150,6 @@ def test_one_role_is_concrete_or_generic() -> None:
 def test_a_binding_for_a_partition_that_is_not_there_is_refused(program: Callable[[str], Program]) -> None:
     compiler = Compiler().bind_model("model", "a.Model", target="Cliemt")
     with pytest.raises(errors.BindingError) as caught:
-        stage("resolve_slots").run(program(TEXT), Options(bindings=compiler.bindings), Stats())
+        pass_named("resolve_slots").run(program(TEXT), Options(bindings=compiler.bindings), Stats())
     assert "no partition 'Cliemt'" in caught.value.what
     assert caught.value.hint == "did you mean 'Client'?"

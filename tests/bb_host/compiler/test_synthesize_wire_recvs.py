@@ -11,7 +11,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import site_id
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Op, Program
 from bb_host.text import parse
 
@@ -33,8 +33,8 @@ NEG = "y: F32[4] = Neg(v) {home_class=Client}"
 
 def run(*lines: str, inputs: str = "") -> Program:
     given = parse(HEAD + "\n".join("  " + line for line in lines))
-    done = stage("synthesize_wire_recvs").run(given, Options(module="Mod"), Stats())
-    assert stage("synthesize_wire_recvs").run(done, Options(module="Mod"), Stats()) is done
+    done = pass_named("synthesize_wire_recvs").run(given, Options(module="Mod"), Stats())
+    assert pass_named("synthesize_wire_recvs").run(done, Options(module="Mod"), Stats()) is done
     return done
 
 
@@ -198,7 +198,7 @@ def test_hand_made_halves_are_stamped_and_stay_alone() -> None:
 def test_refusals(error: type[errors.PassError], lines: tuple[str, ...], what: str) -> None:
     given = parse(HEAD + "\n".join("  " + line for line in lines))
     with pytest.raises(error) as caught:
-        stage("synthesize_wire_recvs").run(given, Options(module="Mod"), Stats())
+        pass_named("synthesize_wire_recvs").run(given, Options(module="Mod"), Stats())
     assert what in caught.value.what
 
 

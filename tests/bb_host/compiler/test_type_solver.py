@@ -10,7 +10,7 @@ from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 from bb_host.text import parse
 from bb_host.text_printer import print_type
@@ -19,8 +19,8 @@ from bb_host.text_printer import print_type
 def solve(signature: str, *lines: str, strict: bool = True) -> dict[str, str]:
     """The types after the solver, printed."""
     text = f"function program.P({signature}) -> ()\n" + "\n".join("  " + line for line in lines)
-    done = stage("type_solver").run(parse(text), Options(strict_types=strict), Stats())
-    again = stage("type_solver").run(done, Options(strict_types=strict), Stats())
+    done = pass_named("type_solver").run(parse(text), Options(strict_types=strict), Stats())
+    again = pass_named("type_solver").run(done, Options(strict_types=strict), Stats())
     assert again is done
     return {name: print_type(value) for name, value in done.functions[0].types.items()}
 
@@ -153,7 +153,7 @@ function program.P(x: F32[2]) -> (y)
 function program.Half(a) -> (b)
   b = Neg(a)
 """
-    done = stage("type_solver").run(parse(text), Options(), Stats())
+    done = pass_named("type_solver").run(parse(text), Options(), Stats())
     assert done.functions[0].types["y"] == ValueType(types.TENSOR_F32, (2,))
     assert done.functions[1].types["a"] == ValueType(types.TENSOR_F32, (2,))
 

@@ -8,7 +8,7 @@ import pytest
 
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import stage
+from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
 
 HEAD = "program P {module=P}\n\n"
@@ -154,7 +154,7 @@ def test_refusals(
     if error is errors.OpsetNotImported:
         head = "program P {module=P}\nopset wire 1, program 1\n\n"
     with pytest.raises(error) as caught:
-        stage("validate").run(program(head + body), Options(module="P"), Stats())
+        pass_named("validate").run(program(head + body), Options(module="P"), Stats())
     assert what in caught.value.what
     assert caught.value.where == where
     assert isinstance(caught.value, errors.ValidationError)
@@ -163,7 +163,7 @@ def test_refusals(
 def test_an_authors_line_is_at_hand(program: Callable[[str], Program]) -> None:
     text = HEAD + 'function program.P(x: F32) -> (y)\n  y = Nope(x) @best {source="dir/a.py:41"}'
     with pytest.raises(errors.UnknownOp) as caught:
-        stage("validate").run(program(text), Options(), Stats())
+        pass_named("validate").run(program(text), Options(), Stats())
     assert (caught.value.file, caught.value.line, caught.value.op) == ("dir/a.py", 41, "Nope 'best'")
 
 
@@ -191,9 +191,9 @@ def test_a_sound_program_is_left_as_it_is(program: Callable[[str], Program]) -> 
         "  y = If<then_branch=graph t() -> (h) {\n    h = Neg(x)\n"
         "  }, else_branch=graph e() -> (h) {\n    h = CumSum(x, k)\n  }>(c)\n  k = Constant<value=I64[]{0}>()"
     )
-    ordered = stage("validate").run(given, Options(), Stats())
+    ordered = pass_named("validate").run(given, Options(), Stats())
     assert [op.op_type for op in ordered.functions[0].ops] == ["Constant", "If"]
-    assert stage("validate").run(ordered, Options(), Stats()) is ordered
+    assert pass_named("validate").run(ordered, Options(), Stats()) is ordered
 
 
 def test_ops_of_a_protocol_slot_without_its_class_are_taken_on_trust(
@@ -203,4 +203,4 @@ def test_ops_of_a_protocol_slot_without_its_class_are_taken_on_trust(
         HEAD + 'function program.P(x: F32) -> (y)\n  y: F32 = "my.ops"::Go(x) '
         "{slot=p, required_trait=protocol, slot_id=1}"
     )
-    assert stage("validate").run(given, Options(), Stats()) is given
+    assert pass_named("validate").run(given, Options(), Stats()) is given

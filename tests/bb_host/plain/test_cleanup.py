@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bb_host.edge.cleanup import (
-    PASSES,
+    TENSOR_PASSES,
     ShapeArgumentError,
     batch_first,
     batch_norm,
@@ -22,6 +22,7 @@ from bb_host.edge.cleanup import (
     picks,
     transposes,
 )
+from bb_host.passes.one_pass import Pass, Stats
 from bb_host.program import Function
 
 Make = Callable[..., Function]
@@ -36,10 +37,10 @@ def kinds(function: Function) -> Counter[str]:
 PLAIN = "g (float[2, 3] x) => (float[2, 3] y) { a = Relu (x)  y = Add (a, x) }"
 
 
-@pytest.mark.parametrize("name", PASSES)
-def test_nothing_to_do_gives_the_function_itself(name: str, function: Make) -> None:
+@pytest.mark.parametrize("one", TENSOR_PASSES, ids=lambda one: one.name)
+def test_nothing_to_do_gives_the_function_itself(one: Pass[Function, None], function: Make) -> None:
     found = function(PLAIN)
-    assert PASSES[name](found) is found
+    assert one.run(found, None, Stats()) is found
     assert clean_up(found) is found
 
 
