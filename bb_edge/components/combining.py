@@ -113,7 +113,7 @@ class CombiningAggregator(Aggregator):
         return self._sums.stale
 
     def take_given_up(self) -> Sequence[GivenUp]:
-        return self._sums.take_given_up()
+        return self._sums.take_given_up() if self._sums.given_up else ()
 
     def take_dominant(self) -> Sequence[Dominant]:
         if not self._dominant:

@@ -44,10 +44,17 @@ class WeightedMean(Combiner):
         if weight == 1.0:
             np.add(self._sum, values, out=self._sum)
             return
+        if values.size <= CHUNK:
+            self._scratch[:] = (
+                values  # in two steps: a product that also converts goes through NumPy's buffers
+            )
+            self._scratch *= weight
+            self._sum += self._scratch
+            return
         for start in range(0, values.size, CHUNK):
             part = values[start : start + CHUNK]
             scaled = self._scratch[: part.size]
-            scaled[:] = part  # in two steps: a product that also converts goes through NumPy's buffers
+            scaled[:] = part
             np.multiply(scaled, weight, out=scaled)
             target = self._sum[start : start + CHUNK]
             np.add(target, scaled, out=target)

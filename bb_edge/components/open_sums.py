@@ -101,7 +101,7 @@ class OpenSums:
         self._spare: Combiner | None = None  # its memory is used again
         self.duplicates = 0
         self.stale = 0
-        self._given_up: list[GivenUp] = []
+        self.given_up: list[GivenUp] = []
 
     def reserve(self, size: int) -> None:
         """Takes the memory of one sum of `size` numbers, for the first that is opened."""
@@ -230,14 +230,12 @@ class OpenSums:
 
     def take_given_up(self) -> Sequence[GivenUp]:
         """Returns what was dropped before anybody aggregated it, since the last call."""
-        if not self._given_up:
-            return ()
-        lost, self._given_up = self._given_up, []
+        lost, self.given_up = self.given_up, []
         return lost
 
     def _lose(self, found: Sum, why: str) -> None:
         if found.count:
-            self._given_up.append(GivenUp(f"{self._where}: {why}", found.count, tuple(found.peers)))
+            self.given_up.append(GivenUp(f"{self._where}: {why}", found.count, tuple(found.peers)))
 
     def _closed_error(self, what: str) -> ComponentError:
         self.stale += 1

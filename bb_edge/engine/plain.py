@@ -30,6 +30,8 @@ from bb_edge.wire.outbox import Cause
 _I64, _U64 = -(1 << 63), (1 << 64) - 1
 
 
+_TEXTS = (bytes, bytearray, memoryview, str)
+
 LEAF_BYTES = 8
 """Charge of a value that is neither an array nor a text: a reference."""
 
@@ -38,7 +40,7 @@ def payload_bytes(value: object) -> int:
     """What every byte budget charges for a value: bytes of arrays and texts, through bundles and tuples."""
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
-    if isinstance(value, bytes | bytearray | memoryview | str):
+    if isinstance(value, _TEXTS):
         return len(value)
     if isinstance(value, Composite):
         return sum(payload_bytes(child) for child in value.values)

@@ -40,6 +40,10 @@ from bb_edge.ir.types import TypeNode, ValueType
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire.codecs import python_type_of
 
+# Tuples: a union that is written in a call is made anew in each.
+_SEVERAL = (tuple, list)
+_ARRAYS = (np.generic, np.ndarray)
+
 Check = Callable[[object], Any]
 """Returns the result as the engine takes it. ResultError where the op declares something else."""
 
@@ -70,7 +74,7 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
     names = ", ".join(port.name for port in ports)
 
     def several(result: object) -> object:
-        if not isinstance(result, tuple | list):
+        if not isinstance(result, _SEVERAL):
             raise ResultError(
                 f"gave {described(result)}, a tuple of {len(ones)} values is expected: {names}",
                 hint=f"return ({names})",
@@ -195,7 +199,7 @@ def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], Resu
                 return None
             if is_masked(value):
                 raise wrong(value, "say which values its masked places have: return value.filled(0)")
-            if not isinstance(value, np.generic | np.ndarray):
+            if not isinstance(value, _ARRAYS):
                 raise wrong(value, f"return an array: np.asarray(value, np.{name})")
             value = np.asarray(value)  # subclasses as well: kernels know none of them
         dtype = value.dtype
@@ -219,7 +223,7 @@ def taker(node: TypeNode) -> Callable[[Any], object]:
         item = PeerId if node == types.PEER_ID_VEC else Address
 
         def vector(value: object) -> object:
-            fits = isinstance(value, tuple | list) and all(isinstance(v, item) for v in value)
+            fits = isinstance(value, _SEVERAL) and all(isinstance(v, item) for v in value)
             return tuple(value) if fits else None  # type: ignore[arg-type]
 
         return vector

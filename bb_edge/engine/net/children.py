@@ -23,13 +23,12 @@ class Children:
 
     def run(self, cohort: Cohort) -> None:
         """Starts as many of the request's answers as may run now."""
-        region = cohort.region
-        assert region is not None
-        entry = region.graph.ops[region.region.entry]
         while cohort.waiting and cohort.may_run and cohort.running < self._runtime.config.max_children:
             peer, values, cause, size = cohort.waiting.popleft()
-            tail = (*values, (peer,), TRIGGER)  # the trigger is optional
-            outputs = [(s, v) for s, v in zip(entry.outs, tail, strict=False) if s >= 0]
+            tail = (*values, (peer,), TRIGGER)  # the trigger is optional, so it may have no output
+            region = cohort.region
+            assert region is not None
+            outputs = zip(region.graph.ops[region.region.entry].outs, tail)  # noqa: B905
             cohort.running += 1
             child = self._scheduler.start_child(cohort.frame, region, outputs, peer, size)
             self.cohorts[child.id] = cohort

@@ -168,8 +168,8 @@ class Execution:
             frame.reset()
             self._free[frame.region].append(frame)
         self.frames.clear()
-        for table in (self.held, self.ready, self.parked, self.permits, self.cohorts):
-            if table:
+        if self.cohorts or self.permits or self.held or self.ready or self.parked:
+            for table in (self.cohorts, self.permits, self.held, self.ready, self.parked):
                 table.clear()
 
     # --- how it begins --------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ nothing is ready. Entries, answers, completions and timers go through `write` an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
 
-Outputs = Sequence[tuple[int, object]]
+Outputs = Iterable[tuple[int, object]]
 """Values by site."""
 
 BOOTSTRAP_OP_FAILED: Final = "bootstrap.op_failed"
@@ -198,7 +198,7 @@ class Scheduler:
         """Writes a value from outside the loop and readies whoever waited for it."""
         self.write_all(frame, ((site, value),))
 
-    def write_all(self, frame: Frame, outputs: Iterable[tuple[int, object]]) -> None:
+    def write_all(self, frame: Frame, outputs: Outputs) -> None:
         """Writes values in their order, as `write` does, but for those that are None or at a site below 0."""
         execution = frame.execution
         if execution is None:
