@@ -16,10 +16,12 @@ from bb_edge.cli.render import Log
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore, StoreLimits
+from bb_edge.wire.durable_rows import name_and_peer
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
@@ -152,9 +154,20 @@ def keeper_of(node: Node, store: StateStore, config: RunConfig, report: Report) 
     )
 
 
+def _discarded(rows: tuple[bytes, ...]) -> dict[PeerId, list[str]]:
+    """The ids of dropped records, by the peers that they were for."""
+    found: dict[PeerId, list[str]] = {}
+    for row in rows:
+        name, peer = name_and_peer(row)
+        found.setdefault(peer, []).append(name)
+    return found
+
+
 def _tell(log: Log, node: Node, restored: Restored) -> None:
     for note in restored.notes:
         log("error" if note in restored.losses else "warning", note)
+    for peer, ids in _discarded(restored.discarded).items():
+        log("warning", "dropped by bb-edge outbox: it is never sent", peer=peer, records=ids)
     counters = node.counters
     if restored.generation or restored.journal or restored.outbox:
         log(

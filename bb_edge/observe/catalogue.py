@@ -192,6 +192,7 @@ METRICS: Mapping[str, Metric] = {
         state__journal_bytes="bytes of the journal",
         state__outbox_bytes="bytes of the outbox",
         state__losses="files of the state folder that had lost something when the process began",
+        state__discarded="durable envelopes that bb-edge outbox had dropped when the process began",
         state__outbox_records="durable envelopes that are not acknowledged",
     ),
     # --- the process ---

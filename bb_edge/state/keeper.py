@@ -67,7 +67,8 @@ Report = Callable[[steps.EngineStep], None]
 class Restored:
     """What a node was restored from: sizes, counts of records, and notes about damage.
 
-    `losses` are those of the notes that say that something is lost for good.
+    `losses` are those of the notes that say that something is lost for good. `discarded` are records that an
+    operator dropped while the node was stopped.
     """
 
     generation: int
@@ -76,6 +77,7 @@ class Restored:
     outbox: int
     notes: tuple[str, ...]
     losses: tuple[str, ...]
+    discarded: tuple[bytes, ...] = ()
 
 
 def restore(
@@ -118,6 +120,7 @@ def restore(
         len(outbox),
         recovered.notes,
         recovered.losses,
+        recovered.discarded,
     )
 
 

@@ -9,6 +9,7 @@ written into a new segment, whose header says that it replaces the older ones.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +22,8 @@ from bb_edge.state.record_framing import Link
 
 ADD: Final = 1
 DROP: Final = 2
+DISCARDED: Final = 0
+"""The generation of what was dropped for every snapshot, not by one of them."""
 COMPACTED_FROM_BYTES: Final = 64 * 1024
 """Garbage below this is not worth the writing: it is one erase block of common flash."""
 MAX_SEGMENTS: Final = 16
@@ -56,6 +59,7 @@ class Segments:
         "_next",
         "_obsolete",
         "_unwritten",
+        "discarded",
         "stale",
     )
 
@@ -73,6 +77,8 @@ class Segments:
         self._listed_from = (0, 0)  # the first segment that the last two snapshots list
         self.stale: set[int] = set()
         """Generations that DROP rows name though they were not recovered; their numbers may be used again."""
+        self.discarded: list[bytes] = []
+        """Records that were discarded since the snapshot from which the others were recovered."""
 
     @property
     def bytes_on_disk(self) -> int:
@@ -94,6 +100,15 @@ class Segments:
         entry = self._entries.get(key)
         return entry is not None and entry.dropped is None
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """Those of the outbox; what was discarded is that of the last recovery."""
+        return {
+            "state.outbox_bytes": self.bytes_on_disk,
+            "state.outbox_records": len(self),
+            "state.discarded": len(self.discarded),
+        }
+
     def __len__(self) -> int:
         return sum(entry.dropped is None for entry in self._entries.values())
 
@@ -111,7 +126,7 @@ class Segments:
         self._entries.clear()
         self._unwritten.clear()
         self._ahead = None
-        self._needed, self.stale = 0, set()
+        self._needed, self.stale, self.discarded = 0, set(), []
         records: dict[bytes, bytes] = {}
         read: list[tuple[Log, record_framing.Parsed]] = []
         for number in numbers:
@@ -124,6 +139,7 @@ class Segments:
         self._next = max([-1, *numbers, *(row.number for row in listed or ())]) + 1
         first = listed[0].number if listed else 0
         self._listed_from = (first, first)
+        told = defaultdict(int, {row.number: row.length for row in listed or ()})
         old = {row.number for row in listed or () if row.version == record_framing.BEFORE_OWNERS}
         for row in listed or ():
             if row.number >= floor:
@@ -143,11 +159,12 @@ class Segments:
             log.synced = at
             for row_bytes in parsed.bodies:
                 at += record_framing.OVERHEAD_BYTES + len(row_bytes)
-                if self._take(row_bytes, log, base, records) == ADD:
+                since = not base or (listed is not None and log.number >= first and at > told[log.number])
+                if self._take(row_bytes, log, base, records, since) == ADD:
                     log.synced = at  # DROP rows are not synced
         return tuple(records.values())
 
-    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes]) -> int:
+    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes], since: bool) -> int:
         kind, generation, keys, record = _read(row, log.name)
         if kind == ADD:
             self._add(keys[0], len(row), log.number)
@@ -158,6 +175,8 @@ class Segments:
             for key in keys:
                 if key in self._entries:
                     self._let_go(key, generation)
+                    if since and generation == DISCARDED and key in records:
+                        self.discarded.append(records[key])
                     records.pop(key, None)
         return kind
 
@@ -215,7 +234,7 @@ class Segments:
         """
         known = [key for key in keys if self.has(key)]
         if known:
-            self._write([_drop_row(0, known)], sync=True)
+            self._write([_drop_row(DISCARDED, known)], sync=True)
         for key in known:
             self._needed -= self._entries.pop(key).size
 

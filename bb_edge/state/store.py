@@ -63,7 +63,7 @@ class Recovered:
     """What was on disk: the snapshot, the journal's records since, and the outbox's, each in their order.
 
     `generation` is that of the snapshot, 0 where there is none. `notes` say what was damaged or torn;
-    `losses` are those of them that say that something is lost for good.
+    `losses` are those of them about what is lost for good, `discarded` records that were discarded since.
     """
 
     snapshot: bytes | None
@@ -72,6 +72,7 @@ class Recovered:
     generation: int
     notes: tuple[str, ...]
     losses: tuple[str, ...] = ()
+    discarded: tuple[bytes, ...] = ()
 
 
 class StateStore:
@@ -148,7 +149,8 @@ class StateStore:
         more, losses = inventory.report()
         self._losses = len(losses)
         self._files.owner = inventory.owner or NOBODY
-        return Recovered(snapshot, records, outbox, base, (*notes, *more), tuple(losses))
+        discarded = tuple(self._segments.discarded)
+        return Recovered(snapshot, records, outbox, base, (*notes, *more), tuple(losses), discarded)
 
     def _read_journals(
         self, journals: Sequence[int], snapshots: Sequence[int], old: bool, inventory: Inventory
@@ -361,14 +363,13 @@ class StateStore:
     @property
     def counters(self) -> Mapping[str, int]:
         """`bytes_written`, `syncs` and `failed_writes` since the store was made; lengths are of now."""
-        files, segments = self._files, self._segments
+        files = self._files
         return {
+            **self._segments.counters,
             "state.bytes_written": files.bytes_written,
             "state.syncs": files.syncs,
             "state.failed_writes": files.failed_writes,
             "state.journal_bytes": self.journal_bytes,
-            "state.outbox_bytes": segments.bytes_on_disk,
-            "state.outbox_records": len(segments),
             "state.generation": self._base,
             "state.losses": self._losses,
         }

@@ -161,6 +161,15 @@ def _number(found: Rows, before: Mapping[PeerId, Flow]) -> None:
     ]
 
 
+def name_and_peer(row: bytes) -> tuple[str, PeerId]:
+    """A record's id, as an operator knows it, and whom it is for. OutboxRecordError for another row."""
+    fields = _row(row)
+    if fields[0] == ROW_VERSION and len(fields) == 4 and isinstance(fields[2], bytes):
+        return str(fields[1]), OutboxRecord.from_bytes(fields[2]).key.peer
+    key = OutboxRecord.from_bytes(row).key
+    return f"{key.peer}:{key.epoch}:{key.seq}", key.peer
+
+
 def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> OutboxRecord:
     if not record.body_name:
         return record

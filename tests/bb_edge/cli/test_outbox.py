@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,19 +16,22 @@ from peers import HERE, SELF, A, B
 from times import S
 
 from bb_edge.cli import main
+from bb_edge.cli.kept import open_kept
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.snapshot import SnapshotError
+from bb_edge.engine.snapshot import Identity, SnapshotError
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper, key_bytes, restore
+from bb_edge.state.record_framing import Owner
+from bb_edge.state.store import StoreLimits
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import REQUEST
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
-from bb_shims import StorageError, detect
+from bb_shims import Storage, StorageError, detect
 
 
 @pytest.fixture
@@ -45,10 +49,19 @@ class World:
         more = {"snapshot": snapshot, "clock_offset_ns": wall_s * S}
         return install(SELF, (HERE,), self._data, ["Main"], NodeConfig.edge(), seed=3, durable=True, **more)
 
+    @property
+    def identity(self) -> Identity:
+        return Identity.of(SELF, self.make().program, ["Main"])
+
+    def store(self, storage: Storage) -> StateStore:
+        """The folder's files, as those of the node."""
+        owner = Owner(self.identity.peer, self.identity.program)
+        return StateStore(storage, (StorageError,), None, owner)
+
     def ran(self, *to: Sequence[PeerId], wall_s: int = 0) -> None:
         """A run of the node that tells each of these of something, which nobody acknowledges."""
         with detect().storage(self.folder) as storage:
-            store = StateStore(storage, (StorageError,))
+            store = self.store(storage)
             node, _ = restore(store, lambda data: self.make(data, wall_s), (SnapshotError,), 0, wall_s * S)
             keeper = Keeper(node, store)
             greeted(node, A, B)
@@ -71,6 +84,21 @@ class World:
                 keeper.take(found, now_ns)
                 sent += [step.peer for step in of(SendEnvelope, found) if step.durable]
             return sorted(sent)
+
+    def starts(self) -> tuple[list[dict[str, object]], int]:
+        """What the log of the next start says of dropped records, and the counter of them."""
+        lines: list[dict[str, object]] = []
+
+        def log(level: str, message: str, **more: object) -> None:
+            if "dropped by bb-edge outbox" in message:
+                lines.append({"level": level, **more})
+
+        with ExitStack() as stack:
+            board, limits = detect(), StoreLimits()
+            node, store = open_kept(self.folder, limits, board, log, self.make, self.identity, stack)
+            told = store.counters["state.discarded"]
+            assert Keeper(node, store).snapshot(3000)
+        return lines, told
 
     def outbox(self, *words: str) -> int:
         return main(["outbox", "--state", str(self.folder), *words])
@@ -133,6 +161,31 @@ def test_what_is_dropped_stays_dropped_from_whichever_snapshot_the_node_comes_ba
     last = max(world.folder.glob("snapshot-*"), key=lambda path: int(path.name.partition("-")[2]))
     last.write_bytes(last.read_bytes()[:-1])
     assert world.sends() == [B]
+
+
+def test_what_was_dropped_is_told_by_the_node_at_its_next_start_and_no_more(world):
+    world.ran((A, B), (A,))
+    assert world.starts() == ([], 0)
+    assert world.outbox("--peer", "a", "--drop", "--yes") == 0
+    assert world.outbox("--peer", "b", "--drop", "--yes") == 0
+    told, count = world.starts()
+    assert count == 3
+    assert {(line["level"], line["peer"], len(line["records"])) for line in told} == {
+        ("warning", A, 2),
+        ("warning", B, 1),
+    }
+    assert world.starts() == ([], 0)
+
+
+def test_what_was_dropped_before_the_first_snapshot_is_told(world):
+    with detect().storage(world.folder) as storage:
+        store = world.store(storage)
+        store.open()
+        record = OutboxRecord(EnvelopeKey(A, 7, 1), envelope.encode(envelope.Envelope()))
+        store.append_outbox([(key_bytes(record.key), record.to_bytes())])
+    assert world.outbox("--id", f"{A}:7:1", "--drop") == 0
+    told, count = world.starts()
+    assert (count, [line["records"] for line in told]) == (1, [[f"{A}:7:1"]])
 
 
 def test_old_records_go_by_their_age(world, capsys):
