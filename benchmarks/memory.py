@@ -24,10 +24,9 @@ from bb_host.edge import PlannedGraph, build_edge
 from bb_host.edge.memory_plan import plan_program
 from bb_host.plain import compile_plain
 from benchmarks import models
-from benchmarks.measuring import ROOT, Row
+from benchmarks.measuring import ROOT, UNPACKED_GOAL, WHEEL_GOAL, Row
 
 PLAN_GOAL = 1.05
-WHEEL_GOAL = 1250.0
 MEASURED = ("autoencoder", "resnet8", "mobilenet", "u_net")
 """The nets whose RSS is compared with what compiling them predicts."""
 
@@ -136,7 +135,7 @@ def install_size() -> list[Row]:
                     unpacked += path.stat().st_size
     return [
         Row("wheel", {"packed": len(packed.getvalue()) / 1000}, "kB", goal=WHEEL_GOAL),
-        Row("wheel, unpacked", {"on disk": unpacked / 1000}, "kB"),
+        Row("wheel, unpacked", {"on disk": unpacked / 1000}, "kB", goal=UNPACKED_GOAL),
     ]
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from benchmarks.measuring import Row, in_turns, table
+from benchmarks.measuring import ROOT, UNPACKED_GOAL, WHEEL_GOAL, Row, in_turns, table
 from benchmarks.page import markdown, update
 from benchmarks.run import NAMES
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_sides_take_turns_and_the_first_one_changes() -> None:
@@ -69,3 +66,10 @@ def test_a_page_without_a_place_is_refused(tmp_path: Path) -> None:
     page.write_text("nothing\n")
     with pytest.raises(ValueError, match="0 places"):
         update(page, {}, {"cores": "2"})
+
+
+def test_the_page_has_the_bounds_of_the_wheel_that_its_test_has():
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for what, goal in (("wheel", WHEEL_GOAL), ("wheel, unpacked", UNPACKED_GOAL)):
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {what} |")]
+        assert f"| ≤ {goal:g} | met |" in row

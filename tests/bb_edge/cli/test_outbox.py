@@ -95,7 +95,7 @@ class World:
 
         with ExitStack() as stack:
             board, limits = detect(), StoreLimits()
-            node, store = open_kept(self.folder, limits, board, log, self.make, self.identity, stack)
+            node, store = open_kept(self.folder, limits, board, log, self.make, self.identity, stack, tuple)
             told = store.counters["state.discarded"]
             assert Keeper(node, store).snapshot(3000)
         return lines, told
