@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bb_edge.backends.lowering import Body, FlatNode
+from bb_edge.backends.flat_graph import Body, FlatNode
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendRunError, BackendWalkError, TensorBytesError, UnsupportedOpsError
 

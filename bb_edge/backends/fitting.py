@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bb_edge.backends.lowering import OMITTED, FlatGraph, FlatNode
+from bb_edge.backends.flat_graph import OMITTED, FlatGraph, FlatNode
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.ir.tensors import Array
 from bb_edge.roles.errors import BackendError, BackendRunError, TensorBytesError, UnsupportedOpsError

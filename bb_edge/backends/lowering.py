@@ -13,11 +13,11 @@ raised for what is not sound.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from bb_edge.backends.flat_graph import OMITTED, Body, FlatGraph, FlatNode
 from bb_edge.ir import keys, onnx_pb2
 from bb_edge.ir.primitives import ONNX_VERSION
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
@@ -30,16 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_CALL_DEPTH",
     "MAX_NODES",
-    "OMITTED",
-    "Body",
-    "FlatGraph",
-    "FlatNode",
     "lower",
     "plain_attribute",
 ]
-
-OMITTED = -1
-"""The number of an input or output that is left out."""
 
 MAX_NODES = 100_000
 """Nodes after inlining, which can make a graph exponentially larger; large vision models have 5,000."""
@@ -50,53 +43,6 @@ MAX_CALL_DEPTH = 64
 # AttributeProto.AttributeType as numbers, so that the message classes need not be imported.
 _FLOAT, _INT, _STRING, _TENSOR, _GRAPH, _FLOATS, _INTS, _STRINGS = range(1, 9)
 _ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-
-
-class Body:
-    """The graph of an `If` branch or a `Loop`.
-
-    `captures` are the outer values that are appended to its inputs. `output_types` holds (ONNX element type,
-    rank) per output, 0 and -1 if not declared. `program` is set by the backend at the first run.
-    """
-
-    __slots__ = ("captures", "graph", "output_types", "program")
-
-    def __init__(
-        self, graph: FlatGraph, captures: tuple[int, ...], output_types: tuple[tuple[int, int], ...]
-    ) -> None:
-        self.graph = graph
-        self.captures = captures
-        self.output_types = output_types
-        self.program: object = None
-
-
-class FlatNode(NamedTuple):
-    """One operator.
-
-    `inputs` and `outputs` are value numbers or OMITTED; the captures of its bodies follow its inputs.
-    """
-
-    op_type: str
-    version: int
-    attrs: Mapping[str, object]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    where: str
-    bodies: Mapping[str, Body] = MappingProxyType({})
-    n_formal: int = 0  # inputs before the captures
-
-
-class FlatGraph(NamedTuple):
-    """Nodes in topological order; `constants` are the values known from the start."""
-
-    name: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    nodes: tuple[FlatNode, ...]
-    constants: Mapping[int, Array]
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    n_values: int
 
 
 def plain_attribute(attribute: onnx_pb2.AttributeProto, where: str) -> object:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import CONTROL_OPS
 from bb_edge.backends.fitting import failed
-from bb_edge.backends.lowering import FlatGraph, lower
+from bb_edge.backends.flat_graph import FlatGraph
+from bb_edge.backends.lowering import lower
 from bb_edge.backends.plan import PlanLimits, Spec
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.backends.stored_plan import StoredPlan, decode

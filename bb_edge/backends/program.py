@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import run_control
 from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
-from bb_edge.backends.lowering import OMITTED, Body, FlatGraph, FlatNode
+from bb_edge.backends.flat_graph import OMITTED, Body, FlatGraph, FlatNode
 from bb_edge.backends.plan import Placed, Placing, PlanLimits, Spec, StaticPlan, bytes_of
 from bb_edge.backends.single_kernel import call_of_one, call_of_two
 from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bb_edge.backends import lowering
-from bb_edge.backends.lowering import OMITTED, lower
+from bb_edge.backends.flat_graph import OMITTED
+from bb_edge.backends.lowering import lower
 from bb_edge.ir import onnx_pb2
 from bb_edge.roles.errors import BackendWalkError
 
