@@ -22,6 +22,7 @@ from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore, StoreLimits
 from bb_edge.wire.durable_rows import name_and_peer
+from bb_edge.state.writer import ThreadWriter
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity
@@ -137,10 +138,13 @@ def open_kept(
     return node, store
 
 
-def keeper_of(node: Node, store: StateStore, config: RunConfig, report: Report) -> Keeper:
+def keeper_of(
+    node: Node, store: StateStore, config: RunConfig, report: Report, wake: Callable[[], None]
+) -> Keeper:
     """What writes the node's state while it runs.
 
     It takes a snapshot every `snapshot_interval_s` seconds and every `snapshot_rounds` rounds (0: none).
+    `wake` brings the next poll, from any thread.
     """
     announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
     return Keeper(
@@ -151,6 +155,7 @@ def keeper_of(node: Node, store: StateStore, config: RunConfig, report: Report) 
         rounds_ended=lambda: node.rounds_ended,
         report=report,
         announce=announce,
+        writer=ThreadWriter(wake),
     )
 
 

@@ -52,7 +52,7 @@ class ReadOnly:
         """Raises PermissionError."""
         raise PermissionError(f"{name}: opened for reading only")
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
         """Raises PermissionError."""
         raise PermissionError(f"{name}: opened for reading only")
 

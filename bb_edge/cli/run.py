@@ -177,7 +177,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
     report = StepLog(name, node, transport, output, launch.names, transport.tell)
     keeper = None
     if launch.store is not None:
-        keeper = keeper_of(node, launch.store, config, report)
+        keeper = keeper_of(node, launch.store, config, report, transport.wake)
     saved = None
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.engine.step import EngineStep
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.bodies import NO_BODY, BodyName
+from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.durable_rows import RowName
 
 
@@ -16,7 +18,6 @@ class RecordStep(EngineStep):
 
     token: int
     peer: PeerId
-    record: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +29,25 @@ class PersistOutbox(RecordStep):
     stays as long.
     """
 
+    record: bytes = field(repr=False)
     body: bytes = field(default=b"", repr=False)
     body_name: BodyName = NO_BODY
     name: int | RowName = 0
 
 
+@dataclass(frozen=True, slots=True)
 class Journal(RecordStep):
     """Write this received envelope to the journal: it is acknowledged, and starts something, only then.
+
+    The record comes in pieces, which stand until that is answered: what is large lies in memory once.
 
     A snapshot that is taken meanwhile holds it. Once two snapshots are on disk, it must not be written any
     more: what it was might be forgotten, and a replay would deliver it a second time.
     """
 
-    __slots__ = ()
+    pieces: Sequence[Buffer] = field(repr=False)
+
+    @property
+    def record(self) -> bytes:
+        """The record as one text of bytes."""
+        return b"".join(self.pieces)

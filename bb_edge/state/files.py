@@ -34,7 +34,7 @@ class Storage(Protocol):
     def size(self, name: str) -> int:
         """Returns the length of the file in bytes, without reading it."""
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
         """Adds to the file's end, creating it; with `sync` all of the file survives a power cut."""
 
     def list(self) -> list[str]:
@@ -95,10 +95,10 @@ class Files:
         self.bytes_written += len(data) if isinstance(data, bytes) else sum(map(len, data))
         self.syncs += 1
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
-        """Adds to a file. StateWriteError where the disk does not take it."""
+    def append(self, name: str, data: Sequence[Buffer], sync: bool) -> None:
+        """Adds pieces to a file. StateWriteError where the disk does not take them."""
         self._writing(name, self._storage.append, name, data, sync)
-        self.bytes_written += len(data)
+        self.bytes_written += sum(map(len, data))
         self.syncs += sync
 
     def remove(self, name: str) -> None:
@@ -265,29 +265,29 @@ class Log:
         data = self._files.read(self.name)[: self.length]
         return record_framing.parse(data, self.kind, self.number, self.name).bodies
 
-    def append(self, bodies: Iterable[bytes], sync: bool = True) -> int:
+    def append(self, bodies: Iterable[record_framing.Body], sync: bool = True) -> int:
         """Adds records, all or none, and returns how many bytes that took.
 
         Raises StateWriteError, and StateReadError where a ragged end has to be cut.
         """
         records = tuple(bodies)
-        data = record_framing.framed(self.kind, self.number, self._sequence, records)
         start = self.length
-        if not start:
-            data = self._header() + data
+        header = b"" if start else self._header()
+        data = record_framing.framed_whole(self.kind, self.number, self._sequence, records, header)
         if self.state is LogState.RAGGED:
             before = self._files.read(self.name)[:start] if start else b""
-            self._files.write(self.name, before + data)
+            self._files.write(self.name, [before, *data])
             sync = True
         else:
             if self.state is LogState.ABSENT:
                 self.state = LOG.next(self.state, LogEvent.BEGUN)
             self._files.append(self.name, data, sync)
         self.state = LOG.next(self.state, LogEvent.WRITTEN)
-        self.length += len(data)
+        size = sum(map(len, data))
+        self.length += size
         self.synced = self.length if sync else self.synced
         self._sequence += len(records)
-        return len(data)
+        return size
 
     def _header(self) -> bytes:
         return record_framing.header(self.kind, self.number, self.floor, self._files.owner, self.before)

@@ -2,7 +2,8 @@
 
 The order is what makes it safe. The records of a poll are on the medium before the node is told so, and the
 node publishes and acknowledges only what it was told of, at the earliest in the next poll. A snapshot is
-taken last, between two polls, when everything that the poll handed out is written down.
+taken last, between two polls, when everything that was handed out is written down. Large rows of the journal
+may be written beside the polls (journaling.py).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Protocol, TypeVar
 from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.state.errors import StateError
+from bb_edge.state.journaling import Journaling
 from bb_edge.state.store import Recovered, StateStore
+from bb_edge.state.writer import Writer
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.durable_rows import OutboxName, RowName
@@ -134,7 +137,8 @@ class Keeper:
 
     `report` gets a `StorageFailed` for each snapshot that could not be written; the node itself reports about
     its records. `announce` is for programs with ops that a snapshot starts: it starts them in the next poll,
-    and the snapshot is taken after that poll.
+    and the snapshot is taken after that poll. `writer` writes large rows of the journal beside the polls; it
+    has to see to it that another poll comes when it is done. `close` waits for it.
     """
 
     def __init__(
@@ -147,9 +151,12 @@ class Keeper:
         rounds_ended: Callable[[], int] = lambda: 0,
         report: Report | None = None,
         announce: Callable[[], None] | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self._node = node
         self._store = store
+        self._journaling = Journaling(store, self._answer, writer)
+        self._put_off = False  # the snapshot that is due, by a poll, and not for another time
         self._interval_ns = interval_ns
         self._rounds = rounds
         self._rounds_ended = rounds_ended
@@ -170,6 +177,11 @@ class Keeper:
         self.failures = 0
         """How many calls to the store failed, records' included."""
 
+    def settle(self, wait: bool) -> None:
+        """Tells the node what was written beside the polls; with `wait`, it is all that was asked for."""
+        if self._journaling.under_way:
+            self._journaling.settle(wait)
+
     def take(self, emitted: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Takes the steps of a poll: writes records, tells the node, and takes a snapshot if one is due."""
         outbox: list[steps.PersistOutbox] = []
@@ -187,9 +199,12 @@ class Keeper:
         if outbox:
             self._keep_outbox(outbox)
         if journal:
-            self._answer(journal, lambda: self._store.append_journal([step.record for step in journal]))
+            self._journaling.take(journal, at_once=self._put_off)
         if self._wants(now_ns) and now_ns >= self._retry_at_ns:
-            if self._announce is None or self._announced:
+            if self._journaling.finish():
+                # What was written is delivered in the next poll; before that a snapshot would hold it, too.
+                self._wanted = self._put_off = True
+            elif self._announce is None or self._announced:
                 self.snapshot(now_ns)
             else:
                 self.announce()
@@ -202,7 +217,9 @@ class Keeper:
 
     @property
     def next_ns(self) -> int | None:
-        """When to call `take` though the node is idle, for a snapshot that failed, or for rounds; or None."""
+        """When to call `take` though the node is idle, for a snapshot that is due by itself; or None."""
+        if self._put_off:
+            return 0
         if self._wanted and self._retry_at_ns:
             return self._retry_at_ns
         return self._rounds_due_ns or None
@@ -215,6 +232,8 @@ class Keeper:
     def snapshot(self, now_ns: int) -> bool:
         """Takes a snapshot now, whether one is due or not. Returns whether it was written."""
         node, store = self._node, self._store
+        self._journaling.finish()
+        self._put_off = False
         try:
             store.write_snapshot(node.snapshot_pieces(now_ns))
         except BBError as error:
@@ -258,30 +277,34 @@ class Keeper:
         return False
 
     def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
-        def write() -> None:
-            rows: dict[bytes, bytes] = {}
-            for step in requests:
-                name = step.body_name
-                if name and name not in rows and not self._store.has_outbox(name):
-                    rows[name] = body_record(step.body)
-                rows[key_bytes(step.name)] = step.record
-            self._store.append_outbox(list(rows.items()))
-
-        self._answer(requests, write)
-
-    def _answer(
-        self, requests: Sequence[steps.PersistOutbox] | Sequence[steps.Journal], write: Callable[[], None]
-    ) -> None:
-        node = self._node
-        try:
-            write()
-        except StateError as error:
-            self.failures += 1
-            for step in requests:
-                node.persist_failed(step.token, error)
-            return
+        self._journaling.finish()
+        rows: dict[bytes, bytes] = {}
         for step in requests:
-            node.persisted(step.token)
+            name = step.body_name
+            if name and name not in rows and not self._store.has_outbox(name):
+                rows[name] = body_record(step.body)
+            rows[key_bytes(step.name)] = step.record
+        try:
+            self._store.append_outbox(list(rows.items()))
+        except StateError as error:
+            self._answer(requests, error)
+        else:
+            self._answer(requests, None)
+
+    def _answer(self, requests: Sequence[steps.RecordStep], error: StateError | None) -> None:
+        """Tells the node what became of records."""
+        node = self._node
+        if error is None:
+            for step in requests:
+                node.persisted(step.token)
+            return
+        self.failures += 1
+        for step in requests:
+            node.persist_failed(step.token, error)
+
+    def close(self) -> None:
+        """Waits for what is being written; nothing is taken after that."""
+        self._journaling.close()
 
     def _failed(self, what: str, error: BBError) -> None:
         self.failures += 1

@@ -16,11 +16,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
 
 from bb_edge.state.errors import StateVersionError
-from bb_edge.wire.cbor import Buffer
+from bb_edge.wire.cbor import LARGE, Buffer
+
+Body: TypeAlias = bytes | Sequence[Buffer]
+"""The body of a record, or its pieces."""
 
 VERSION: Final = 2
 BEFORE_OWNERS: Final = 1
@@ -138,9 +141,32 @@ def framed_pieces(kind: int, number: int, sequence: int, body: Sequence[Buffer])
     return [_RECORD.pack(sum(map(len, body)), sequence, checksum), *body]
 
 
-def framed_bytes(bodies: Sequence[bytes]) -> int:
-    """Returns how many bytes `framed` makes of these bodies."""
-    return sum(map(len, bodies)) + OVERHEAD_BYTES * len(bodies)
+def framed_whole(
+    kind: int, number: int, first: int, bodies: Iterable[Body], before: bytes = b""
+) -> list[Buffer]:
+    """Returns the bytes of records whose bodies may come in pieces, behind those of `before`.
+
+    Large pieces are not copied, and all between two of them are one.
+    """
+    found: list[Buffer] = []
+    small = bytearray(before)
+    for sequence, body in enumerate(bodies, first):
+        pieces = (body,) if isinstance(body, bytes) else body
+        for piece in framed_pieces(kind, number, sequence, pieces):
+            if len(piece) < LARGE:
+                small += piece
+            else:
+                found += (small, piece)  # there is some: each record begins with its head
+                small = bytearray()
+    if small:
+        found.append(small)
+    return found
+
+
+def framed_bytes(bodies: Sequence[Body]) -> int:
+    """Returns how many bytes `framed_whole` makes of these bodies."""
+    sizes = (len(body) if isinstance(body, bytes) else sum(map(len, body)) for body in bodies)
+    return sum(sizes) + OVERHEAD_BYTES * len(bodies)
 
 
 def parse(data: bytes, kind: int, number: int, where: str) -> Parsed:

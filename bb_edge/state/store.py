@@ -208,8 +208,8 @@ class StateStore:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def append_journal(self, records: Sequence[bytes]) -> None:
-        """Adds records, all or none; they are on the medium when it returns.
+    def append_journal(self, records: Sequence[record_framing.Body]) -> None:
+        """Adds records, which may come in pieces, all or none; they are on the medium when it returns.
 
         Raises StateFullError, StateWriteError and StateReadError.
         """
@@ -345,7 +345,8 @@ class StateStore:
     @property
     def journal_bytes(self) -> int:
         """How many bytes a recovery would replay."""
-        return sum(log.length for log in self._journals.values())
+        # The tuple is made in one step: a writer's thread may be adding the file of this generation.
+        return sum(log.length for log in tuple(self._journals.values()))
 
     @property
     def wants_snapshot(self) -> bool:

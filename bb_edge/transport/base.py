@@ -133,5 +133,9 @@ class Transport(Protocol):
         """Announces that the node leaves, and closes everything; waits a bounded time."""
 
     @property
+    def holding(self) -> bool:
+        """Whether an envelope waits until the node, which is full, has been polled."""
+
+    @property
     def counters(self) -> Mapping[str, int]:
         """Counts of messages and bytes each way, of connections, and of what was dropped."""

@@ -34,6 +34,9 @@ class Keeps(Protocol):
     def next_ns(self) -> int | None:
         """When it has something to do itself, in monotonic nanoseconds; None if it has not."""
 
+    def settle(self, wait: bool) -> None:
+        """Tells the node what has been written since the last poll; with `wait`, of all that it asked for."""
+
     def take(self, polled: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Writes what the steps of a poll ask for, and tells the node that it is written."""
 
@@ -42,6 +45,9 @@ class Keeps(Protocol):
 
     def snapshot(self, now_ns: int) -> bool:
         """Writes a snapshot now; returns whether it was written."""
+
+    def close(self) -> None:
+        """Waits for what is being written."""
 
 
 MAX_WAIT_S = 1.0
@@ -115,6 +121,8 @@ class Driver:
             self._end()
         finally:
             node.set_waker(None)
+            if self._keeper is not None:
+                self._keeper.close()  # before the transport, which its writer wakes
             transport.stop()
 
     def _end(self) -> None:
@@ -132,10 +140,13 @@ class Driver:
     def _poll(self, now_ns: int) -> None:
         self.polls += 1
         send, report = self._transport.send, self._report
+        keeper = self._keeper
+        if keeper is not None:
+            # Where an envelope finds no room, what waits for the disk makes some. It is offered once more.
+            keeper.settle(self._transport.holding)
         polled = self._node.poll(now_ns)
         if self._polled is not None:
             self._polled(now_ns, self._clock.monotonic_ns(), polled)
-        keeper = self._keeper
         if keeper is not None:
             if report is not None:
                 # The host gets an event before a snapshot says that it has: after a crash it may get the

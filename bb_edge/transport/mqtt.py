@@ -178,6 +178,10 @@ class MqttTransport:
         return self._connection.connected
 
     @property
+    def holding(self) -> bool:
+        return self._incoming.holds
+
+    @property
     def protocol(self) -> str:
         return "5" if self._connection.v5 else "3.1.1"
 

@@ -54,8 +54,8 @@ class Storage(Protocol):
         """Return the file's length, without reading it. Raises :class:`MissingFileError`."""
         ...
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
-        """Add to the file's end, creating it.
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
+        """Add to the file's end, creating it; the bytes may come in pieces.
 
         With ``sync`` all that was ever appended survives a power cut.
         """
@@ -97,6 +97,10 @@ def name_fault(name: str) -> str | None:
     if len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
         return f"the name is longer than {MAX_NAME_BYTES} bytes"
     return None
+
+
+def _pieces(data: bytes | Sequence[Buffer]) -> Sequence[Buffer]:
+    return (data,) if isinstance(data, bytes) else data
 
 
 class _Journal:
@@ -145,7 +149,7 @@ class AtomicStorage:
             handle = self._disk.create(temp)
             try:
                 step = "write"
-                for piece in (data,) if isinstance(data, bytes) else data:
+                for piece in _pieces(data):
                     self._write_all(handle, piece)
                 step = "sync"
                 self._disk.sync(handle)
@@ -189,13 +193,14 @@ class AtomicStorage:
 
     # ----------------------------------------------------------------------------------------------- journals
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
         """Write to the open journal; after a failed sync write the whole file anew."""
         self._check(name, "append to")
         if sync and name in self._suspect:
             # After a failed sync the kernel takes the unwritten pages for clean: a later sync would succeed
             # without having written them. So the whole file is written anew.
-            self.write_atomic(name, self.read(name)[: self._torn.get(name)] + data)
+            whole = self.read(name)[: self._torn.get(name)]
+            self.write_atomic(name, [whole, *_pieces(data)])
             return
         journal = self._journal(name)
         try:
@@ -211,7 +216,7 @@ class AtomicStorage:
             raise
         journal.created = False
 
-    def _append(self, name: str, handle: int, data: bytes, sync: bool) -> None:
+    def _append(self, name: str, handle: int, data: bytes | Sequence[Buffer], sync: bool) -> None:
         step = "append to"
         try:
             if name in self._torn:
@@ -219,7 +224,8 @@ class AtomicStorage:
                 del self._torn[name]
             before = self._disk.size(handle)
             try:
-                self._write_all(handle, data)
+                for piece in _pieces(data):
+                    self._write_all(handle, piece)
                 if sync:
                     step = "sync"
                     self._disk.sync(handle)

@@ -66,9 +66,18 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"bb_edge/state/{name}.py": tuple(
             f"{STATE}{t}.py"
-            for t in ("record_framing", "store", "store_outbox", "inventory", "words", "keeper")
+            for t in ("record_framing", "store", "store_outbox", "inventory", "words", "keeper", "journaling")
         )
-        for name in ("files", "inventory", "record_framing", "keeper", "segments", "store")
+        for name in (
+            "files",
+            "inventory",
+            "journaling",
+            "keeper",
+            "record_framing",
+            "segments",
+            "store",
+            "writer",
+        )
     },
 }
 SAVING = (

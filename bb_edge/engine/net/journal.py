@@ -51,7 +51,11 @@ class JournalRecord:
 
     def to_bytes(self) -> bytes:
         """Canonical CBOR; `from_bytes` gives the record back."""
-        return cbor.dumps([RECORD_VERSION, self.peer.to_bytes(), self.data, self.wall_ns, self.observed])
+        return b"".join(self.pieces())
+
+    def pieces(self) -> list[cbor.Buffer]:
+        """The same in pieces, of which a large envelope is one that is not copied."""
+        return cbor.pieces([RECORD_VERSION, self.peer.to_bytes(), self.data, self.wall_ns, self.observed])
 
     @classmethod
     def from_bytes(cls, data: bytes | memoryview) -> JournalRecord:
@@ -124,7 +128,7 @@ class Journal:
         self._runtime.count("ingress.journaled")
         wall_ns = now_ns + self._runtime.clock_offset_ns
         record = JournalRecord(raw.peer, raw.data, wall_ns, raw.observed)
-        self._runtime.emit(steps.Journal(token, raw.peer, record.to_bytes()))
+        self._runtime.emit(steps.Journal(token, raw.peer, record.pieces()))
         return True
 
     def persisted(self, token: int) -> bool:

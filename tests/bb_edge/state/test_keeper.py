@@ -104,7 +104,7 @@ def outgoing(token: int, seq: int, size: int = 10) -> steps.PersistOutbox:
 
 
 def incoming(token: int, data: bytes = b"journaled") -> steps.Journal:
-    return steps.Journal(token, PEER, data)
+    return steps.Journal(token, PEER, [data])
 
 
 def event() -> steps.AppEvent:

@@ -158,8 +158,10 @@ def test_a_storage_of_another_make_serves_too() -> None:
         def size(self, name: str) -> int:
             return len(self.files[name])
 
-        def append(self, name: str, data: bytes, sync: bool) -> None:
-            self.files[name] = self.files.get(name, b"") + data
+        def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
+            self.files[name] = self.files.get(name, b"") + (
+                data if isinstance(data, bytes) else b"".join(data)
+            )
 
         def list(self) -> list[str]:
             return sorted(self.files)

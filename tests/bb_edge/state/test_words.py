@@ -51,7 +51,7 @@ class Telling(AtomicStorage):
         self._said("write", name)
         super().write_atomic(name, data)
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
         self._said("append", name, sync)
         super().append(name, data, sync)
 
@@ -430,7 +430,7 @@ def test_what_the_keeper_says_and_counts() -> None:
         ("snapshot", StateWriteError)
     ] * 2
     peer = PeerId.from_name("a")
-    keeper.take([steps.Journal(1, peer, b"j"), steps.Journal(2, peer, b"k")], 2)
+    keeper.take([steps.Journal(1, peer, [b"j"]), steps.Journal(2, peer, [b"k"])], 2)
     assert node.failed == [1, 2]
     assert keeper.failures == keeper.counters["state.failures"] == 3
     storage.fails = set()

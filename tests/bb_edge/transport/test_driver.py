@@ -29,6 +29,7 @@ class Loop:
         self.next_ns: int | None = None
         self.waited: list[float | None] = []
         self.ask_snapshot = ask_snapshot
+        self.holding = False
 
     # --- the node
 
@@ -68,6 +69,12 @@ class Loop:
         self.said.append(f"send {step.payload!r}")
 
     # --- the keeper
+
+    def settle(self, wait: bool) -> None:
+        self.said += ["settle all"] * wait
+
+    def close(self) -> None:
+        self.said.append("close")
 
     def take(self, found: Sequence[steps.EngineStep], now_ns: int) -> None:
         self.said.append("take")
@@ -120,12 +127,28 @@ def test_the_host_hears_of_an_event_before_it_is_kept_that_it_has(keeper: bool) 
 def test_the_end_writes_a_last_snapshot_after_what_was_written_down_went_out() -> None:
     loop = Loop([])
     loop.fire_lifecycle = lambda phase: loop.polls.extend([[], [envelope(b"ack")]])  # type: ignore[method-assign]
-    assert drive(loop) == ["poll", "take", "announce", "poll", "take", "send b'ack'", "snapshot", "stop"]
+    assert drive(loop) == [
+        "poll",
+        "take",
+        "announce",
+        "poll",
+        "take",
+        "send b'ack'",
+        "snapshot",
+        "close",
+        "stop",
+    ]
 
 
 def test_a_snapshot_that_the_shutdown_asked_for_is_the_last() -> None:
     said = drive(Loop([], ask_snapshot=True))
-    assert said == ["phase 1", "poll", "take", "snapshot", "poll", "take", "stop"]
+    assert said == ["phase 1", "poll", "take", "snapshot", "poll", "take", "close", "stop"]
+
+
+def test_where_an_envelope_finds_no_room_the_node_is_told_of_all_that_is_written_and_polled_then() -> None:
+    loop = Loop([[]])
+    loop.holding = True
+    assert drive(loop)[:3] == ["settle all", "poll", "take"]
 
 
 def test_without_a_keeper_nothing_is_kept() -> None:

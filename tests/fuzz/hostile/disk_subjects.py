@@ -122,8 +122,8 @@ class _Memory:
     def size(self, name: str) -> int:
         return len(self.read(name))
 
-    def append(self, name: str, data: bytes, sync: bool) -> None:
-        self.files[name] = self.files.get(name, b"") + data
+    def append(self, name: str, data: bytes | Sequence[Buffer], sync: bool) -> None:
+        self.files[name] = self.files.get(name, b"") + (data if isinstance(data, bytes) else b"".join(data))
 
     def list(self) -> list[str]:
         return sorted(self.files)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.snapshot import Identity, SnapshotDamagedError
 from bb_edge.ir.address import Address
-from bb_edge.state import Owner, StateStore
+from bb_edge.state import Owner, StateError, StateStore
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.transport.driver import next_due_ns
 from bb_shims import AtomicStorage, StorageError
@@ -41,6 +42,8 @@ class Machine:
         self.node: Node | None = None
         self.keeper: Keeper | None = None
         self.store: StateStore | None = None
+        self.slow: Slow | None = None
+        """What writes beside the polls, in every other life."""
         self.due: int | None = 0
         """When its node must be polled, as far as it is known."""
         self.births = 0
@@ -101,7 +104,10 @@ class Machine:
                 now + world.wall_ns,
             )
             self.node = watched.node
-            self.keeper = Keeper(watched, store, interval_ns=500 * MS, report=world.ledger.failed)
+            self.slow = Slow(world, hash_of(f"{self.name} {self.births}")) if self.births % 2 else None
+            self.keeper = Keeper(
+                watched, store, interval_ns=500 * MS, report=world.ledger.failed, writer=self.slow
+            )
             world.ledger.restored(restored)
         else:
             self.node, self.keeper = make(None), None
@@ -117,6 +123,12 @@ class Machine:
         node, world = self.node, self.world
         assert node is not None
         now = world.network.now_ns
+        if self.keeper is not None:
+            try:
+                self.keeper.settle(False)
+            except PowerCut:
+                world.crashed(self, "at a write")
+                return
         found = node.poll(now)
         world.polls += 1
         for step in found:
@@ -136,6 +148,48 @@ class Machine:
             elif isinstance(step, steps.PersistOutbox):
                 world.ledger.step(step, self)
         self.due = next_due_ns(node, self.keeper)
+        if self.slow is not None and self.slow.busy:
+            self.due = self.slow.until_ns if self.due is None else min(self.due, self.slow.until_ns)
+
+
+class Slow:
+    """A writer that takes up to 20 ms; what it writes is on the disk from the beginning, or at the end."""
+
+    least_bytes = 0
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world = world
+        self._rng = random.Random(seed)
+        self.until_ns = 0
+        self._work: Callable[[], None] | None = None
+        self._error: StateError | None = None
+        self.busy = False
+
+    @property
+    def done(self) -> bool:
+        return self.busy and self._world.network.now_ns >= self.until_ns
+
+    def begin(self, work: Callable[[], None]) -> None:
+        self.busy, self._work = True, work
+        self.until_ns = self._world.network.now_ns + self._rng.randrange(20 * MS)
+        if self._rng.getrandbits(1):
+            self._do()
+
+    def _do(self) -> None:
+        work, self._work = self._work, None
+        if work is not None:
+            try:
+                work()
+            except StateError as error:
+                self._error = error
+
+    def finish(self) -> StateError | None:
+        self._do()
+        error, self._error, self.busy = self._error, None, False
+        return error
+
+    def close(self) -> None:
+        self._do()
 
 
 class Watched:

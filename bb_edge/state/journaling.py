@@ -1,0 +1,134 @@
+"""The journal's rows on their way to the disk: several share one write and one sync.
+
+Rows of one poll are written together. Large ones are written by a `Writer` beside the poller's thread, which
+goes on reading meanwhile; what it takes in joins the next write. The order of the rows stays, and the node is
+told of each when it is on the medium.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bb_edge.engine import steps
+from bb_edge.state.errors import StateError
+from bb_edge.state.store import StateStore
+from bb_edge.state.writer import Writer
+
+AHEAD_BYTES: Final = 4 << 20
+"""So much may wait while a write is under way; then the poller waits, too.
+
+It is the size at which cards write fastest, and what waits is in memory, and once more in a snapshot."""
+
+Answer = Callable[[Sequence[steps.Journal], StateError | None], None]
+"""Tells the node that rows are on the medium, or why they are not."""
+
+
+class Journaling:
+    """Writes the journal of a store. All methods belong to the poller's thread.
+
+    While `under_way` is true nothing else may use the store, except to ask for its accounts: `finish` comes
+    before. Without a `writer` everything is written at once.
+    """
+
+    def __init__(self, store: StateStore, answer: Answer, writer: Writer | None) -> None:
+        self._store = store
+        self._answer = answer
+        self._writer = writer
+        self._rows: deque[steps.Journal] = deque()
+        self._bytes = 0  # of these
+        self._batch: list[steps.Journal] = []  # what the writer writes
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the writer writes; then no row waits without being looked at again."""
+        return self._writer is not None and self._writer.busy
+
+    @property
+    def ahead_bytes(self) -> int:
+        """How many bytes may wait beside a write. With those the journal stays below what it refuses at."""
+        return min(AHEAD_BYTES, self._store.limits.journal_bytes // 4)
+
+    def take(self, rows: Sequence[steps.Journal], at_once: bool = False) -> None:
+        """Takes rows; has them written, or writes them now, which is certain with `at_once`."""
+        self._rows.extend(rows)
+        self._bytes += sum(map(_size, rows))
+        if at_once:
+            self.finish()
+            self._write_all()
+        elif not self.under_way:
+            self._begin()
+        elif self._bytes >= self.ahead_bytes:
+            self._end_write()
+            self._begin()
+
+    def settle(self, wait: bool) -> None:
+        """Answers what the writer has written, and begins the next write; with `wait` it answers all."""
+        assert self._writer is not None
+        if wait:
+            self.finish()
+        elif self._writer.done:
+            self._end_write()
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._rows:
+            return
+        writer = self._writer
+        small = writer is None or self._bytes < writer.least_bytes
+        if writer is None or small or max(map(_size, self._rows)) > self.ahead_bytes:
+            self._write_all()
+        else:
+            batch = self._batch = self._next_batch()
+            writer.begin(lambda: self._write(batch))
+
+    def finish(self) -> bool:
+        """Writes what waits, and waits for what is under way; returns whether there was anything."""
+        if not self.under_way:
+            return False
+        self._end_write()
+        self._write_all()
+        return True
+
+    def close(self) -> None:
+        """Waits for the write that is under way; no row is taken after that."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _end_write(self) -> None:
+        assert self._writer is not None
+        error = self._writer.finish()
+        batch, self._batch = self._batch, []
+        self._answer(batch, error)
+
+    def _write_all(self) -> None:
+        while self._rows:
+            batch = self._next_batch()
+            try:
+                self._write(batch)
+            except StateError as error:
+                self._answer(batch, error)
+            else:
+                self._answer(batch, None)
+
+    def _write(self, batch: Sequence[steps.Journal]) -> None:
+        self._store.append_journal([row.pieces for row in batch])
+
+    def _next_batch(self) -> list[steps.Journal]:
+        """The first rows that the journal has room for, or the first one alone, to be refused by itself."""
+        limit = 2 * self._store.limits.journal_bytes - self._store.journal_bytes
+        batch: list[steps.Journal] = []
+        while self._rows:
+            size = _size(self._rows[0])
+            if batch and size > limit:
+                break
+            limit -= size
+            self._bytes -= size
+            batch.append(self._rows.popleft())
+        return batch
+
+
+def _size(row: steps.Journal) -> int:
+    """The bytes of a row on disk, and a few."""
+    return sum(map(len, row.pieces)) + 16
