@@ -21,8 +21,8 @@ from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore, StoreLimits
-from bb_edge.wire.durable_rows import name_and_peer
 from bb_edge.state.writer import ThreadWriter
+from bb_edge.wire.durable_rows import name_and_peer
 
 if TYPE_CHECKING:
     from bb_edge.engine.snapshot import Identity

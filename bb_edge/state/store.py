@@ -344,8 +344,7 @@ class StateStore:
 
     @property
     def journal_bytes(self) -> int:
-        """How many bytes a recovery would replay."""
-        # The tuple is made in one step: a writer's thread may be adding the file of this generation.
+        """How many bytes a recovery would replay; may be asked for while another thread appends."""
         return sum(log.length for log in tuple(self._journals.values()))
 
     @property
