@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bb_edge.ir import keys
 from bb_edge.ir.stamped_parts import write_parts
+from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import part_of
 from bb_host.program import Function, Op
@@ -19,15 +22,22 @@ def with_batches(function: Function) -> Function:
     changed: dict[int, Op] = {}
     given = {name for op in function.ops for name in op.outputs if name and op.op_type == "NextBatch"}
     read = {*flow.readers(function.ops, given), *function.outputs}
+    stamps: dict[tuple[ValueType | None, ...], str] = {}  # most give the same
     for index, op in enumerate(function.ops):
         if op.domain != keys.ROLE_DATA_LOADER_DOMAIN or op.op_type != "NextBatch":
             continue
-        parts = []
-        for name in op.outputs:
-            type_hash, shape, _ = part_of(function.types.get(name) if name in read else None)
-            parts.append((type_hash, (-1, *shape[1:]) if shape else shape, None))
-        if any(type_hash or shape for type_hash, shape, _ in parts):
-            stamp = write_parts([parts])
-            if op.meta.get(keys.PARTS_KEY) != stamp:
-                changed[index] = op.with_meta({keys.PARTS_KEY: stamp})
+        known = tuple([function.types.get(name) if name in read else None for name in op.outputs])
+        stamp = stamps.get(known)
+        if stamp is None:
+            stamp = stamps[known] = _stamp(known)
+        if stamp and op.meta.get(keys.PARTS_KEY) != stamp:
+            changed[index] = op.with_meta({keys.PARTS_KEY: stamp})
     return flow.restamped(function, changed, [keys.PARTS_KEY])
+
+
+def _stamp(known: Iterable[ValueType | None]) -> str:
+    """What is stamped where the outputs have these types; empty where nothing is known."""
+    parts = []
+    for type_hash, shape, _ in map(part_of, known):
+        parts.append((type_hash, (-1, *shape[1:]) if shape else shape, None))
+    return write_parts([parts]) if any(type_hash or shape for type_hash, shape, _ in parts) else ""
