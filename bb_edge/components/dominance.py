@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.roles.contracts import Dominant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bb_edge.ir.ids import PeerId
 
 __all__ = ["FACTOR", "MOST", "Pulls"]
@@ -29,7 +31,7 @@ MOST = 4096
 
 
 class Pulls:
-    """The pulls of one sum. They are not part of a snapshot: after a restart later contributions count."""
+    """The pulls of one sum."""
 
     __slots__ = ("_pulls", "_whose")
 
@@ -42,6 +44,17 @@ class Pulls:
         if length == length and len(self._pulls) < MOST:
             self._pulls.append(weight * length)
             self._whose.append(whose)
+
+    def save(self, peers: Sequence[PeerId]) -> list[list[float | int | None]]:
+        """Returns a row per pull: it, and the place in `peers` of whose it is."""
+        places: dict[PeerId | None, int] = {peer: place for place, peer in enumerate(peers)}
+        return [[pull, places.get(whose)] for pull, whose in zip(self._pulls, self._whose, strict=True)]
+
+    def restore(self, rows: Any, peers: Sequence[PeerId]) -> None:
+        """Takes what `save` gave. TypeError, ValueError or IndexError for other rows."""
+        for pull, place in rows[:MOST]:
+            self._pulls.append(float(pull))
+            self._whose.append(None if place is None else peers[place])
 
     def far(self, where: str) -> Dominant | None:
         """Returns what weighs more than `FACTOR` times the median; None where nothing does."""

@@ -250,6 +250,7 @@ class OpenSums:
         """Returns everything as plain values."""
         return {
             "sums": [_row(each) for each in self._sums.values()],
+            "pulls": [each.pulls.save(each.peers) for each in self._sums.values()],
             "closed": list(self._closed),
             "closings": self._closings,
             "duplicates": self.duplicates,
@@ -261,15 +262,16 @@ class OpenSums:
         sums: dict[Key, Sum] = {}
         closed = [number for number in read.items("closed") if isinstance(number, int)]
         closings, duplicates, stale = (read.integer(n) for n in ("closings", "duplicates", "stale"))
-        for row in read.items("sums"):
-            found = self._restored(row, read)
+        pulls = read.optional_items("pulls")  # beside the rows: older versions neither write nor read it
+        for number, row in enumerate(read.items("sums")):
+            found = self._restored(row, pulls[number] if number < len(pulls) else (), read)
             sums[found.key] = found
         self._sums, self._closed, self._closings = sums, closed, closings
         self.duplicates, self.stale = duplicates, stale
         if any(found.combiner is not None for found in sums.values()):
             self._spare = None
 
-    def _restored(self, row: Any, read: StateReader) -> Sum:
+    def _restored(self, row: Any, pulls: Any, read: StateReader) -> Sum:
         try:
             kind, number, began, opener, over, shape, count, total, arrays, peers, seen = row
             found = Sum(
@@ -286,7 +288,8 @@ class OpenSums:
                     size *= dim
                 found.combiner = self._make(size)
                 found.combiner.restore([read.decode(packed) for packed in arrays])
-        except (TypeError, ValueError, PeerIdError) as error:
+            found.pulls.restore(pulls, found.peers)
+        except (TypeError, ValueError, IndexError, PeerIdError) as error:
             raise read.error(f"a sum of it is damaged: {error}") from error
         return found
 

@@ -113,6 +113,10 @@ class StateReader:
         assert isinstance(value, list)
         return value
 
+    def optional_items(self, name: str) -> list[object]:
+        """Returns a list field; an empty list where none was written."""
+        return [] if self._fields.get(name) is None else self.items(name)
+
     def optional_array(self, name: str) -> Array | None:
         """Returns a writable copy of an array field; None where none was written."""
         return None if self._fields.get(name) is None else self.array(name)

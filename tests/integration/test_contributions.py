@@ -510,6 +510,17 @@ def test_who_decides_a_round_alone_is_named(what: str, sent: bool) -> None:
     assert server.node.counters["contributions.dominant"] == 2
 
 
+@pytest.mark.parametrize("at", range(5))
+def test_who_decides_a_round_alone_is_named_by_a_server_that_was_restarted_in_it(at: int) -> None:
+    server = Server(Averaging(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    for number, peer in enumerate((EVIL, *HONEST)):
+        if number == at:
+            server.restart()
+        server.answer(peer, asked[peer], PARAMS * np.float32(1e4 if peer == EVIL else 1))
+    assert dominant(server) == [(1, (EVIL,))]
+
+
 def test_two_that_lie_do_not_hide_each_other() -> None:
     server = Server(Averaging(), (EVIL, *HONEST))
     asked = server.round(PARAMS)
