@@ -182,7 +182,7 @@ def _look(store: StateStore, where: str) -> Folder:
 def _kept(opened: Recovered, body: dict[str, Any]) -> tuple[Kept, ...]:
     from bb_edge.state.keeper import key_bytes
     from bb_edge.wire import durable_rows
-    from bb_edge.wire.durable_sender import flows_of
+    from bb_edge.wire.durable_saved import flows_of
 
     saved = body.get("outbound", {}).get("flows", ())
     next_id, _, live = saved or (1, (), ())

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.varint import encoded as varint
-from bb_edge.wire import durable_rows, marks
+from bb_edge.wire import durable_rows, durable_saved, marks
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
 from bb_edge.wire.durable_flows import (
@@ -84,8 +84,7 @@ class DurableSender:
         """
         self.room.take(record)
         peer = record.key.peer
-        flow = self._flows.get(peer)
-        if flow is None:
+        if (flow := self._flows.get(peer)) is None:
             flow = self._flows[peer] = Destination(peer)
             self._meet(flow, now_ns)
         held = self._records[self._next_id] = Held(self._next_id, record)
@@ -312,8 +311,8 @@ class DurableSender:
         self.out.append(Settled(held.id))
 
     def _write_record(self, held: Held) -> None:
-        record = held.record
-        held.writing = self._write(held.id, durable_rows.record_row(held.id, record), (held,), record)
+        row = durable_rows.record_row(held.id, held.record)
+        held.writing = self._write(held.id, row, (held,), held.record)
 
     def _write(
         self, name: int | RowName, row: bytes, records: tuple[Held, ...], record: OutboxRecord | None = None
@@ -340,9 +339,8 @@ class DurableSender:
 
         The rest is rows. Of the settled records it needs those that it `keeps`.
         """
-        flows = [[peer.to_bytes(), *_plain(flow.save())] for peer, flow in self._flows.items()]
         live = [number for number, held in self._records.items() if not held.settled or keeps(number)]
-        return [self._next_id, flows, live]
+        return [self._next_id, durable_saved.plain(self._flows.values()), live]
 
     def snapshot_taken(self, may_go: Container[int] | None = None) -> list[int | RowName | EnvelopeKey]:
         """What `save` gave is on disk: names the rows that may go, those of records by their ids.
@@ -375,47 +373,17 @@ class DurableSender:
         earlier versions are written down anew, and so is what a snapshot alone has (`unwritten`: their rows
         were not on disk). Returns the bodies that no record names. OutboxRecordError for other bytes.
         """
-        next_id, _, live = saved or (1, (), ())
-        found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
-        ids = [*found.records, *(number for row in found.given for number in row.ids)]
-        self._next_id = max([next_id - 1, *ids]) + 1
-        for peer, known in found.flows.items():
-            self._flows[peer] = Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard)
-            self._flows[peer].saved = known
-        self._numbers = {row.name: row for row in found.given}
-        for number, record in sorted(found.records.items()):
-            self._adopt(Held(number, record), found.numbers.get(number, 0), number in found.settled)
-        again = [
-            (number, record)
-            for number, record in unwritten
-            if number not in found.records and record.key not in found.replaced
-        ]
-        for record in found.older:
-            again.append((self._next_id, record))
-            self._next_id += 1
-        for number, record in again:
-            held = Held(number, record)
-            flow = self._flows.get(record.key.peer)
-            ended = flow is None or record.key.epoch != flow.epoch
-            self._adopt(held, 0 if ended else record.key.seq, False)
+        found = durable_saved.read(saved, rows, unwritten)
+        self._next_id, self._flows, self._older = found.next_id, found.flows, found.older
+        self._numbers = {row.name: row for row in found.numbers}
+        for held in found.records:
+            self._records[held.id] = held
+            self.room.adopt(held.record)
+            if held.settled:
+                self.room.settle(held.record)
+        for held in found.anew:
             self._write_record(held)
-        self._older = [*found.replaced, *found.stale]
-        for flow in self._flows.values():
-            flow.open = dict(sorted(flow.open.items()))
         return found.orphans
-
-    def _adopt(self, held: Held, seq: int, settled: bool) -> None:
-        flow = self._flows.setdefault(held.record.key.peer, Destination(held.record.key.peer))
-        self._records[held.id] = held
-        self.room.adopt(held.record)
-        if settled:
-            held.settled = True
-            self.room.settle(held.record)
-        elif seq:
-            held.seq = seq
-            flow.open[seq] = held
-        else:
-            flow.waiting.append(held)
 
     @property
     def peers(self) -> tuple[PeerId, ...]:
@@ -429,13 +397,3 @@ class DurableSender:
     def inspect(self) -> dict[str, dict[str, Any]]:
         """Every flow by its peer, as plain data for people and tests."""
         return {str(peer): flow.inspect() for peer, flow in self._flows.items()}
-
-
-def flows_of(saved: Sequence[Any]) -> dict[PeerId, Flow]:
-    """What is known of each flow, of what `DurableSender.save` gave; nothing of an empty one."""
-    flows = saved[1] if saved else ()  # with the next id, and what is live
-    return {PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows}
-
-
-def _plain(flow: Flow) -> list[Any]:
-    return [flow.epoch, flow.last, list(flow.heard)]

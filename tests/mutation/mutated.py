@@ -40,7 +40,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
     **{
         f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
-        for name in ("marks", "durable_rows", "durable_flows", "durable_sender", "durable_receiver")
+        for name in (
+            *("marks", "durable_rows", "durable_flows", "durable_saved", "durable_sender"),
+            "durable_receiver",
+        )
     },
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),
     "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),

@@ -19,7 +19,7 @@ from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.bodies import NO_BODY
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.durable_rows import Flow, OutboxName
-from bb_edge.wire.durable_sender import flows_of
+from bb_edge.wire.durable_saved import flows_of
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.resend import EnvelopeKey

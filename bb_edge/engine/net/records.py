@@ -23,7 +23,8 @@ from bb_edge.wire.bodies import BodyName, shelved
 from bb_edge.wire.delivery import EnvelopeKey, Links, Outgoing
 from bb_edge.wire.durable_flows import Publish, Say, Settled, Write
 from bb_edge.wire.durable_rows import OutboxName, RowName
-from bb_edge.wire.durable_sender import DurableSender, flows_of
+from bb_edge.wire.durable_saved import flows_of
+from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.marks import Took
 from bb_edge.wire.outbox import Cause, Outbox, OutboxRecord
@@ -316,9 +317,8 @@ class Records:
             pending.brought_back()
             self._watch(number, pending)
             is_request = message.kind == envelope.REQUEST
-            if (record.expires_wall_ns and remaining <= 0) or (
-                is_request and not awaits(message.wire_req_id)
-            ):
+            has_expired = record.expires_wall_ns and remaining <= 0
+            if has_expired or (is_request and not awaits(message.wire_req_id)):
                 over.append(number)
             elif is_request:
                 asks.append((message.wire_req_id, number))

@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import NamedTuple
 
-MODULES = ("marks", "durable_rows", "durable_flows", "durable_sender", "durable_receiver")
+MODULES = ("marks", "durable_rows", "durable_flows", "durable_saved", "durable_sender", "durable_receiver")
 """In the order in which they are loaded."""
 
 

@@ -1,0 +1,98 @@
+"""What a sender of durable envelopes is made of again: its flows in a snapshot, and the rows on disk.
+
+What has a number keeps it until marks are exchanged. Records of earlier versions, and those that a snapshot
+alone has, are to be written down anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.wire import durable_rows
+from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.durable_flows import Destination, Held
+from bb_edge.wire.durable_rows import Flow, Numbers
+from bb_edge.wire.marks import Heard
+from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.wire.resend import EnvelopeKey
+
+
+@dataclass(slots=True)
+class SavedSender:
+    """All that a sender had. `anew` are those of `records` whose rows are still to be written.
+
+    `older` names rows that say nothing any more, `orphans` bodies that no record names.
+    """
+
+    next_id: int
+    flows: dict[PeerId, Destination]
+    numbers: list[Numbers]
+    older: list[int | EnvelopeKey]
+    orphans: set[BodyName]
+    records: list[Held] = field(default_factory=list)
+    anew: list[Held] = field(default_factory=list)
+
+    def add(self, number: int, record: OutboxRecord, seq: int, settled: bool = False) -> Held:
+        """Puts a record into its flow; `seq` is its number in the flow's epoch, 0 for none."""
+        peer = record.key.peer
+        flow = self.flows.get(peer)
+        if flow is None:
+            flow = self.flows[peer] = Destination(peer)
+        held = Held(number, record, settled=settled)
+        self.records.append(held)
+        if not settled:
+            held.seq = seq
+            if seq:
+                flow.open[seq] = held
+            else:
+                flow.waiting.append(held)
+        return held
+
+
+def read(
+    saved: Sequence[Any], rows: Iterable[bytes], unwritten: Iterable[tuple[int, OutboxRecord]]
+) -> SavedSender:
+    """Reads what `DurableSender.save` gave last (nothing of an empty one), and the rows in any order.
+
+    `unwritten` are the records whose rows were not on disk, by their ids. OutboxRecordError for other bytes.
+    """
+    next_id, _, live = saved or (1, (), ())
+    found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
+    ids = [*found.records, *(number for row in found.given for number in row.ids)]
+    flows = {
+        peer: Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard, saved=known)
+        for peer, known in found.flows.items()
+    }
+    older: list[int | EnvelopeKey] = [*found.replaced, *found.stale]
+    sender = SavedSender(max([next_id - 1, *ids]) + 1, flows, found.given, older, found.orphans)
+    for number, record in sorted(found.records.items()):
+        sender.add(number, record, found.numbers.get(number, 0), number in found.settled)
+    again = [
+        (number, record)
+        for number, record in unwritten
+        if number not in found.records and record.key not in found.replaced
+    ]
+    again += enumerate(found.older, sender.next_id)
+    sender.next_id += len(found.older)
+    for number, record in again:
+        peer, epoch, seq = record.key
+        held = sender.add(number, record, seq if peer in flows and epoch == flows[peer].epoch else 0)
+        sender.anew.append(held)
+    for flow in flows.values():
+        flow.open = dict(sorted(flow.open.items()))
+    return sender
+
+
+def flows_of(saved: Sequence[Any]) -> dict[PeerId, Flow]:
+    """What is known of each flow, of what `DurableSender.save` gave; nothing of an empty one."""
+    flows = saved[1] if saved else ()  # with the next id, and what is live
+    return {PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows}
+
+
+def plain(flows: Iterable[Destination]) -> list[list[Any]]:
+    """Flows as `flows_of` reads them."""
+    known = [(flow.peer, flow.save()) for flow in flows]
+    return [[peer.to_bytes(), flow.epoch, flow.last, list(flow.heard)] for peer, flow in known]
