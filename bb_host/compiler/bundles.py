@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import reduce
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import StampedPart
@@ -13,8 +14,8 @@ from bb_host.program import Function, Op, Program
 _PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
 """What is taken out here was put in there, under the name that the attribute says."""
 
-_HANDED_ON = frozenset({(keys.SYSCALL_DOMAIN, "GateDispatch"), (keys.SYSCALL_DOMAIN, "GateManyDispatch")})
-"""Ops whose result is their first input."""
+_HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
+"""Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
 
 Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
 """(partition, value) that arrives → the partition that sends it, and how the value is named there."""
@@ -28,6 +29,22 @@ def part_of(known: ValueType | None) -> StampedPart:
     if known.shape is None or not types.is_subtype(known.node, types.TENSOR):
         return type_hash, None, None
     return type_hash, tuple(size if isinstance(size, int) else -1 for size in known.shape), None
+
+
+def _common(
+    one: tuple[StampedPart, ...] | None, other: tuple[StampedPart, ...] | None
+) -> tuple[StampedPart, ...] | None:
+    """What holds for each of two bundles of which one comes; None where they have not as many parts."""
+    if one is None or other is None or len(one) != len(other):
+        return None
+    found = []
+    for (a, shape, inner), (b, other_shape, other_inner) in zip(one, other, strict=True):
+        if shape is None or other_shape is None or len(shape) != len(other_shape):
+            shape = None
+        else:
+            shape = tuple(n if n == m else -1 for n, m in zip(shape, other_shape, strict=True))
+        found.append((a, shape, _common(inner, other_inner)) if a == b else (0, None, None))
+    return tuple(found)
 
 
 class Bundles:
@@ -87,8 +104,13 @@ class Bundles:
         if callee is not None and op.domain not in flow.LEAF_DOMAINS:
             formal = callee.outputs[op.outputs.index(name)]
             return self._layout(callee, formal, arrivals, seen, (*callers, (function, op)))
-        if (op.domain, op.op_type) in _HANDED_ON:
+        if op.domain == keys.SYSCALL_DOMAIN and op.op_type in _HANDED_ON:
             return self._layout(function, op.inputs[0], arrivals, seen, callers)
+        if op.domain == keys.SYSCALL_DOMAIN and op.op_type == "Any":
+            sources = [
+                self._layout(function, source, arrivals, seen, callers) for source in flow.data_inputs(op)
+            ]
+            return reduce(_common, sources)
         if op.domain == keys.GATE_DOMAIN:
             return self._layout(function, op.inputs[op.outputs.index(name)], arrivals, seen, callers)
         return None
