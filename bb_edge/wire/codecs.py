@@ -8,9 +8,6 @@ CBOR array of `(type_hash, bytes)` children. The type hash travels beside the pa
 from __future__ import annotations
 
 import enum
-import struct
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,18 +23,13 @@ from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.wire import cbor
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.cbor import Buffer, CborError
-
-Encode = Callable[[Any], bytes]
-Decode = Callable[[Buffer], object]
+from bb_edge.wire.forms import FORMS, Decode, Encode, byte_string, hash_of
 
 MAX_COMPOSITE_DEPTH = 4
 """How deep composites may nest in composites: programs nest once or twice, and decoding recurses."""
 
 MAX_CHILDREN = 256
 """Children of one composite: as many as an envelope of a host may have fills."""
-
-MAX_VECTOR = 65_536
-"""Peer ids or addresses in one value; at 34 bytes each they fill half of a host's largest fill."""
 
 
 class NotWireEligibleError(BBError):
@@ -126,22 +118,16 @@ def python_type_of(node: TypeNode) -> type | None:
     return next((kind for kind, wire_hash in _HASH_OF_CLASS.items() if wire_hash == node.wire_hash), None)
 
 
-def _hash_of(node: TypeNode) -> int:
-    assert node.wire_hash is not None, node
-    return node.wire_hash
-
-
-_TRIGGER = _hash_of(types.TRIGGER)
-BYTES_HASH = _hash_of(types.BYTES)
-_PEER_ID = _hash_of(types.PEER_ID)
-_PEER_ID_VEC = _hash_of(types.PEER_ID_VEC)
-_WIRE_REQ_ID = _hash_of(types.WIRE_REQ_ID)
-_MULTIADDRESS = _hash_of(types.MULTIADDRESS)
-_ADDRESS_VEC = _hash_of(types.ADDRESS_VEC)
-_COMPOSITE = _hash_of(types.COMPOSITE)
-_SCALAR_F64 = _hash_of(types.SCALAR_F64)
-_SCALAR_I32 = _hash_of(types.SCALAR_I32)
-_BF16 = _hash_of(types.TENSOR_BF16)
+_TRIGGER = hash_of(types.TRIGGER)
+BYTES_HASH = hash_of(types.BYTES)
+_PEER_ID = hash_of(types.PEER_ID)
+_PEER_ID_VEC = hash_of(types.PEER_ID_VEC)
+_MULTIADDRESS = hash_of(types.MULTIADDRESS)
+_ADDRESS_VEC = hash_of(types.ADDRESS_VEC)
+_COMPOSITE = hash_of(types.COMPOSITE)
+_SCALAR_F64 = hash_of(types.SCALAR_F64)
+_SCALAR_I32 = hash_of(types.SCALAR_I32)
+_BF16 = hash_of(types.TENSOR_BF16)
 
 _HASH_OF_DTYPE: dict[np.dtype[Any], int] = {}
 _DTYPE_OF_HASH: dict[int, np.dtype[Any]] = {}
@@ -247,47 +233,12 @@ def _tensor(value: object, type_hash: int) -> Pieces:
         raise NotWireEligibleError(error.what, "wire", error.hint) from error
 
 
-def _peer_vector(value: tuple[PeerId, ...]) -> bytes:
-    return cbor.head(4, len(value)) + b"".join([_bytes(peer.to_bytes()) for peer in value])
-
-
-def _address_vector(value: tuple[Address, ...]) -> bytes:
-    return cbor.head(4, len(value)) + b"".join([_bytes(address.to_bytes()) for address in value])
-
-
-def _bytes(value: Buffer) -> bytes:
-    return cbor.head(2, len(value)) + value
-
-
-def _req_id(value: int) -> bytes:
-    if value < 0:
-        raise ValueError(f"{value} is negative")
-    return cbor.head(0, int(value))
-
-
 def _composite(value: Composite) -> bytes:
     parts = [cbor.head(4, len(value.children))]
     for type_hash, child in value.children:
         wire_hash, payload = encode_value(child, type_hash)
-        parts += (b"\x82", cbor.head(0, wire_hash), _bytes(payload))
+        parts += (b"\x82", cbor.head(0, wire_hash), byte_string(payload))
     return b"".join(parts)
-
-
-def _no_bytes(value: object) -> bytes:
-    if value is not TRIGGER:
-        raise TypeError("not the trigger")
-    return b""
-
-
-def _encode_int(low: int, high: int, value: int) -> bytes:
-    number = int(value)
-    if not low <= number <= high or number != value:
-        raise ValueError(f"{value} is not in {low} … {high}")
-    return cbor.dumps(number)
-
-
-def _encode_float(form: str, value: float) -> bytes:
-    return cbor.dumps(struct.unpack(form, struct.pack(form, float(value)))[0])
 
 
 # --- in ------------------------------------------------------------------------------------------------
@@ -356,72 +307,7 @@ def _decode_composite(payload: Buffer, depth: int) -> Composite:
     return Composite(tuple(children))
 
 
-def _decode_trigger(payload: Buffer) -> object:
-    if len(payload):
-        raise CborError(f"{len(payload)} bytes in a trigger")
-    return TRIGGER
-
-
-def _decode_bytes(payload: Buffer) -> bytes:
-    reader = cbor.Reader(payload, 1)
-    value = reader.byte_string()
-    reader.done()
-    return value
-
-
-def _decode_req_id(payload: Buffer) -> int:
-    reader = cbor.Reader(payload, 1)
-    value = reader.uint()
-    reader.done()
-    return value
-
-
-def _decode_peer_vector(payload: Buffer) -> tuple[PeerId, ...]:
-    return tuple([PeerId.from_bytes(item) for item in _byte_strings(payload)])
-
-
-def _decode_address_vector(payload: Buffer) -> tuple[Address, ...]:
-    return tuple([Address.from_bytes(item) for item in _byte_strings(payload)])
-
-
-def _byte_strings(payload: Buffer) -> list[bytes]:
-    reader = cbor.Reader(payload, 1 + MAX_VECTOR)
-    strings = [reader.byte_string() for _ in range(reader.array())]
-    reader.done()
-    return strings
-
-
-def _decode_float(form: str, payload: Buffer) -> float:
-    value = cbor.loads(payload, 1, 0)
-    if not isinstance(value, float):
-        raise CborError(f"expected a float, got {value!r}")
-    packed = struct.pack(form, value)  # OverflowError where it is too large
-    rounded: float = struct.unpack(form, packed)[0]
-    return rounded
-
-
-def _decode_int(low: int, high: int, payload: Buffer) -> int:
-    value = cbor.loads(payload, 1, 0)
-    if type(value) is not int or not low <= value <= high:
-        raise CborError(f"expected an integer of {low} … {high}, got {value!r}")
-    return value
-
-
-_I32 = (-(1 << 31), (1 << 31) - 1)
-for _type_hash, _encode, _decode_one in (
-    (_TRIGGER, _no_bytes, _decode_trigger),
-    (BYTES_HASH, _bytes, _decode_bytes),
-    (_PEER_ID, lambda peer: _bytes(peer.to_bytes()), lambda data: PeerId.from_bytes(_decode_bytes(data))),
-    (_WIRE_REQ_ID, _req_id, _decode_req_id),
-    (_PEER_ID_VEC, _peer_vector, _decode_peer_vector),
-    (_MULTIADDRESS, lambda a: _bytes(a.to_bytes()), lambda data: Address.from_bytes(_decode_bytes(data))),
-    (_ADDRESS_VEC, _address_vector, _decode_address_vector),
-    (_hash_of(types.SCALAR_F32), partial(_encode_float, "<f"), partial(_decode_float, "<f")),
-    (_SCALAR_F64, partial(_encode_float, "<d"), partial(_decode_float, "<d")),
-    (_hash_of(types.SCALAR_F16), partial(_encode_float, "<e"), partial(_decode_float, "<e")),
-    (_hash_of(types.SCALAR_U8), partial(_encode_int, 0, 255), partial(_decode_int, 0, 255)),
-    (_SCALAR_I32, partial(_encode_int, *_I32), partial(_decode_int, *_I32)),
-):
+for _type_hash, (_encode, _decode_one) in FORMS.items():
     _ENCODERS[_type_hash] = _encode
     _DECODERS[_type_hash] = _decode_one
 _ENCODERS[_COMPOSITE] = _composite

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 MODULES = (
     "bb_edge/wire/envelope*.py",
     "bb_edge/wire/codecs.py",
+    "bb_edge/wire/forms.py",
     "bb_edge/wire/cbor.py",
     "bb_edge/wire/dedup.py",
     "bb_edge/wire/outbox*.py",

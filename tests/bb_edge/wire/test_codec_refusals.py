@@ -21,7 +21,6 @@ from bb_edge.wire import codecs
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import (
     MAX_CHILDREN,
-    MAX_VECTOR,
     NotWireEligibleError,
     WireReceiveError,
     WireReceiveErrorKind,
@@ -31,14 +30,10 @@ from bb_edge.wire.codecs import (
     register_codec,
     wire_type_hash,
 )
+from bb_edge.wire.forms import MAX_VECTOR, hash_of
 
 PEER = PeerId.from_name("a")
 Kind = WireReceiveErrorKind
-
-
-def hash_of(node: TypeNode) -> int:
-    assert node.wire_hash is not None
-    return node.wire_hash
 
 
 class Celsius:
