@@ -111,7 +111,7 @@ def read(
         elif row[0] != ROW_VERSION:
             old = OutboxRecord.from_bytes(data)
             if not old.key.epoch:
-                raise OutboxRecordError("an old record without a number", "outbox", "drop the file")
+                raise OutboxRecordError("an old record without a number")
             found.older.append(old)
         elif len(row) == 4 and type(row[1]) is type(row[3]) is int and isinstance(row[2], bytes):
             if row[1] < next_id and row[1] not in live:
@@ -174,7 +174,7 @@ def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> Outbox
     if not record.body_name:
         return record
     if record.body_name not in bodies:
-        raise OutboxRecordError("the body that it names is missing", "outbox", "drop the file")
+        raise OutboxRecordError("the body that it names is missing")
     return record.with_body(bodies[record.body_name])
 
 
@@ -182,9 +182,9 @@ def _row(data: bytes) -> list[object]:
     try:
         row = cbor.loads(data, max_items=16 + DURABLE_UNACKNOWLEDGED, max_depth=2)
     except cbor.CborError as error:
-        raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+        raise OutboxRecordError(f"damaged: {error}") from error
     if not isinstance(row, list) or not row:
-        raise OutboxRecordError("not a row of this version", "outbox", "drop the file")
+        raise OutboxRecordError("not a row of this version")
     return row
 
 
@@ -198,4 +198,4 @@ def _numbers(row: list[object]) -> Numbers:
             raise TypeError
         return Numbers(PeerId.from_bytes(peer), epoch, first, tuple(ids), Heard(*heard))  # type: ignore[arg-type]
     except (ValueError, TypeError, AssertionError, PeerIdError) as error:
-        raise OutboxRecordError("not a row of numbers", "outbox", "drop the file") from error
+        raise OutboxRecordError("not a row of numbers") from error

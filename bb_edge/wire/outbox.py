@@ -87,6 +87,9 @@ class OutboxFullError(OutboxError):
 class OutboxRecordError(OutboxError):
     """Bytes on disk that are not a record: damaged, or written by a newer version."""
 
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "outbox", "drop the file")
+
 
 class Cause(NamedTuple):
     """The inbound durable envelope whose execution sent an envelope."""
@@ -139,21 +142,21 @@ class OutboxRecord:
         """Reads what `to_bytes` returned, without a body. OutboxRecordError for anything else."""
         row = _row(data)
         if len(row) not in (8, 9) or row[0] != (RECORD_VERSION if len(row) == 8 else NAMING_VERSION):
-            raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
+            raise OutboxRecordError("not a record of this version")
         version, peer, epoch, seq, encoded, wire_id, cause, expires, *named = row
         numbers = (version, epoch, seq, wire_id, expires)
         if not _typed((peer, encoded, *named), bytes) or not _typed(numbers, int):
-            raise OutboxRecordError("fields of other types", "outbox", "drop the file")
+            raise OutboxRecordError("fields of other types")
         known = None
         try:
             if cause is not None:
                 shaped = isinstance(cause, list) and len(cause) == 3
                 if not shaped or not _typed(cause[:1], bytes) or not _typed(cause[1:], int):
-                    raise OutboxRecordError("its cause is not a cause", "outbox", "drop the file")
+                    raise OutboxRecordError("its cause is not a cause")
                 known = Cause(PeerId.from_bytes(cause[0]), cause[1], cause[2])
             key = EnvelopeKey(PeerId.from_bytes(peer), epoch, seq)
         except (PeerIdError, TypeError) as error:
-            raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+            raise OutboxRecordError(f"damaged: {error}") from error
         return cls(key, encoded, wire_id, known, expires, body_name=BodyName(*named))
 
 
@@ -161,9 +164,9 @@ def _row(data: bytes | memoryview) -> list[Any]:
     try:
         row = cbor.loads(data, max_items=16, max_depth=2)
     except cbor.CborError as error:
-        raise OutboxRecordError(f"damaged: {error}", "outbox", "drop the file") from error
+        raise OutboxRecordError(f"damaged: {error}") from error
     if not isinstance(row, list):
-        raise OutboxRecordError("not a record of this version", "outbox", "drop the file")
+        raise OutboxRecordError("not a record of this version")
     return row
 
 

@@ -428,23 +428,104 @@ def test_records_of_earlier_versions_are_written_down_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("row", "what"),
     [
-        b"",
-        b"\xff",
-        cbor.dumps([]),
-        cbor.dumps(3),
-        cbor.dumps([3, 1]),
-        cbor.dumps([3, "a", 1, 1, [1], [0, 0, 0]]),
-    ]
-    + [
-        cbor.dumps([3, A.to_bytes(), *rest])
-        for rest in ([1, 1, 1, 1], [1, 1, ["a"], [0, 0, 0]], [1, 1, [1], [0]])
+        (b"", "damaged: CBOR: ends at byte 0"),
+        (b"\xff", "damaged: CBOR: an indefinite length or reserved form at byte 0"),
+        (cbor.dumps([]), "not a row of this version"),
+        (cbor.dumps(3), "not a row of this version"),
+        (cbor.dumps([3]), "not a row of numbers"),
+        (cbor.dumps([3, 1]), "not a row of numbers"),
+        (cbor.dumps([3, b"x"]), "not a row of numbers"),
+        (cbor.dumps([2, b"x", b"y"]), "not a record of this version"),
+        (cbor.dumps([2, "x"]), "not a record of this version"),
+        (cbor.dumps([3, "a", 1, 1, [1], [0, 0, 0]]), "not a row of numbers"),
+        (cbor.dumps([3, 1, b"x", "now"]), "not a row of numbers"),
+        (cbor.dumps([3, 1, b"x", 0]), "damaged: CBOR: ends inside an item at byte 1"),
+        (durable_rows.record_row(1, record(body=bytes(5000))), "the body that it names is missing"),
+        (record().to_bytes(), "an old record without a number"),
+        *(
+            (cbor.dumps([3, A.to_bytes(), *rest]), "not a row of numbers")
+            for rest in (
+                *([1, 1, 1, [0, 0, 0]], [1, 1, ["a"], [0, 0, 0]], [1, 1, [True], [0, 0, 0]]),
+                *(["1", 1, [1], [0, 0, 0]], [1, None, [1], [0, 0, 0]], [1, 1, [1], 0]),
+                *([1, 1, [1], [0]], [1, 1, [1], [0, 0, "0"]], [1, 1, [1], [0, 0, 0, 0]]),
+            )
+        ),
+        (cbor.dumps([3, b"no peer", 1, 1, [1], [0, 0, 0]]), "not a row of numbers"),
     ],
 )
-def test_other_bytes_are_no_rows(row: bytes) -> None:
-    with pytest.raises(OutboxRecordError):
+def test_other_bytes_are_no_rows(row: bytes, what: str) -> None:
+    with pytest.raises(OutboxRecordError) as caught:
         durable_rows.read([row], {})
+    assert (caught.value.what, caught.value.where, caught.value.hint) == (what, "outbox", "drop the file")
+
+
+def test_a_row_of_numbers_for_a_whole_window_is_read() -> None:
+    row = Numbers(A, 5, 1, tuple(range(1, DURABLE_UNACKNOWLEDGED + 1)), Heard(4, 2, 1))
+    assert durable_rows.read([row.to_bytes()], {}).given == [row]
+
+
+def test_a_row_names_its_record_and_peer_as_an_operator_knows_them() -> None:
+    assert durable_rows.name_and_peer(durable_rows.record_row(7, record())) == ("7", A)
+    old = replace(record(), key=EnvelopeKey(A, 77, 3))
+    assert durable_rows.name_and_peer(old.to_bytes()) == (f"{A}:77:3", A)
+    for other in (Numbers(A, 5, 1, (4, 5)).to_bytes(), body_record(b"x"), cbor.dumps([3, 1, "x", 0])):
+        with pytest.raises(OutboxRecordError):
+            durable_rows.name_and_peer(other)
+
+
+def test_what_was_heard_is_told_by_the_row_that_begins_the_last_epoch() -> None:
+    first, later = Numbers(A, 5, 1, (1,), Heard(4, 2, 1)), Numbers(A, 5, 2, (2,))
+    for rows in ([first, later], [later, first]):
+        found = durable_rows.read([row.to_bytes() for row in rows], {})
+        assert found.flows == {A: Flow(5, 2, Heard(4, 2, 1))}
+        assert found.numbers == {1: 1, 2: 2}
+    # A snapshot that has the epoch is later than the row.
+    known = {A: Flow(5, 1, Heard(5, 1, 0))}
+    assert durable_rows.read([first.to_bytes()], known).flows == known
+
+
+def test_a_record_that_has_its_number_in_an_epoch_that_is_over_is_settled() -> None:
+    rows = [
+        durable_rows.record_row(number, replace(record(), key=EnvelopeKey(A, epoch, seq)))
+        for number, epoch, seq in ((1, 5, 1), (2, 6, 3), (3, 0, 0))
+    ]
+    found = durable_rows.read(rows, {})
+    assert found.settled == {1} and found.numbers == {2: 3} and found.flows == {A: Flow(6, 3)}
+    assert sorted(found.records) == [1, 2, 3]
+
+
+def test_an_old_record_that_was_written_down_anew_under_its_number_counts_once() -> None:
+    def old(peer: PeerId, epoch: int, seq: int) -> OutboxRecord:
+        return replace(record(peer), key=EnvelopeKey(peer, epoch, seq))
+
+    anew = durable_rows.record_row(1, old(A, 5, 2))
+    rows = [anew, *(one.to_bytes() for one in (old(A, 5, 2), old(A, 5, 3), old(A, 4, 9), old(B, 5, 2)))]
+    found = durable_rows.read(rows, {})
+    assert [one.key for one in found.older] == [EnvelopeKey(A, 5, 3), EnvelopeKey(B, 5, 2)]
+    assert [key[1:] for key in found.replaced] == [(5, 2), (5, 3), (4, 9), (5, 2)]
+
+
+def test_bodies_that_no_record_names_are_told() -> None:
+    bodies = [bytes([n]) * 5000 for n in range(3)]
+    old = replace(record(body=bodies[1]), key=EnvelopeKey(A, 5, 1))
+    rows = [*map(body_record, bodies), durable_rows.record_row(4, record(body=bodies[0])), old.to_bytes()]
+    found = durable_rows.read(rows, {})
+    assert found.orphans == {name_of(bodies[2])}
+    assert found.records[4].body == bodies[0] and found.older[0].body == bodies[1]
+
+
+def test_when_a_record_was_written_stands_in_its_row() -> None:
+    row = durable_rows.record_row(4, replace(record(), written_s=1_700_000_000))
+    assert durable_rows.read([row], {}).records[4].written_s == 1_700_000_000
+
+
+def test_a_snapshot_drops_the_records_below_its_next_id_that_it_does_not_name() -> None:
+    rows = [durable_rows.record_row(number, record()) for number in (1, 2, 3, 4)]
+    found = durable_rows.read(rows, {}, 3, {2})
+    assert sorted(found.records) == [2, 3, 4] and found.stale == [1]
+    assert sorted(durable_rows.read(rows, {}).records) == [1, 2, 3, 4]
 
 
 def test_rows_that_name_records_that_are_not_there_say_nothing() -> None:
@@ -546,6 +627,98 @@ def test_a_restart_lets_nothing_in_and_knows_what_is_on_disk() -> None:
     assert [window[0] for window in again.inspect()[str(A)]["windows"]] == [9]
 
 
-def test_an_old_record_without_a_number_is_none() -> None:
-    with pytest.raises(OutboxRecordError, match="an old record without a number"):
-        sender().restore([], [record().to_bytes()])
+def test_a_sender_knows_who_is_up() -> None:
+    one = sender()
+    assert not one.is_up(A)
+    assert one.peer_up(A, 1, True, 0) and one.is_up(A) and not one.is_up(B)
+    # It is told once per run, and each time where the run has no name.
+    assert not one.peer_up(A, 1, True, 0) and one.peer_up(A, 2, True, 0)
+    assert one.peer_up(A, None, True, 0) and one.peer_up(A, None, True, 0)
+    one.peer_down(A)
+    assert not one.is_up(A) and one.peer_up(A, None, True, 0)
+
+
+def test_a_record_of_a_peer_that_nothing_else_is_known_of_goes_out_after_a_restart() -> None:
+    one = sender()
+    one.send(record(B), 0)
+    again = sender()
+    again.restore([], rows_of(one.out))
+    assert again.peers == (B,)
+    (held,) = again
+    assert Publish(held.id) in opened(again, B)
+    leaving = again.payload(held.id)
+    assert leaving is not None and leaving[0] == B
+
+
+def test_a_snapshot_names_the_settled_records_that_are_asked_for_alone() -> None:
+    one = sender()
+    ids = [one.send(record(), 0) for _ in range(3)]
+    opened(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.acknowledged(A, (Ack(epoch, 2),))
+    assert one.save()[2] == [ids[2]]
+    assert one.save(lambda number: number == ids[1])[2] == ids[1:]
+    gone = one.snapshot_taken({ids[0]})
+    assert gone == [ids[0]], "the row with its number names others that are needed"
+    assert [held.id for held in one] == ids[1:]
+
+
+def test_a_row_of_numbers_goes_when_its_epoch_is_over() -> None:
+    one = sender()
+    number = one.send(record(), 0)
+    opened(one)
+    first = one.inspect()[str(A)]["epoch"]
+    opened(one, A, now_ns=10 * ASK_AGAIN_NS, run=2)
+    last = one.inspect()[str(A)]["epoch"]
+    assert last > first
+    # The record is open still: its number is that of the last epoch.
+    assert one.snapshot_taken() == [durable_rows.RowName(A, first, 1)]
+    one.acknowledged(A, (Ack(last, 1),))
+    assert one.snapshot_taken() == [number, durable_rows.RowName(A, last, 1)]
+
+
+def test_records_that_a_snapshot_alone_has_are_written_down_anew() -> None:
+    known = replace(record(), key=EnvelopeKey(A, 5, 2))
+    rows = [Numbers(A, 5, 1, (1,)).to_bytes(), durable_rows.record_row(1, record())]
+    ended, other = (replace(record(peer), key=EnvelopeKey(peer, 4, 9)) for peer in (A, B))
+    one = sender()
+    unwritten = [(1, known), (2, known), (3, ended), (4, other)]
+    one.restore([5, [], [1, 2, 3, 4]], rows, unwritten)
+    written = emptied(one, Write)
+    assert [write.name for write in written] == [2, 3, 4], "that of 1 is on disk"
+    assert one.inspect()[str(A)]["open"] == [(1, 1, True), (2, 2, False)]
+    assert one.inspect()[str(A)]["waiting"] == [(3, False)], "its epoch is over"
+    assert one.inspect()[str(B)]["waiting"] == [(4, False)]
+    assert one.send(record(), 0) == 5
+    # Of a record of an earlier version the snapshot has what is on disk.
+    old = replace(record(), key=EnvelopeKey(C, 7, 1))
+    two = sender()
+    two.restore([5, [], []], [old.to_bytes()], [(9, old)])
+    assert [held.id for held in two] == [5] and two.send(record(), 0) == 6
+
+
+def test_ids_go_on_above_all_that_rows_name() -> None:
+    for rows in ([durable_rows.record_row(8, record())], [Numbers(A, 5, 1, (7, 8)).to_bytes()]):
+        one = sender()
+        one.restore([], rows)
+        assert one.send(record(), 0) == 9
+    one = sender()
+    one.restore([12, [], []], [])
+    assert one.send(record(), 0) == 12
+
+
+def test_room_is_taken_again_by_what_is_read() -> None:
+    size = len(record().encoded)
+    one = sender()
+    ids = [one.send(record(peer), 0) for peer in (A, B, C)]
+    effects = opened(one)
+    one.acknowledged(A, (Ack(one.inspect()[str(A)]["epoch"], 1),))
+    saved = one.save(lambda _: True)
+    again = sender(4 * size)
+    again.restore(saved, rows_of(effects))
+    assert [held.id for held in again] == ids
+    with pytest.raises(OutboxFullError, match="for one peer"):
+        again.send(record(B), 0)
+    again.send(record(PeerId.from_name("d")), 0)
+    with pytest.raises(OutboxFullError):
+        again.send(record(PeerId.from_name("e")), 0)
