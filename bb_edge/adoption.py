@@ -18,7 +18,7 @@ from bb_edge.engine.net.former_records import FormerRecords, Left, Part
 from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
 from bb_edge.engine.plain import Shift, load
 from bb_edge.engine.program.program import Program, Target
-from bb_edge.engine.snapshot import Identity, SnapshotDamagedError, look_into
+from bb_edge.engine.snapshot import Identity, SnapshotDamagedError, SnapshotVersionError, look_into
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import Backend, Codec, Component, forgets
@@ -50,19 +50,24 @@ class Former:
     ) -> None:
         """`outbox` are the rows of its outbox on disk, `wall_ns` is the time now.
 
-        Raises SnapshotDamagedError for a body in which components or links cannot be read, OutboxRecordError
-        for rows that are none.
+        Raises SnapshotDamagedError for a body in which components or links cannot be read,
+        SnapshotVersionError for one that does not name its slots, OutboxRecordError for rows that are none.
         """
         self.identity = identity
         self.rows: list[Row] = []
         self.drops_outbox = False
         """Whether what nobody has acknowledged is left, though it fits."""
-        self.notes: tuple[str, ...] = tuple(body.get("anew", ()))
         self._body = body
         self._wall_ns = wall_ns
         self._whole: set[str] = set()  # slots of which nothing was left
         self._kept: dict[str, bytes] = {}  # states that a failed bootstrap may make necessary again
         self._codecs: dict[str, str] = {}  # slots whose codes the new codec reads otherwise, and why
+        if "slots" not in body:
+            raise SnapshotVersionError(
+                "an older version wrote it, which does not tell whose state is of which slot",
+                "snapshot",
+                "run the old program with this folder once: it writes a new snapshot when it ends",
+            )
         try:
             self._states = _states(body)
             self._records = FormerRecords.of(body, outbox, wall_ns)

@@ -197,5 +197,6 @@ _LEVEL = {
     steps.StateRolledBack: "error",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",
+    steps.StateUpgraded: "warning",
     steps.StorageFailed: "error",
 }

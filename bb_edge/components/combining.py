@@ -260,14 +260,17 @@ class CombiningAggregator(Aggregator):
         return pack_state(self, _VERSION, {"current": pack_array(self._current), **self._sums.save()})
 
     def restore(self, state: bytes) -> None:
-        read = StateReader(self, _VERSION, state)
+        read = StateReader(self, _VERSION, state, oldest=1)
         current = read.array("current")
-        self._sums.restore(read)
+        if read.version == 1:
+            self._sums.given_up_at_restore(read)
+        else:
+            self._sums.restore(read)
         self._current = current
 
     def adopt(self, state: bytes) -> Adoption:
         """Takes the last aggregate; sums are of executions and rounds that this program does not have."""
-        read = StateReader(self, _VERSION, state)
+        read = StateReader(self, _VERSION, state, oldest=1)
         current, still_open = read.array("current"), open_in(read)
         left = f"open sums, {still_open} of them: of executions or rounds of the old program"
         if current.size:

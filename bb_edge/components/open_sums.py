@@ -271,6 +271,14 @@ class OpenSums:
         if any(found.combiner is not None for found in sums.values()):
             self._spare = None
 
+    def given_up_at_restore(self, read: StateReader) -> None:
+        """Version 1 had one sum, and did not tell of which execution or round it is: it cannot go on."""
+        self.duplicates, self.stale = read.integer("duplicates"), read.integer("stale")
+        count = read.integer("count")
+        if count:
+            why = "an older version wrote this sum, which did not tell its execution or round"
+            self.given_up.append(GivenUp(f"{self._where}: {why}", count))
+
     def _restored(self, row: Any, pulls: Any, read: StateReader) -> Sum:
         try:
             kind, number, began, opener, over, shape, count, total, arrays, peers, seen = row
@@ -312,6 +320,8 @@ def _row(found: Sum) -> list[object]:
 
 def open_in(read: StateReader) -> int:
     """Returns how many sums of a state have contributions and are not closed. ComponentStateError."""
+    if read.version == 1:
+        return int(read.integer("count") > 0)
     try:
         rows: list[Any] = read.items("sums")
         return sum(1 for _, _, _, _, closed, _, count, *_ in rows if count and not closed)

@@ -95,8 +95,10 @@ class ScalarQuantizer(Codec):
         return pack_state(self, _VERSION, fields)
 
     def restore(self, state: bytes) -> None:
-        read = StateReader(self, _VERSION, state)
-        low, high, trained = read.number("low"), read.number("high"), read.integer("trained")
+        read = StateReader(self, _VERSION, state, oldest=1)
+        low, high = read.number("low"), read.number("high")
+        # Version 1 did not tell: a range that is not the configured one was trained.
+        trained = (low, high) != (self._low, self._high) if read.version == 1 else read.integer("trained")
         if not low < high:
             raise read.error("its range is empty")
         self._set(low, high)
@@ -104,7 +106,8 @@ class ScalarQuantizer(Codec):
 
     def adopt(self, state: bytes) -> Adoption:
         """Takes the range if it was trained; one that was configured is this program's."""
-        if not StateReader(self, _VERSION, state).integer("trained"):
+        read = StateReader(self, _VERSION, state, oldest=1)
+        if read.version > 1 and not read.integer("trained"):
             return Adoption(())
         self.restore(state)
         return Adoption((f"the trained range, {self._low:g} to {self._high:g}",))

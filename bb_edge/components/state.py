@@ -71,7 +71,8 @@ def pack_state(component: Component, version: int, fields: Mapping[str, object])
 class StateReader:
     """Reads a state field by field; ComponentStateError where anything is not as it was written."""
 
-    def __init__(self, component: Component, version: int, state: bytes) -> None:
+    def __init__(self, component: Component, version: int, state: bytes, oldest: int = 0) -> None:
+        """A state of `version`, or of one from `oldest` on, if that is given: `version` tells which."""
         self._where = f"state of {component.TYPE_NAME}"
         try:
             loaded = from_cbor(state)
@@ -79,10 +80,11 @@ class StateReader:
             raise ComponentStateError(f"it is damaged: {error}", self._where) from error
         if not isinstance(loaded, dict) or loaded.get("type") != component.TYPE_NAME:
             raise ComponentStateError("another component wrote it", self._where)
-        if loaded.get("version") != version:
-            raise ComponentStateError(
-                f"it has version {loaded.get('version')}, this component reads {version}", self._where
-            )
+        found = loaded.get("version")
+        if not isinstance(found, int) or not (oldest or version) <= found <= version:
+            reads = f"{oldest} to {version}" if oldest else str(version)
+            raise ComponentStateError(f"it has version {found}, this component reads {reads}", self._where)
+        self.version: int = found
         self._fields = loaded
 
     def error(self, what: str) -> ComponentStateError:

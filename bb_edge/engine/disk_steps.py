@@ -1,4 +1,4 @@
-"""Steps by which a node asks for disk: rows of its outbox, records of its journal."""
+"""Steps about what is on disk: rows of the outbox, records of the journal, states of older versions."""
 
 from __future__ import annotations
 
@@ -51,3 +51,14 @@ class Journal(RecordStep):
     def record(self) -> bytes:
         """The record as one text of bytes."""
         return b"".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class StateUpgraded(EngineStep):
+    """A snapshot of an older schema `version` was restored, which does not tell something that today's does.
+
+    `anew` says what begins anew for that, and what follows. Once per such thing, in the first poll.
+    """
+
+    version: int
+    anew: str

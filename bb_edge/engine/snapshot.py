@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from bb_edge.engine.disk_steps import StateUpgraded
 from bb_edge.engine.engine import Parts
 from bb_edge.engine.net.routing import cause_of
-from bb_edge.engine.older_snapshots import OLDEST, upgraded
+from bb_edge.engine.older_snapshots import ANEW, OLDEST, upgraded
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run import saved_waiting
@@ -236,7 +237,7 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
     try:
         shift = Shift(now_ns - int(body["now_ns"]), body["bodies"])
         section = "slots"
-        if body["slots"] != _slots(parts):
+        if body.get("slots", named := _slots(parts)) != named:  # the first versions did not name them
             raise ValueError("other slots than the artifact's")
         for section, _, take in _sections(parts, shift):
             take(body[section])
@@ -246,6 +247,8 @@ def restore(parts: Parts, body: dict[str, Any], now_ns: int) -> None:
         raise SnapshotDamagedError(
             f"its part {section!r} does not fit: {type(error).__name__}: {error}", "snapshot"
         ) from error
+    for version, anew in body.get(ANEW, ()):
+        parts.runtime.emit(StateUpgraded(version, anew))
     parts.requests.ask_again()
 
 

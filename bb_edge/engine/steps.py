@@ -23,6 +23,7 @@ OpStep = step.OpStep
 RecordStep = disk_steps.RecordStep
 PersistOutbox = disk_steps.PersistOutbox
 Journal = disk_steps.Journal
+StateUpgraded = disk_steps.StateUpgraded
 
 PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown

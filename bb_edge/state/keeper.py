@@ -111,7 +111,8 @@ def restore(
     if recovered.snapshot is None:
         # A start that ended before its first snapshot may have left some of them, or all.
         rows = [(key_bytes(name), row) for name, row in adopted()]
-        missing = [(key, row) for key, row in rows if not store.has_outbox(key)]
+        gone = frozenset(recovered.discarded)  # by an operator, since such a start
+        missing = [(key, row) for key, row in rows if not store.has_outbox(key) and row not in gone]
         store.append_outbox(missing)
         outbox += tuple(row for _, row in missing)
     node.adopt_outbox(outbox, now_ns, wall_ns)

@@ -11,7 +11,14 @@ from times import S
 from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
-from bb_edge.state import Recovered, StateDamagedError, StateStore, StoreLimits, record_framing
+from bb_edge.state import (
+    Recovered,
+    StateDamagedError,
+    StateFullError,
+    StateStore,
+    StoreLimits,
+    record_framing,
+)
 from bb_edge.state.keeper import Keeper, key_bytes, restore
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
@@ -422,3 +429,39 @@ def test_when_both_snapshots_are_refused_there_is_nothing_left(
     w.disk.crash(CrashMode.LOSE)
     with pytest.raises(StateDamagedError, match="move the folder aside"):
         restore(make_store(w.disk), Node, Refused, 0, 0)
+
+
+def test_rows_from_another_folder_are_on_disk_before_the_node_has_its_outbox(make_store: Opened) -> None:
+    disk = FakeDisk()
+    rows = [(number, b"row %d" % number) for number in (1, 2, 3)]
+
+    def start(generation: int = 0) -> list[bytes]:
+        store = make_store(disk)
+        node, found = restore(store, Node, Refused, 3, 4, lambda: rows)
+        assert found.generation == generation and found.outbox == len(node.outbox) - 1
+        return node.outbox[:-1]
+
+    assert start() == [b"row 1", b"row 2", b"row 3"]
+    disk.crash(CrashMode.LOSE)
+    assert start() == [b"row 1", b"row 2", b"row 3"], "a start that ended before its first snapshot"
+    disk.crash(CrashMode.LOSE)
+    store = make_store(disk)
+    store.open()
+    store.append_outbox([(key_bytes(4), b"its own")])
+    store.discard([key_bytes(2)])
+    disk.crash(CrashMode.LOSE)
+    assert start() == [b"row 1", b"row 3", b"its own"], "what an operator dropped stays dropped"
+    disk.crash(CrashMode.LOSE)
+    store = make_store(disk)
+    store.open()
+    store.write_snapshot(b"7")
+    store.drop([key_bytes(1)])
+    disk.crash(CrashMode.LOSE)
+    assert b"row 2" not in start(generation=1), "a snapshot of its own: nothing is taken from elsewhere"
+
+
+def test_a_disk_that_does_not_take_those_rows_ends_the_start(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = make_store(disk, StoreLimits(outbox_bytes=10))
+    with pytest.raises(StateFullError):
+        restore(store, Node, Refused, 3, 4, lambda: [(1, b"longer than that")])
