@@ -39,6 +39,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/forms.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py",),
     "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
+    "bb_edge/wire/places.py": (f"{WIRE}places.py", f"{WIRE}peers.py"),
     **{
         f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
         for name in (
@@ -57,8 +58,9 @@ MODULES: dict[str, tuple[str, ...]] = {
             ),
             *RESTARTS,
         )
-        for name in ("durable", "records", "marks", "marks_op")
+        for name in ("durable", "records", "marks", "marks_op", "writing")
     },
+    "bb_edge/engine/older_snapshots.py": (f"{ENGINE}older_snapshots.py",),
     "bb_edge/engine/snapshot.py": (
         *(f"{ENGINE}{name}.py" for name in ("replay", "durable", "shared_on_disk")),
         STATES,

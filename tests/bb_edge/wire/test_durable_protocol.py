@@ -722,3 +722,206 @@ def test_room_is_taken_again_by_what_is_read() -> None:
     again.send(record(PeerId.from_name("d")), 0)
     with pytest.raises(OutboxFullError):
         again.send(record(PeerId.from_name("e")), 0)
+
+
+def test_a_record_goes_out_once_its_own_row_and_the_one_with_its_number_are_on_disk() -> None:
+    for own_first in (True, False):
+        one = sender()
+        number = one.send(record(), 0)
+        (own,) = emptied(one, Write)
+        one.peer_up(A, 1, True, 0)
+        one.took(A, Took(asked_by(one).token, 7), 0)
+        (numbers,) = emptied(one, Write)
+        first, second = (own, numbers) if own_first else (numbers, own)
+        one.persisted(first.token)
+        assert not emptied(one, Publish) and one.payload(number) is None
+        one.persisted(second.token)
+        assert emptied(one, Publish) == [Publish(number)]
+
+
+def test_questions_are_asked_ever_more_seldom_up_to_64_seconds() -> None:
+    one = sender()
+    one.send(record(), 0)
+    one.peer_up(A, 1, True, 5)
+    assert asked_by(one).heard == Heard()
+    waits, now = [], 5
+    for _ in range(9):
+        due = one.next_deadline_ns()
+        assert due is not None
+        one.due(due - 1)
+        assert not one.out
+        one.due(due)
+        assert len(emptied(one, Say)) == 1
+        waits.append((due - now) // ASK_AGAIN_NS)
+        now = due
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 64, 64]
+    # Another run is asked at once, by another question, and its intervals begin anew.
+    one.peer_up(A, 2, True, now + ASK_AGAIN_NS)
+    assert asked_by(one).token == 2 and one.next_deadline_ns() == now + 2 * ASK_AGAIN_NS
+    one.peer_up(A, 3, True, now + ASK_AGAIN_NS + 1)
+    assert not emptied(one, Say), "not twice within a second"
+    assert one.next_deadline_ns() == now + 2 * ASK_AGAIN_NS
+
+
+def test_the_first_of_several_questions_says_when_the_next_is_due() -> None:
+    one = sender()
+    for peer, now_ns in ((A, 30), (B, 10), (C, 20)):
+        one.send(record(peer), now_ns)
+        one.peer_up(peer, 1, True, now_ns)
+    assert one.next_deadline_ns() == 10 + ASK_AGAIN_NS
+    emptied(one)
+    one.due(20 + ASK_AGAIN_NS)
+    assert [said.peer for said in emptied(one, Say)] == [B, C]
+
+
+def test_a_presence_that_is_told_again_asks_nothing_again() -> None:
+    for run in (1, None):
+        one = sender()
+        one.send(record(), 0)
+        opened(one)
+        one.peer_up(A, run, True, 10 * ASK_AGAIN_NS)
+        if run is None:  # it says no run any more
+            one.took(A, Took(asked_by(one).token, 8), 10 * ASK_AGAIN_NS)
+            write_all(one)
+        assert state(one) == "OPEN" and not one.out
+        one.peer_up(A, run, True, 20 * ASK_AGAIN_NS)
+        assert state(one) == "OPEN" and not one.out
+
+
+@pytest.mark.parametrize(("beyond", "counts"), [(0, True), (1, False)])
+def test_an_epoch_that_is_too_far_beyond_what_is_known_says_nothing(beyond: int, counts: bool) -> None:
+    one = sender()
+    one.send(record(), 0)
+    one.peer_up(A, 1, True, 0)
+    token = asked_by(one).token
+    one.took(A, Took(token, 7, (Taken(5, 1), Taken(RANDOM_EPOCH + FAR_EPOCHS + beyond))), 0)
+    assert (state(one) == "MOVING") is counts
+    if counts:  # what is known now reaches further
+        write_all(one)
+        one.peer_up(A, 2, True, 2 * ASK_AGAIN_NS + OLD_AGAIN_NS)
+        epoch = one.inspect()[str(A)]["epoch"]
+        one.took(A, Took(asked_by(one).token, 8, (Taken(epoch + FAR_EPOCHS),)), 0)
+        assert state(one) == "MOVING"
+
+
+def test_a_sender_is_old_where_the_peer_has_taken_more_than_it_has_given() -> None:
+    for taken, is_old in (
+        (Taken(0, 2), False),
+        (Taken(0, 3), True),
+        (Taken(0, 2, 1), True),
+        (Taken(1), True),
+    ):
+        one = sender()
+        for _ in range(2):
+            one.send(record(), 0)
+        opened(one)
+        epoch = one.inspect()[str(A)]["epoch"]
+        window = taken._replace(epoch=epoch + taken.epoch)
+        effects = opened(one, A, window, now_ns=10 * ASK_AGAIN_NS, run=2)
+        told = [effect for effect in effects if isinstance(effect, RolledBack) and effect.own]
+        assert told == [RolledBack(A, True, epoch + taken.epoch)] * is_old
+        one.send(record(), 0)
+        last = [
+            marks.decoded(marks_in(said.payload)) for said in [*effects, *write_all(one)] if type(said) is Say
+        ]
+        assert {said.sender_is_old for said in last if isinstance(said, Open)} <= {is_old}
+
+
+def test_an_epoch_is_drawn_above_all_that_either_end_knows() -> None:
+    drawn = (1 << 62) + (5 << 32) + 9
+    one = DurableSender(lambda: drawn)
+    one.send(record(), 0)
+    opened(one)
+    assert one.inspect()[str(A)]["epoch"] == 10
+    opened(one, A, Taken(50), now_ns=10 * ASK_AGAIN_NS, run=2)
+    assert one.inspect()[str(A)]["epoch"] == 60
+    opened(one, A, Taken(7), now_ns=OLD_AGAIN_NS * 2, run=3)
+    assert one.inspect()[str(A)]["epoch"] == 70
+    # Of a peer without marks nobody says what was before: it is drawn from all.
+    plain = DurableSender(lambda: (1 << 60) + RANDOM_EPOCH - 1)
+    plain.send(record(), 0)
+    plain.peer_up(A, 1, False, 0)
+    assert plain.inspect()[str(A)]["epoch"] == RANDOM_EPOCH
+
+
+def test_acknowledgements_say_how_many_are_of_the_flow_and_move_the_base() -> None:
+    one = sender()
+    ids = [one.send(record(), 0) for _ in range(4)]
+    opened(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    assert one.acknowledged(B, (Ack(epoch, 1),)) == 0
+    assert (
+        one.acknowledged(A, (Ack(epoch + 1, 4), Ack(epoch, 1), Ack(epoch, 0, (3,)), Ack(epoch, 0, (9,)))) == 3
+    )
+    assert emptied(one) == [Settled(ids[0]), Settled(ids[2])]
+    assert one.inspect()[str(A)]["heard"] == (epoch, 3, 0b101)
+    leaving = one.payload(ids[3])
+    assert leaving is not None
+    message = envelope.decode(leaving[2], UNBOUNDED_CAPS)
+    assert (message.epoch, message.seq, message.base) == (epoch, 4, 2)
+    assert one.payload(ids[0]) is None, "nobody waits for it any more"
+
+
+def test_what_waits_behind_a_full_window_leaves_in_order_and_may_be_dropped_there() -> None:
+    one = sender()
+    ids = [one.send(record(), 0) for _ in range(DURABLE_UNACKNOWLEDGED)]
+    opened(one)
+    behind = [one.send(record(), 0) for _ in range(3)]
+    write_all(one)
+    assert [row[0] for row in one.inspect()[str(A)]["waiting"]] == behind
+    assert one.drop(behind[0]) and emptied(one) == [Settled(behind[0])]
+    # A later record keeps its place behind what waits, even where the window has room again.
+    one.drop(ids[0])
+    effects = write_all(one)
+    assert [effect for effect in effects if isinstance(effect, Publish)] == [Publish(behind[1])]
+    assert one.drop(ids[1])
+    emptied(one)
+    assert [row[1] for row in one.inspect()[str(A)]["open"]] == [*ids[2:], *behind[1:]]
+
+
+def test_a_peer_that_went_down_is_asked_when_it_comes_back() -> None:
+    one = sender()
+    one.send(record(), 0)
+    one.peer_up(A, 1, True, 0)
+    first = asked_by(one).token
+    one.peer_down(A)
+    one.due(100 * ASK_AGAIN_NS)
+    assert not one.out and one.next_deadline_ns() is None
+    one.took(B, Took(first, 7), 0)
+    one.peer_up(A, 1, True, 200 * ASK_AGAIN_NS)
+    assert asked_by(one).token != first
+    # One that is open stays open: what is under way to it may arrive.
+    one.took(A, Took(first + 1, 7), 0)
+    write_all(one)
+    one.peer_down(A)
+    assert state(one) == "OPEN"
+
+
+def test_a_flow_to_a_peer_that_is_up_begins_with_a_question() -> None:
+    one = sender()
+    one.peer_up(A, 1, True, 0)
+    one.peer_up(B, 1, False, 0)
+    assert not one.out and one.peers == ()
+    one.send(record(), 7)
+    assert state(one) == "ASKING" and one.next_deadline_ns() == 7 + ASK_AGAIN_NS
+    number = one.send(record(B), 7)
+    assert state(one, B) == "PLAIN" and Publish(number) in write_all(one)
+    second = one.send(record(B), 7)
+    assert [type(effect) for effect in write_all(one)] == [Write, Publish], "record and number in one row"
+    assert one.payload(second) is not None
+
+
+def test_an_answer_that_comes_again_opens_again_and_another_asks_again() -> None:
+    one = sender()
+    one.send(record(), 0)
+    effects = opened(one)
+    (said,) = [effect for effect in effects if isinstance(effect, Say)]
+    token = one.inspect()[str(A)]["marks"][0]
+    one.took(A, Took(token, 7), 5)
+    assert emptied(one) == [said]
+    for took in (Took(token, 8), Took(token + 1, 7)):
+        two = sender()
+        two.send(record(), 0)
+        opened(two)
+        two.took(A, took, 10 * ASK_AGAIN_NS)
+        assert state(two) == "ASKING" and asked_by(two).token == token + 2
