@@ -62,9 +62,9 @@ def rounds_of(process):
     return [line for line in list(process.lines) if '"event": "round"' in line]
 
 
-def learned_before(fleet, tmp_path):
+def learned_before(fleet, tmp_path, **options):
     """Three rounds of the old program, ended in order; the last loss and the server's parameters."""
-    fleet.write("old")
+    fleet.write("old", **options)
     nodes = [fleet("old", name) for name in NODES]
     nodes[0].says(r'"value": \[3, ')
     assert [node.end() for node in nodes] == [0, 0, 0]
@@ -76,12 +76,13 @@ def learned_before(fleet, tmp_path):
 CHANGES = {
     "learning rate and outputs": {"learning_rate": 0.05, "outputs": 2, "rounds": 3},
     "codec and momentum": {"codec": ScalarQuantizer, "momentum": 0.5, "rounds": 3},
+    "codec of durable rounds": {"codec": ScalarQuantizer, "durable": True, "rounds": 3},
 }
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_recompiled_program_goes_on_with_what_was_learned(change, fleet, tmp_path):
-    last_loss, learned = learned_before(fleet, tmp_path)
+    last_loss, learned = learned_before(fleet, tmp_path, durable=change.get("durable", False))
     kept = files_in(tmp_path / "old")
     fleet.write("new", **change)
 
