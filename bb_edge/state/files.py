@@ -242,7 +242,9 @@ class Log:
         Raises StateReadError and StateVersionError.
         """
         parsed = record_framing.parse(self._files.read(self.name), self.kind, self.number, self.name)
-        self.length = self.synced = parsed.length
+        self.length = parsed.length
+        # A header alone may never have been synced, and be gone after a power cut that comes only now.
+        self.synced = parsed.length if parsed.bodies else 0
         if parsed.header is not None:
             self.floor, self.before = parsed.header.floor, parsed.header.before
             self.version = parsed.header.version

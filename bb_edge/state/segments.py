@@ -156,12 +156,12 @@ class Segments:
             if before is not None and before.number >= kept:
                 inventory.claim(record_framing.OUTBOX, before, log.name)
             at = parsed.length - record_framing.framed_bytes(parsed.bodies)
-            log.synced = at
+            log.synced = 0  # it may have its header alone, or DROP rows, which are not synced
             for row_bytes in parsed.bodies:
                 at += record_framing.OVERHEAD_BYTES + len(row_bytes)
                 since = not base or (listed is not None and log.number >= first and at > told[log.number])
                 if self._take(row_bytes, log, base, records, since) == ADD:
-                    log.synced = at  # DROP rows are not synced
+                    log.synced = at
         return tuple(records.values())
 
     def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes], since: bool) -> int:

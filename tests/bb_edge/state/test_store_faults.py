@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
+from stores import opened
 
 from bb_edge.state import Recovered, StateError, StateStore, record_framing, segments
 from bb_shims import AtomicStorage, StorageError
@@ -417,3 +418,24 @@ def test_a_snapshot_syncs_twice_and_the_first_records_after_it_once_each(
         journal(b"x").run(store)
         outbox(b"y").run(store)
         assert (disk.counts["sync"], disk.counts["sync_folder"]) == (2, 0)
+
+
+@pytest.mark.parametrize("ends", ["the node refuses the snapshot", "the process"])
+def test_files_that_were_begun_by_an_earlier_life_and_never_synced_are_no_loss(
+    make_store: Opened, ends: str
+) -> None:
+    disk = FakeDisk()
+    storage = AtomicStorage(disk.open())
+    store = StateStore(storage, (StorageError,))
+    store.open()
+    store.write_snapshot(b"first")
+    store.write_snapshot(b"second")
+    if ends == "the process":
+        storage.close()
+        store = opened(make_store, disk)  # it reads what was begun, and is on no medium yet
+    else:
+        store.fall_back("refused")
+    store.write_snapshot(b"third")
+    disk.crash(CrashMode.LOSE)
+    found = make_store(disk).open()
+    assert (found.snapshot, found.losses) == (b"third", ())
