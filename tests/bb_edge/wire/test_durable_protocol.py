@@ -256,6 +256,7 @@ def test_an_old_receiver_and_one_that_began_anew_are_told() -> None:
     emptied(one)
     effects_of = opened(one, A, Taken(epoch, 1), now_ns=10 * ASK_AGAIN_NS, run=2)
     assert RolledBack(A, False, epoch, (2, 3)) in effects_of
+    assert not [effect for effect in effects_of if isinstance(effect, NoWindow)]
     effects_of = opened(one, A, now_ns=20 * ASK_AGAIN_NS, run=3)
     assert effects_of[0] == NoWindow(A, epoch)
 
@@ -860,6 +861,8 @@ def test_acknowledgements_say_how_many_are_of_the_flow_and_move_the_base() -> No
     message = envelope.decode(leaving[2], UNBOUNDED_CAPS)
     assert (message.epoch, message.seq, message.base) == (epoch, 4, 2)
     assert one.payload(ids[0]) is None, "nobody waits for it any more"
+    one.peer_up(A, 2, True, 10 * ASK_AGAIN_NS)
+    assert asked_by(one).heard == Heard(epoch, 3, 0b101)
 
 
 def test_what_waits_behind_a_full_window_leaves_in_order_and_may_be_dropped_there() -> None:
@@ -867,7 +870,7 @@ def test_what_waits_behind_a_full_window_leaves_in_order_and_may_be_dropped_ther
     ids = [one.send(record(), 0) for _ in range(DURABLE_UNACKNOWLEDGED)]
     opened(one)
     behind = [one.send(record(), 0) for _ in range(3)]
-    write_all(one)
+    assert [effect.name for effect in write_all(one)] == behind, "and no row of no numbers"
     assert [row[0] for row in one.inspect()[str(A)]["waiting"]] == behind
     assert one.drop(behind[0]) and emptied(one) == [Settled(behind[0])]
     # A later record keeps its place behind what waits, even where the window has room again.
@@ -925,3 +928,28 @@ def test_an_answer_that_comes_again_opens_again_and_another_asks_again() -> None
         opened(two)
         two.took(A, took, 10 * ASK_AGAIN_NS)
         assert state(two) == "ASKING" and asked_by(two).token == token + 2
+
+
+def test_a_first_exchange_has_nothing_to_tell() -> None:
+    one = sender()
+    number = one.send(record(), 0)
+    assert [type(effect) for effect in opened(one)] == [Write, Write, Say, Publish]
+    assert one.drop(number)
+
+
+def test_a_snapshot_between_two_epochs_has_the_last_number_of_the_one_that_is_on_disk() -> None:
+    one = sender()
+    for _ in range(2):
+        one.send(record(), 0)
+    emptied(one)
+    one.peer_up(A, 1, True, 0)
+    one.took(A, Took(asked_by(one).token, 7, (Taken(4, 1),)), 0)
+    (begun,) = emptied(one, Write)
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.took(A, Took(0, 8), 2 * OLD_AGAIN_NS)
+    one.took(A, Took(asked_by(one).token, 8, (Taken(4, 3),)), 2 * OLD_AGAIN_NS)
+    assert one.save()[1] == [[A.to_bytes(), 0, 0, list(Heard.of(Taken(4, 3)))]]
+    one.persisted(begun.token)
+    assert one.inspect()[str(A)]["epoch"] > epoch
+    assert one.inspect()[str(A)]["saved"] == (epoch, 2, tuple(Heard.of(Taken(4, 1))))
+    assert one.save()[1] == [[A.to_bytes(), epoch, 2, list(Heard.of(Taken(4, 3)))]]
