@@ -634,6 +634,7 @@ def test_a_sender_knows_who_is_up() -> None:
     assert one.peer_up(A, 1, True, 0) and one.is_up(A) and not one.is_up(B)
     # It is told once per run, and each time where the run has no name.
     assert not one.peer_up(A, 1, True, 0) and one.peer_up(A, 2, True, 0)
+    assert not one.peer_up(A, 2, True, 0)
     assert one.peer_up(A, None, True, 0) and one.peer_up(A, None, True, 0)
     one.peer_down(A)
     assert not one.is_up(A) and one.peer_up(A, None, True, 0)
@@ -867,11 +868,14 @@ def test_acknowledgements_say_how_many_are_of_the_flow_and_move_the_base() -> No
 
 def test_what_waits_behind_a_full_window_leaves_in_order_and_may_be_dropped_there() -> None:
     one = sender()
-    ids = [one.send(record(), 0) for _ in range(DURABLE_UNACKNOWLEDGED)]
+    ids = [one.send(record(), 0) for _ in range(DURABLE_UNACKNOWLEDGED - 1)]
     opened(one)
+    ids.append(one.send(record(), 0))
+    assert [type(effect) for effect in write_all(one)] == [Write, Publish], "the last place, in one row"
     behind = [one.send(record(), 0) for _ in range(3)]
     assert [effect.name for effect in write_all(one)] == behind, "and no row of no numbers"
     assert [row[0] for row in one.inspect()[str(A)]["waiting"]] == behind
+    assert one.payload(behind[0]) is None
     assert one.drop(behind[0]) and emptied(one) == [Settled(behind[0])]
     # A later record keeps its place behind what waits, even where the window has room again.
     one.drop(ids[0])
@@ -953,3 +957,16 @@ def test_a_snapshot_between_two_epochs_has_the_last_number_of_the_one_that_is_on
     assert one.inspect()[str(A)]["epoch"] > epoch
     assert one.inspect()[str(A)]["saved"] == (epoch, 2, tuple(Heard.of(Taken(4, 1))))
     assert one.save()[1] == [[A.to_bytes(), epoch, 2, list(Heard.of(Taken(4, 3)))]]
+
+
+def test_a_record_that_comes_while_marks_are_asked_for_waits() -> None:
+    one = sender()
+    one.send(record(), 0)
+    opened(one)
+    one.peer_up(A, 2, True, 10 * ASK_AGAIN_NS)
+    emptied(one)
+    sent = record(content=b"y")
+    number = one.send(sent, 10 * ASK_AGAIN_NS)
+    (write,) = write_all(one)
+    assert write.record is sent and write.row == durable_rows.record_row(number, sent)
+    assert one.inspect()[str(A)]["waiting"] == [(number, True)] and one.payload(number) is None
