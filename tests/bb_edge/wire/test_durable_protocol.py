@@ -970,3 +970,112 @@ def test_a_record_that_comes_while_marks_are_asked_for_waits() -> None:
     (write,) = write_all(one)
     assert write.record is sent and write.row == durable_rows.record_row(number, sent)
     assert one.inspect()[str(A)]["waiting"] == [(number, True)] and one.payload(number) is None
+
+
+def took_by(hub: DurableReceiver) -> Took:
+    took = marks.decoded(marks_in(emptied(hub, Say)[-1].payload))
+    assert isinstance(took, Took)
+    return took
+
+
+def test_a_source_that_must_ask_is_told_once_a_second() -> None:
+    hub = receiver()
+    hub.refused(A, 5)
+    first = took_by(hub)
+    assert (first.echo, first.windows) == (0, ())
+    hub.refused(A, 4 + PROMPT_NS)
+    assert not hub.out
+    hub.refused(B, 6)
+    assert [said.peer for said in emptied(hub)] == [B]
+    hub.refused(A, 5 + PROMPT_NS)
+    assert took_by(hub) == first, "the same token, while nothing was asked"
+    for knows_marks in (False, True):
+        hub.peer_up(C, knows_marks)
+        hub.asked(C, Ask(3 + knows_marks))
+        assert hub.opened(C, Open(3 + knows_marks, took_by(hub).token, 9))
+        hub.refused(C, 10 * PROMPT_NS)
+        assert not hub.out, "it has asked"
+
+
+def test_a_question_that_comes_again_has_the_same_answer_and_another_one_another() -> None:
+    hub = receiver()
+    hub.asked(A, Ask(3))
+    first = took_by(hub)
+    hub.asked(A, Ask(3))
+    assert took_by(hub) == first
+    hub.asked(A, Ask(4))
+    second = took_by(hub)
+    assert (second.echo, second.token != first.token) == (4, True)
+    assert not hub.opened(A, Open(4, first.token, 5)) and not hub.opened(A, Open(3, second.token, 5))
+    assert not hub.opened(B, Open(4, second.token, 5))
+    assert hub.opened(A, Open(4, second.token, 5)) and not hub.out
+    assert not hub.opened(A, Open(4, second.token, 6)), "it is open"
+
+
+def test_a_full_table_of_sources_hears_no_other() -> None:
+    hub = receiver(max_sources=1)
+    hub.peer_up(A, knows_marks=False)
+    hub.hold(A, 5, 1, 1)
+    hub.refused(B, 0)
+    hub.asked(B, Ask(1))
+    assert not hub.out and hub.peers == (A,)
+    assert hub.receive(B, 1, 1, 1) is Verdict.NO_ROOM
+    for place in (hub.acks(B), hub.owes(B), hub.has_taken(B)):
+        assert not place
+
+
+def test_all_of_a_source_can_be_looked_at() -> None:
+    hub = receiver()
+    hub.asked(A, Ask(3))
+    took = took_by(hub)
+    assert hub.opened(A, Open(3, took.token, 5))
+    for seq in (1, 2, 4):
+        hub.hold(A, 5, seq, 1)
+    assert hub.journaled(A, 5, 1) and hub.journaled(A, 5, 4) and not hub.journaled(A, 5, 4)
+    hub.asked(A, Ask(4))
+    assert hub.inspect() == {
+        str(A): {
+            "state": "CLOSED",
+            "epoch": 5,
+            "marks": (4, 0, True),
+            "windows": [(5, 1, 0b101, [2], [1, 4])],
+            "taken": [5],
+        }
+    }
+    assert hub.owes(A) and hub.acks(A) == (Ack(5, 1, (4,)),) and not hub.owes(A)
+
+
+def test_of_a_source_without_marks_two_epochs_are_known() -> None:
+    hub = receiver()
+    hub.peer_up(A, knows_marks=False)
+    for epoch in (9, 5, 7):
+        hub.hold(A, epoch, 1, 1)
+        assert hub.journaled(A, epoch, 1)
+    assert [row[0] for row in hub.inspect()[str(A)]["windows"]] == [5, 7]
+    assert hub.inspect()[str(A)]["taken"] == [5, 7]
+    # Which was used last stays, whatever its number.
+    hub.hold(A, 5, 2, 1)
+    hub.hold(A, 6, 1, 1)
+    assert [row[0] for row in hub.inspect()[str(A)]["windows"]] == [5, 6]
+    assert hub.inspect()[str(A)]["taken"] == [5]
+    assert not hub.journaled(A, 7, 1) and not hub.not_journaled(A, 7, 1)
+    hub.again(A, 7, 1)
+    assert [ack.epoch for ack in hub.acks(A)] == [5]
+
+
+def test_what_a_snapshot_held_is_acknowledged_after_a_restart() -> None:
+    hub = receiver()
+    hub.peer_up(A, knows_marks=False)
+    for seq in (1, 2, 3):
+        hub.hold(A, 5, seq, 1)
+    hub.journaled(A, 5, 1)
+    again = receiver()
+    again.restore(hub.save())
+    assert again.inspect()[str(A)]["taken"] == [5] and again.inspect()[str(A)]["state"] == "CLOSED"
+    assert not again.journaled(A, 5, 2), "nothing is held any more"
+    assert again.owes(A) and again.acks(A) == (Ack(5, 3, ()),)
+    again.asked(A, Ask(1))
+    assert took_by(again).windows == (Taken(5, 3, 0),)
+    # A journal's record of a source that no snapshot has.
+    assert again.replayed(B, 6, 2, 2) and not again.replayed(B, 6, 2, 2)
+    assert again.inspect()[str(B)]["taken"] == [6] and again.has_taken(B)
