@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +18,8 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
 if TYPE_CHECKING:
-    from bb_edge.state.store import Recovered, StateStore
+    from bb_edge.state.store import StateStore
+    from bb_edge.wire.durable_rows import Flow, Numbers, Rows
     from bb_edge.wire.outbox import OutboxRecord
 
 COLUMNS = ("id", "what", "bytes", "written", "expires", "peer")
@@ -39,9 +40,14 @@ class Kept(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """What a state folder has to send: `names` tells peers' names, `journal` inputs that will run again."""
+    """What a state folder has to send: `names` tells peers' names, `journal` inputs that will run again.
+
+    `flows` and `given` tell which numbers were given to records, besides what their own rows tell.
+    """
 
     kept: tuple[Kept, ...]
+    flows: Mapping[PeerId, Flow]
+    given: Sequence[Numbers]
     names: PeerNames
     journal: int
     notes: tuple[str, ...]
@@ -167,26 +173,26 @@ def _check(folder: Path) -> None:
 def _look(store: StateStore, where: str) -> Folder:
     """Reads what a folder has to send. StateError, SnapshotError, or OutboxRefused for rows that are none."""
     from bb_edge.cli.kept_folder import newest_in
+    from bb_edge.wire import durable_rows
+    from bb_edge.wire.durable_saved import flows_of
     from bb_edge.wire.outbox import OutboxError
 
     found = newest_in(store, lambda body: body)
     body = {} if found is None else found.body
     opened = store.open() if found is None else found.opened
     try:
-        kept = _kept(opened, body)
+        saved = body.get("outbound", {}).get("flows", ())
+        next_id, _, live = saved or (1, (), ())
+        flows = flows_of(saved)
+        rows = durable_rows.read(opened.outbox, flows, next_id, {*live})
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
-    return Folder(kept, _names(body), len(opened.journal), opened.notes)
+    return Folder(_kept(rows), flows, rows.given, _names(body), len(opened.journal), opened.notes)
 
 
-def _kept(opened: Recovered, body: dict[str, Any]) -> tuple[Kept, ...]:
+def _kept(rows: Rows) -> tuple[Kept, ...]:
     from bb_edge.state.keeper import key_bytes
-    from bb_edge.wire import durable_rows
-    from bb_edge.wire.durable_saved import flows_of
 
-    saved = body.get("outbound", {}).get("flows", ())
-    next_id, _, live = saved or (1, (), ())
-    rows = durable_rows.read(opened.outbox, flows_of(saved), next_id, {*live})
     new = [
         Kept(str(number), key_bytes(number), record)
         for number, record in sorted(rows.records.items())
@@ -243,6 +249,9 @@ def _peer(text: str) -> PeerId:
 
 def _drop(store: StateStore, folder: Folder, chosen: Sequence[Kept], where: str) -> None:
     """Drops them for good. OutboxRefused where the node would send them once more."""
+    from bb_edge.state.keeper import key_bytes
+    from bb_edge.wire.durable_rows import keeping
+
     again = [kept for kept in chosen if kept.record.cause is not None]
     if folder.journal and again:
         raise OutboxRefused(
@@ -251,6 +260,8 @@ def _drop(store: StateStore, folder: Folder, chosen: Sequence[Kept], where: str)
             where,
             "start the node once and stop it with SIGTERM, then drop them",
         )
+    numbers = keeping([kept.record for kept in chosen], folder.given, folder.flows)
+    store.append_outbox([(key_bytes(row.name), row.to_bytes()) for row in numbers])
     store.discard([kept.key for kept in chosen])
 
 

@@ -16,6 +16,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.outbox import Cause
 
 
 class Executor(Protocol):
@@ -51,6 +52,7 @@ class Runtime:
     steps: list[EngineStep] = field(default_factory=list)
     origin: tuple[str, bytes] | None = None
     """The module and program of the node whose state this one has adopted (bb_edge/adoption.py); or None."""
+    _causes: tuple[int, int] = (0, 0)  # of this run: a number for the run, and how many causes it has made
     emit: Callable[[EngineStep], None] = field(init=False)
     """Adds a step to what the poll returns."""
 
@@ -71,6 +73,15 @@ class Runtime:
             counters[name] = n
         else:
             counters["counters.refused"] = counters.get("counters.refused", 0) + n
+
+    def new_cause(self) -> Cause:
+        """A cause for what no envelope and no round has set off, and a snapshot is to hold.
+
+        No other run makes it again: records of a run that was lost may be on disk, with the causes that it made.
+        """
+        run, made = self._causes
+        self._causes = run, made = run or 1 << 62 | self.ids.getrandbits(62), made + 1
+        return Cause(self.own_peer, run, made)
 
     def emit_value(self, target: str, execution: int, topic: str, value: object) -> None:
         """Adds an app event; a value that is larger than the node lets it be is left out, counted."""

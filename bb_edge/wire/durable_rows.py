@@ -94,6 +94,27 @@ def record_row(number: int, record: OutboxRecord) -> bytes:
     return cbor.dumps([ROW_VERSION, number, record.to_bytes(), record.written_s])
 
 
+def keeping(
+    dropped: Iterable[OutboxRecord], given: Iterable[Numbers], flows: Mapping[PeerId, Flow]
+) -> list[Numbers]:
+    """What is to be on disk before records are dropped by hand: that their numbers were given.
+
+    Theirs may be the only rows that say so. Given again, a number that its receiver has taken would cost a
+    record; and a sender that knows of fewer numbers than its receiver looks as if it had been put back.
+    """
+    known = {peer: replace(flow) for peer, flow in flows.items()}
+    for row in given:
+        known.setdefault(row.peer, Flow()).reach(row.epoch, row.first + len(row.ids) - 1)
+    rows: dict[PeerId, Numbers] = {}
+    for record in dropped:
+        peer, epoch, seq = record.key
+        flow = known.setdefault(peer, Flow())
+        if (epoch, seq) > (flow.epoch, flow.last):
+            flow.reach(epoch, seq)
+            rows[peer] = Numbers(peer, epoch, seq + 1, ())
+    return list(rows.values())
+
+
 def read(
     rows: Iterable[bytes], flows: Mapping[PeerId, Flow], next_id: int = 1, live: Container[int] = ()
 ) -> Rows:

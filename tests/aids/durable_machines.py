@@ -126,9 +126,9 @@ class Net:
     """Machines and a network without loss; what is sent to one that is down is lost."""
 
     def __init__(
-        self, data: bytes, machines: dict[str, str], knows_marks: bool = False, **config: int
+        self, data: bytes, machines: dict[str, str], knows_marks: bool = True, **config: int
     ) -> None:
-        """Presences are those of nodes of an older version, unless they know marks."""
+        """Presences are those that nodes say; without marks, those of nodes of an older version."""
         self.knows_marks = knows_marks
         self.machines = {n: Machine(data, target, n, **config) for n, target in machines.items()}
         self.by_peer = {m.node.peer_id: m for m in self.machines.values()}

@@ -279,6 +279,9 @@ class Outgoing:
 
         Without best-effort requests to many peers: a node that restores asks again.
         """
+        for unit in self._queued:
+            if unit.durable and unit.cause is None:  # who goes back to this snapshot sends it again
+                unit.cause = self._runtime.new_cause()
         units = (*self.held, *self.units)
         waiting = [u.save() for u in units if u.durable or u.to is None or u.wire_req_id]
         return {"units": waiting, **self.durable.save()}

@@ -288,12 +288,6 @@ class Execution:
         """Its deadline has passed: nothing that is left of it counts as missing."""
         self.expired = True
 
-    def own_cause(self, own_peer: PeerId) -> Cause:
-        """Its cause; an execution that no envelope has started is told from all others by its number."""
-        if self.cause is None:
-            self.cause = Cause(own_peer, 1 << 62, self.id)
-        return self.cause
-
     # --- what holds it --------------------------------------------------------------------------------
 
     def hold(self, why: Hold) -> None:

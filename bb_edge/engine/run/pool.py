@@ -114,7 +114,8 @@ class ExecutionPool:
     def save(self, runtime: Runtime) -> list[Any]:
         """[next id, peak, rows, runnable ids]. UnsavableError where a value has no written form."""
         for execution in self.active.values():
-            execution.own_cause(runtime.own_peer)
+            if execution.cause is None:
+                execution.cause = runtime.new_cause()
         rows = [_row(execution, runtime.callbacks) for execution in self.active.values()]
         return [self.next_id, self.peak, rows, [e.id for e in self.runnable]]
 

@@ -271,6 +271,21 @@ def test_the_lifecycle_asks_for_a_snapshot(compile_text):
     assert teller.disk.writes == 2
 
 
+def test_what_waits_for_room_in_a_snapshot_is_sent_once(compile_text):
+    net = told(compile_text, outbox_records=4)
+    net.run(2 * MS)
+    for number in range(12):
+        say(net, number)
+    teller, heard = net.machines["teller"], net.machines["hearer"].events
+    while len(heard) < 8:
+        net.run(net.now_ns + MS)
+    teller.start(net.now_ns)  # from a snapshot in which the second four wait, with their records on disk
+    net.greet(teller)
+    net.run(net.now_ns + 60 * S)
+    assert teller.node.counters["outbound.reused"] == 4
+    assert sorted(value for _, (value,) in heard) == list(range(12))
+
+
 # --- crashes --------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ class Pair:
     """A teller and a hearer, who have told each other's presences."""
 
     def __init__(self, data: bytes) -> None:
-        self.net = Net(data, {"teller": "Teller", "hearer": "Hearer"}, knows_marks=True)
+        self.net = Net(data, {"teller": "Teller", "hearer": "Hearer"})
         self.teller, self.hearer = self.net.machines["teller"], self.net.machines["hearer"]
         self.run()
 

@@ -3,6 +3,8 @@
 Prints what was delivered, which faults there were, and for each failure the seed that replays it:
 `./dev simulate --start SEED --seeds 1`. Exit code 1 where a world failed.
 
+`--kind letters` runs machines that write each other durably while their disks are put back (letters.py).
+
 A change of structure alone changes no trace: `--hashes FILE` before it, `--same-as FILE` after it.
 """
 
@@ -20,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from simulated.letters import LettersWorld
 from simulated.mixed import MixedWorld
 from simulated.plan import MixedPlan, plan_of
 from simulated.world import World, WorldError
@@ -49,17 +52,22 @@ class Tally:
         self.failures += other.failures
 
 
-def world_of(seed: int, short: bool = False) -> World:
+FEDERATIONS, LETTERS = "federations", "letters"
+
+
+def world_of(seed: int, short: bool = False, kind: str = FEDERATIONS) -> World:
     """The world of a seed."""
+    if kind == LETTERS:
+        return LettersWorld(seed, short=short)
     plan = plan_of(seed, short)
     return MixedWorld(seed, plan) if isinstance(plan, MixedPlan) else World(seed, plan)
 
 
-def simulate(seeds: range, short: bool = False) -> Tally:
+def simulate(seeds: range, short: bool = False, kind: str = FEDERATIONS) -> Tally:
     """The worlds of these seeds, one after the other."""
     tally = Tally()
     for seed in seeds:
-        world = world_of(seed, short)
+        world = world_of(seed, short, kind)
         try:
             world.run()
         except WorldError as error:
@@ -77,13 +85,16 @@ def _prepare() -> None:
     gc.freeze()
 
 
-def simulate_all(start: int, seeds: int, jobs: int, short: bool = False, tell: bool = False) -> Tally:
+def simulate_all(
+    start: int, seeds: int, jobs: int, short: bool = False, kind: str = FEDERATIONS, tell: bool = False
+) -> Tally:
     """The same by several processes; results do not depend on their number."""
     chunks = [range(at, min(at + CHUNK, start + seeds)) for at in range(start, start + seeds, CHUNK)]
     total = Tally()
     began = time.monotonic()
     with multiprocessing.Pool(jobs, _prepare) as pool:
-        for number, tally in enumerate(pool.imap(functools.partial(simulate, short=short), chunks), 1):
+        work = functools.partial(simulate, short=short, kind=kind)
+        for number, tally in enumerate(pool.imap(work, chunks), 1):
             total.add(tally)
             if tell and (tally.failures or number % 20 == 0 or number == len(chunks)):
                 seconds = time.monotonic() - began
@@ -110,12 +121,14 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many (default: 2000)")
     parser.add_argument("--start", type=int, default=0, help="the first one")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--kind", choices=(FEDERATIONS, LETTERS), default=FEDERATIONS, help="of the worlds")
     parser.add_argument("--short", action="store_true", help="the smaller worlds of the test command")
     parser.add_argument("--hashes", type=Path, metavar="FILE", help="write each seed's trace hash there")
     parser.add_argument("--same-as", type=Path, metavar="FILE", help="fail where a trace is not as written")
     options = parser.parse_args()
     began = time.monotonic()
-    total = simulate_all(options.start, options.seeds, max(1, options.jobs), options.short, tell=True)
+    what = options.short, options.kind
+    total = simulate_all(options.start, options.seeds, max(1, options.jobs), *what, tell=True)
     seconds = time.monotonic() - began
     digest = hashlib.sha256("".join(total.hashes).encode()).hexdigest()
     print(f"deliveries {total.delivered}, polls {total.polls}, {total.delivered / seconds:.0f} deliveries/s")
@@ -130,7 +143,8 @@ def main() -> int:
         print(f"traces as in {options.same_as}: {total.seeds - len(others)} of {total.seeds}")
     for failure in total.failures:
         seed = failure.split(":")[0].removeprefix("seed ")
-        print(f"replay: ./dev simulate --seeds 1 --start {seed}" + (" --short" if options.short else ""))
+        more = (" --short" if options.short else "") + f" --kind {options.kind}"
+        print(f"replay: ./dev simulate --seeds 1 --start {seed}{more}")
     print(
         f"{total.seeds} seeds in {seconds:.0f} s: "
         + (f"{len(total.failures)} failed" if total.failures else "ok")

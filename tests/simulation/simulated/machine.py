@@ -44,6 +44,9 @@ class Machine:
         self.store: StateStore | None = None
         self.slow: Slow | None = None
         """What writes beside the polls, in every other life."""
+        self.config = CONFIG
+        self.snapshot_ns = 500 * MS
+        """Between two snapshots that nobody asked for."""
         self.due: int | None = 0
         """When its node must be polled, as far as it is known."""
         self.births = 0
@@ -82,7 +85,7 @@ class Machine:
                 (self.address,),
                 self.program,
                 self.seat.targets,
-                CONFIG,
+                self.config,
                 components=components,
                 seed=hash_of(self.name),
                 incarnation=incarnation,
@@ -106,7 +109,7 @@ class Machine:
             self.node = watched.node
             self.slow = Slow(world, hash_of(f"{self.name} {self.births}")) if self.births % 2 else None
             self.keeper = Keeper(
-                watched, store, interval_ns=500 * MS, report=world.ledger.failed, writer=self.slow
+                watched, store, interval_ns=self.snapshot_ns, report=world.ledger.failed, writer=self.slow
             )
             world.ledger.restored(restored)
         else:

@@ -11,6 +11,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from bb_edge import PeerId
 from bb_edge.engine import steps
@@ -111,13 +112,18 @@ class World:
         def tell() -> None:
             heard = () if listener.node is None else classes_heard(listener.node, node)
             if listener.node is not None and about.node is node and heard:
-                meta = node.presence_meta
+                meta = self.meta_told(listener, about)
                 listener.node.peer_presence(
                     about.peer, True, (about.address,), meta, epoch=node.epoch, classes=heard, session=1
                 )
                 listener.due = 0
 
         self.network.at(self.network.now_ns + self.rng.randrange(1, 5 * MS), tell)
+
+    def meta_told(self, listener: Machine, about: Machine) -> dict[str, Any]:
+        """What one machine is told that the presence of another, which is up, says."""
+        assert about.node is not None
+        return about.node.presence_meta
 
     def crashed(self, machine: Machine, why: str) -> None:
         """The power of a machine is gone; it comes back later."""
