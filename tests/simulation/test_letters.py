@@ -2,50 +2,90 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from simulated.__main__ import LETTERS, simulate, simulate_all
 from simulated.letters import LettersWorld
 from simulated.world import WorldError
 
+from bb_edge.wire import durable_rows
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.marks import Heard
 
-SEEDS = 60
+SEEDS = 150
 OFTEN = {
-    "crash and put back": 20,
-    "crash and lost": 2,
-    "crash and asleep": 20,
-    "crash at a write": 20,
-    "dropped": 500,
-    "StateRolledBack": 40,
+    "put back": 40,
+    "put back together": 5,
+    "lost": 3,
+    "crash and asleep": 40,
+    "crash at a write": 60,
+    "crash at a start": 8,
+    "full disks": 40,
+    "another's folder": 15,
+    "dropped by hand": 30,
+    "brought up to date": 5,
+    "forged": 1000,
+    "dropped": 1000,
+}
+SEEN = {
+    "StateRolledBack": 80,
     "PeerBeganAnew": 10,
-    "restored": 80,
+    "StorageFailed": 100,
+    "restored": 150,
+    "replayed": 300,
+    "heard": 5000,
+    "lost, and told": 80,
+    "heard twice, and told": 5,
+    "questions": 300,
+    "answers": 300,
+    "answers missing": 50,
+    "forged, and heard": 30,
+    "reports of a forger": 3,
+    "not taken: no room": 5,
 }
 """What the worlds must see, at least so often: about a half of what they do see."""
 
 
 def test_each_letter_is_heard_once_or_somebody_says_why_not():
-    seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
-        world = LettersWorld(seed).run()
-        seen.update(world.faults)
-        seen.update(world.ledger.seen)
-    assert {what: seen[what] for what, least in OFTEN.items() if seen[what] < least} == {}
+    tally = simulate(range(SEEDS), True, LETTERS)
+    assert not tally.failures, "\n".join(tally.failures[:3])
+    assert {what: tally.faults[what] for what, least in OFTEN.items() if tally.faults[what] < least} == {}
+    assert {what: tally.seen[what] for what, least in SEEN.items() if tally.seen[what] < least} == {}
+
+
+@pytest.mark.parametrize("seed", [383, 398, 139, 193, 221])
+def test_seeds_that_have_shown_a_fault(seed):
+    """In the first two, what waited for room in a snapshot was sent again by the node that went back to it. In
+    the others, an operator dropped the only row that had a number.
+    """
+    LettersWorld(seed, short=True).run()
+
+
+def test_a_long_world_holds_too_and_any_number_of_processes_sees_the_same():
+    alone = simulate(range(100_000, 100_002), False, LETTERS)
+    assert not alone.failures, alone.failures
+    assert alone.delivered > 500
+    assert simulate_all(100_000, 2, 2, False, LETTERS).hashes == alone.hashes
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "found"),
-    [(Heard, "lost", "nobody said so"), (DurableReceiver, "has_taken", "")],
-    ids=["a receiver that is old is not noticed", "something that changes no promise"],
+    ("owner", "name", "replaced", "found"),
+    [
+        (Heard, "lost", lambda *_: (), "nobody said so"),
+        (durable_rows, "keeping", lambda *_: [], "nobody has put that state back"),
+        (DurableReceiver, "has_taken", lambda *_: True, ""),
+    ],
+    ids=[
+        "a receiver that is old is not noticed",
+        "a number goes with the record that is dropped",
+        "something that changes no promise",
+    ],
 )
-def test_the_oracle_finds_what_is_wrong_and_nothing_else(monkeypatch, owner, name, found):
-    replaced = (lambda *_: ()) if found else (lambda *_: True)
+def test_the_oracle_finds_what_is_wrong_and_nothing_else(monkeypatch, owner, name, replaced, found):
     monkeypatch.setattr(owner, name, replaced)
     failures = []
-    for seed in range(SEEDS):
+    for seed in (*range(60), 139, 221):
         try:
-            LettersWorld(seed).run()
+            LettersWorld(seed, short=True).run()
         except WorldError as error:
             failures.append(str(error))
     assert any(found in failure for failure in failures) if found else not failures

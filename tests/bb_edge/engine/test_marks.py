@@ -27,10 +27,10 @@ KNOWS = {features.META: [features.MARKS]}
 def make(compile_text):
     text = program(2 * S)
 
-    def made(durable: bool = True) -> Node:
+    def made(durable: bool = True, addresses: tuple[bytes, ...] = (HERE,)) -> Node:
         data = compile_text(text if durable else text.replace(", durable=1", ""))
         more: dict[str, Any] = {"seed": 3, "durable": durable}
-        return install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
+        return install(SELF, addresses, data, ["Main"], NodeConfig.edge(), **more)
 
     return made
 
@@ -64,6 +64,18 @@ def take(node: Node, now_ns: int, *data: bytes) -> list[steps.EngineStep]:
 def test_only_a_node_that_keeps_its_state_says_that_it_knows_marks(make):
     assert features.MARKS in make().presence_meta[features.META]
     assert features.MARKS not in make(durable=False).presence_meta[features.META]
+
+
+@pytest.mark.parametrize("addresses", [(HERE,), ()], ids=["with an address", "without any"])
+def test_marks_tell_where_the_answer_finds_the_node_if_it_has_an_address(make, addresses):
+    node = met(make(addresses=addresses))
+    say(node, to=(A,))
+    asked = take(node, 2)
+    told = take(node, 3, marks.encoded(Ask(5)))
+    sent = [envelope.decode(s.payload, EDGE_CAPS) for s in of(SendEnvelope, [*asked, *told])]
+    of_marks = [message for message in sent if message.fills and message.fills[0].dest_suffix == SUFFIX]
+    assert {type(marks.decoded(message.fills[0].payload)) for message in of_marks} == {Ask, Took}
+    assert {tuple(message.src_addresses) for message in of_marks} == {addresses}
 
 
 def test_a_peer_is_asked_before_the_first_record_goes_out_and_again_until_it_answers(make):

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 AFTER_NS = 130 * S
 """How long a world goes on after the faults: a sender that was told that it is old asks a minute later."""
 REPORTS = (steps.StateRolledBack, steps.PeerBeganAnew)
-TOLD = (*REPORTS, *ALLOWED, steps.PeerFailing, steps.OutboundDropped)
-"""What may come out of a poll. What is dropped before it was on disk was promised to nobody, and is told."""
+TOLD = (*REPORTS, *ALLOWED, steps.PeerFailing, steps.OutboundDropped, steps.IngressDropped)
+"""What may come out of a poll. What is dropped on its way out was on no disk, and what finds no room on its way
+in is on its sender's."""
 
 
 class Letter(NamedTuple):
@@ -63,6 +64,8 @@ class LettersLedger(Ledger):
 
     def step(self, step: steps.EngineStep, machine: Machine) -> None:
         self.seen[type(step).__name__] += 1
+        if isinstance(step, steps.IngressDropped):
+            assert step.reason == "full", f"{machine.name}: {step}"
         if isinstance(step, steps.PeerRestarts):
             if not self._is_forger(step.peer):  # who says another epoch with each presence
                 self._restarts(step)
@@ -74,7 +77,8 @@ class LettersLedger(Ledger):
         elif isinstance(step, REPORTS):
             self._reported(step, machine)
         elif isinstance(step, steps.OutboundDropped):
-            self.seen[f"not taken: {step.reason.split(':')[0]}"] += 1
+            assert "records with" in step.reason or "not sent before" in step.reason, f"{machine.name}: {step}"
+            self.seen["not taken: " + ("no room" if "records with" in step.reason else "too late")] += 1
 
     def letter(self, row: bytes) -> Letter | None:
         """What a row of an outbox is about; None for one of numbers."""
