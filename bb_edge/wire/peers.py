@@ -165,6 +165,10 @@ class PeerTable:
         """Returns whether the peer is present, and not known to leave requests without answer."""
         return self._states.get(peer) is _UP
 
+    def is_present(self, peer: PeerId) -> bool:
+        """Returns whether the peer's presence says that it is there, be it that it answers or not."""
+        return self._states.get(peer) in (_UP, _SILENT)
+
     def is_down(self, peer: PeerId) -> bool:
         """Returns whether the peer's presence, or its will, says that it has gone."""
         return self._states.get(peer) is _DOWN

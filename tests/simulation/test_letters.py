@@ -11,36 +11,34 @@ from bb_edge.wire import durable_rows
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.marks import Heard
 
-SEEDS = 150
+SEEDS = 100
 OFTEN = {
     "put back": 40,
-    "put back together": 5,
+    "put back together": 4,
     "lost": 3,
-    "crash and asleep": 40,
-    "crash at a write": 60,
-    "crash at a start": 8,
-    "full disks": 40,
-    "another's folder": 15,
-    "dropped by hand": 30,
-    "brought up to date": 5,
-    "forged": 1000,
-    "dropped": 1000,
+    "crash and asleep": 30,
+    "crash at a write": 40,
+    "crash at a start": 2,
+    "full disks": 25,
+    "another's folder": 10,
+    "dropped by hand": 5,
+    "forged": 600,
+    "dropped": 800,
 }
 SEEN = {
-    "StateRolledBack": 80,
+    "StateRolledBack": 70,
     "PeerBeganAnew": 10,
     "StorageFailed": 100,
-    "restored": 150,
-    "replayed": 300,
-    "heard": 5000,
-    "lost, and told": 80,
-    "heard twice, and told": 5,
+    "restored": 100,
+    "replayed": 250,
+    "heard": 3000,
+    "lost, and told": 70,
+    "heard twice, and told": 10,
     "questions": 300,
     "answers": 300,
-    "answers missing": 50,
+    "answers missing": 80,
     "forged, and heard": 30,
-    "reports of a forger": 3,
-    "not taken: no room": 5,
+    "not taken: no room": 8,
 }
 """What the worlds must see, at least so often: about a half of what they do see."""
 
@@ -83,7 +81,7 @@ def test_a_long_world_holds_too_and_any_number_of_processes_sees_the_same():
 def test_the_oracle_finds_what_is_wrong_and_nothing_else(monkeypatch, owner, name, replaced, found):
     monkeypatch.setattr(owner, name, replaced)
     failures = []
-    for seed in (*range(60), 139, 221):
+    for seed in (*range(24), 139, 221):
         try:
             LettersWorld(seed, short=True).run()
         except WorldError as error:

@@ -107,11 +107,11 @@ class Durable:
 
     def _try(self, unit: Unit, now_ns: int, held_up: set[PeerId]) -> Iterator[tuple[Unit, Fate]]:
         """Begins a unit, or those that it is for; what finds no room waits, and holds its peer up."""
+        if unit.deadline_ns and unit.deadline_ns <= now_ns:
+            self._runtime.count("deadlines.expired")
+            yield unit, Fate(lost=NOT_SENT)
+            return
         if unit.to is None:
-            if unit.deadline_ns and unit.deadline_ns <= now_ns:
-                self._runtime.count("deadlines.expired")
-                yield unit, Fate(lost=NOT_SENT)
-                return
             fate = None if unit.peer in held_up else self._begin(unit, now_ns)
             if fate is None:
                 held_up.add(unit.peer)
@@ -170,7 +170,7 @@ class Durable:
             if sender.room.any_settled:
                 self._wish.want("outbox full")
                 return None
-            if unit.deadline_ns or sender.is_up(unit.peer):
+            if unit.deadline_ns or (sender.is_up(unit.peer) and self._peers.is_up(unit.peer)):
                 return None
         return Fate(lost=f"{error.what}: {error.hint}")
 
@@ -208,8 +208,10 @@ class Durable:
             self.records.peer_up(peer)
 
     def peer_down(self, peer: PeerId) -> None:
-        """A peer has gone down, or does not answer."""
-        if not self.quiet:
+        """A peer has gone down, or does not answer. One that is there is asked on for its marks: it may have
+        nothing else to say, and wait for what waits for it.
+        """
+        if not (self.quiet or self._peers.presences.is_present(peer)):
             self.records.peer_down(peer)
 
     def acknowledged(self, peer: PeerId, acks: Sequence[Ack]) -> None:
@@ -226,10 +228,33 @@ class Durable:
     # --- restarts -------------------------------------------------------------------------------------
 
     def adopt(
-        self, rows: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
+        self,
+        rows: Iterable[bytes],
+        now_ns: int,
+        wall_ns: int,
+        awaits: Callable[[int], bool],
+        queued: Iterable[Unit],
     ) -> list[tuple[int, int]]:
-        """Takes the rows on disk; see `Records.adopt`. Nothing is taken where nothing is kept."""
-        return [] if self.quiet else self.records.adopt(rows, now_ns, wall_ns, awaits)
+        """Takes the rows on disk; see `Records.adopt`. Nothing is taken where nothing is kept.
+
+        A request that a snapshot has among those that are `queued` may have been written down after it.
+        """
+        if self.quiet:
+            return []
+        asks = self.records.adopt(rows, now_ns, wall_ns, awaits)
+        waiting = [unit for unit in queued if unit.to is not None]
+        for req_id, _ in asks:
+            for unit in waiting:
+                unit.forget(req_id)
+        return asks
+
+    def name(self, units: Iterable[Unit]) -> None:
+        """Gives those that a snapshot is to hold causes: a node that goes back to it takes them up again, and
+        finds by these what it has written down since.
+        """
+        for unit in units:
+            if unit.durable and unit.cause is None:
+                unit.cause = self._runtime.new_cause()
 
     def save(self) -> dict[str, Any]:
         """What waits for room, and what is known of records, as plain values; `restore` takes them."""

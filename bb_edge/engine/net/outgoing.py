@@ -272,16 +272,14 @@ class Outgoing:
         self, records: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> None:
         """Takes the rows of the outbox on disk, after a restart; see `Records.adopt`. OutboxError."""
-        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits))
+        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits, self._queued))
 
     def save(self) -> dict[str, Any]:
         """All that waits to leave, as plain values; `restore` takes them.
 
         Without best-effort requests to many peers: a node that restores asks again.
         """
-        for unit in self._queued:
-            if unit.durable and unit.cause is None:  # who goes back to this snapshot sends it again
-                unit.cause = self._runtime.new_cause()
+        self.durable.name(self._queued)
         units = (*self.held, *self.units)
         waiting = [u.save() for u in units if u.durable or u.to is None or u.wire_req_id]
         return {"units": waiting, **self.durable.save()}

@@ -167,7 +167,7 @@ class Records:
         if self.sender.is_up(peer):
             return
         peers = self._peers
-        if peers.presences.is_up(peer):
+        if peers.presences.is_present(peer):
             self._up(peer, peers.presences.epoch(peer))
         elif peer == self._runtime.own_peer or (
             not peers.are_told and peer not in peers.presences and peers.knows(peer)

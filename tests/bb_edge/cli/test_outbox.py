@@ -28,6 +28,7 @@ from bb_edge.state.keeper import Keeper, key_bytes, restore
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StoreLimits
 from bb_edge.wire import envelope
+from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.envelope import REQUEST
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
@@ -58,8 +59,12 @@ class World:
         owner = Owner(self.identity.peer, self.identity.program)
         return StateStore(storage, (StorageError,), None, owner)
 
-    def ran(self, *to: Sequence[PeerId], wall_s: int = 0) -> None:
-        """A run of the node that tells each of these of something, which nobody acknowledges."""
+    def ran(self, *to: Sequence[PeerId], wall_s: int = 0, killed: bool = False) -> list[int]:
+        """A run of the node that tells each of these of something, which nobody acknowledges.
+
+        Gives the numbers that went out, in order. One that is `killed` has only the snapshot of its start.
+        """
+        sent = []
         with detect().storage(self.folder) as storage:
             store = self.store(storage)
             node, _ = restore(store, lambda data: self.make(data, wall_s), (SnapshotError,), 0, wall_s * S)
@@ -68,8 +73,12 @@ class World:
             for number, peers in enumerate(to):
                 say(node, to=tuple(peers))
                 for now_ns in range(10 * number + 10, 10 * number + 13):
-                    keeper.take(node.poll(now_ns), now_ns)
-            keeper.snapshot(1000)
+                    found = node.poll(now_ns)
+                    keeper.take(found, now_ns)
+                    sent += [step.payload for step in of(SendEnvelope, found) if step.durable]
+            if not killed:
+                keeper.snapshot(1000)
+        return [envelope.decode(payload, EDGE_CAPS).seq for payload in sent]
 
     def sends(self) -> list[PeerId]:
         """Whom the next run of the node sends to by itself, sorted."""
@@ -152,6 +161,16 @@ def test_what_a_peer_would_get_goes_when_it_is_said_twice(world, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["dropped"] and {row["peer"] for row in told["records"]} == {str(A)}
     assert world.sends() == [B]
+
+
+def test_a_number_that_was_given_is_not_given_again_though_its_record_is_dropped(world, capsys):
+    assert world.ran((A,), (A,), (B,), killed=True) == [1, 2, 1]
+    world.outbox("--peer", "a", "--json")
+    first, second = listed(capsys)
+    assert world.outbox("--id", str(second["id"]), "--drop") == 0, "no other row has its number"
+    assert world.ran((A,)) == [3], "A may have taken the second"
+    assert world.outbox("--id", str(first["id"]), "--drop") == 0
+    assert world.ran((A,)) == [4], "and once a snapshot has the numbers, no row need"
 
 
 def test_what_is_dropped_stays_dropped_from_whichever_snapshot_the_node_comes_back(world):

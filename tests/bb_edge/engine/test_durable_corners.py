@@ -15,6 +15,7 @@ from times import S
 from bb_edge import NodeConfig, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord
+from bb_edge.engine.snapshot import look_into
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address
 from bb_edge.node import Node
@@ -28,7 +29,9 @@ TEXT = program(2 * S)
 def make(compile_text):
     data = compile_text(TEXT)
 
-    def made(snapshot: bytes | None = None, now_ns: int = 0, **config: int) -> Node:
+    def made(
+        snapshot: bytes | None = None, now_ns: int = 0, incarnation: int | None = None, **config: int
+    ) -> Node:
         return install(
             SELF,
             (HERE,),
@@ -39,6 +42,7 @@ def make(compile_text):
             durable=True,
             snapshot=snapshot,
             now_ns=now_ns,
+            incarnation=incarnation,
         )
 
     return made
@@ -47,6 +51,22 @@ def make(compile_text):
 def request(number: int = 77, deadline_ns: int = 0, seq: int = 1, **more: Any) -> bytes:
     asked = {"kind": REQUEST, "wire_req_id": number, "remaining_deadline_ns": deadline_ns}
     return durable_message(0xA1, seq, **asked, **more)
+
+
+def test_causes_that_a_run_makes_up_are_no_other_runs(make):
+    """Records of a run that is lost may be on disk under its causes, which nothing else may come by."""
+
+    def made(run: int) -> object:
+        node = greeted(make(incarnation=run, outbox_records=1), A)
+        for _ in range(2):
+            say(node, to=(A,))
+        kept(node, 2)
+        _, body = look_into(node.snapshot(3))
+        (waits,) = body["outbound"]["waiting"]
+        assert waits[8] is not None
+        return waits[8]
+
+    assert made(1) == made(1) != made(2)
 
 
 # --- out ----------------------------------------------------------------------------------------------

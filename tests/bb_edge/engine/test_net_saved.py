@@ -196,7 +196,7 @@ def test_a_node_that_keeps_nothing_sends_what_is_durable_like_any_other() -> Non
     kept = nothing.outgoing.durable
     assert (list(kept.resume(NOW)), list(kept.publishable(NOW)), kept.busy) == ([], [], False)
     assert [step.peer for step in of(steps.SendEnvelope, nothing.runtime.take_steps())] == [PEERS[0]]
-    assert kept.adopt([], NOW, NOW, lambda _number: True) == []
+    assert kept.adopt([], NOW, NOW, lambda _number: True, ()) == []
     assert kept.snapshot_written(lambda _cause: True) == []
 
 

@@ -70,9 +70,13 @@ class Forger:
     def _payload(self, target: Machine) -> bytes:
         rng = self._rng
         if not self._heard or rng.random() < 0.4:
-            return marks.encoded(self._marks(target)) + envelope.encode(Envelope(src_addresses=(self.address,)))
+            return marks.encoded(self._marks(target)) + envelope.encode(
+                Envelope(src_addresses=(self.address,))
+            )
         message = envelope.decode(rng.choice(self._heard), EDGE_CAPS)
-        if message.kind == envelope.REQUEST or (message.fills and message.fills[0].dest_suffix == marks.SUFFIX):
+        if message.kind == envelope.REQUEST or (
+            message.fills and message.fills[0].dest_suffix == marks.SUFFIX
+        ):
             message.epoch = message.seq = message.base = 0
             if message.kind == envelope.REQUEST:
                 message.fills, message.kind = [], envelope.NONE  # nobody would take the answers

@@ -230,7 +230,9 @@ class LettersWorld(World):
         store = StateStore(AtomicStorage(disk.open()), (StorageError,))
         found = durable_rows.read(store.open().outbox, {})
         rows = found.records
-        chosen = [number for number, record in rows.items() if record.cause is None and self.rng.random() < 0.3]
+        chosen = [
+            number for number, record in rows.items() if record.cause is None and self.rng.random() < 0.3
+        ]
         numbers = durable_rows.keeping([rows[number] for number in chosen], found.given, {})
         store.append_outbox([(key_bytes(row.name), row.to_bytes()) for row in numbers])
         store.discard([key_bytes(number) for number in chosen])

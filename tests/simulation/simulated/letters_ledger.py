@@ -77,7 +77,9 @@ class LettersLedger(Ledger):
         elif isinstance(step, REPORTS):
             self._reported(step, machine)
         elif isinstance(step, steps.OutboundDropped):
-            assert "records with" in step.reason or "not sent before" in step.reason, f"{machine.name}: {step}"
+            assert "records with" in step.reason or "not sent before" in step.reason, (
+                f"{machine.name}: {step}"
+            )
             self.seen["not taken: " + ("no room" if "records with" in step.reason else "too late")] += 1
 
     def letter(self, row: bytes) -> Letter | None:
@@ -191,8 +193,12 @@ class LettersLedger(Ledger):
         self.seen["answers"] += came
         self.seen["answers missing"] += missing
         for other in range(len(world.machines)):
-            unknown = [n for n in self.in_notebook(other, "asked") if world.sources.get(n) == place and n not in asks]
-            assert not unknown or self.older[place], f"{place} does not know that it asked {unknown} of {other}"
+            unknown = [
+                n for n in self.in_notebook(other, "asked") if world.sources.get(n) == place and n not in asks
+            ]
+            assert not unknown or self.older[place], (
+                f"{place} does not know that it asked {unknown} of {other}"
+            )
 
     def state(self) -> str:
         return "\n".join([super().state(), *map(str, self.reports)])
