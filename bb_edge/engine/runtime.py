@@ -77,7 +77,7 @@ class Runtime:
     def new_cause(self) -> Cause:
         """A cause for what no envelope and no round has set off, and a snapshot is to hold.
 
-        No other run makes it again: records of a run that was lost may be on disk, with the causes that it made.
+        No other run makes it again: records of a run that was lost may be on disk, with its causes.
         """
         run, made = self._causes
         self._causes = run, made = run or 1 << 62 | self.ids.getrandbits(62), made + 1

@@ -60,7 +60,7 @@ class Marks:
 
     def _say(self, said: Say) -> None:
         runtime = self._runtime
-        if not self._peers.knows(said.peer):
+        if not self._peers.knows(said.peer) or self._peers.presences.is_down(said.peer):
             return  # the question comes again
         data = said.payload
         if runtime.local_addresses:  # the answer must find its way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_program import kept, program, records, say, write_down
+from durable_program import kept, program, records, rows, say, write_down
 from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
@@ -18,7 +18,7 @@ from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address
 from bb_edge.node import Node
-from bb_edge.wire import cbor, envelope
+from bb_edge.wire import cbor, durable_rows, envelope
 from bb_edge.wire.caps import EDGE_CAPS, PeerLimits
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord
@@ -89,6 +89,41 @@ def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves
     found = [*node.poll(at_ns), *node.poll(at_ns)]
     assert [record.key.peer for record in records(found)] == [A] * leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
+
+
+def test_a_request_that_waits_for_room_beyond_its_deadline_is_told_as_not_sent(make):
+    node = make(outbox_records=1)
+    say(node, to=(B,))
+    (first,) = records(kept(node, 2))
+    say(node, ask=(A, C))
+    assert not records(kept(node, 3))
+    again = make(node.snapshot(4), 5, outbox_records=1)
+    again.adopt_outbox([durable_rows.record_row(1, first)], 5, 0)
+    found = [step for now_ns in (6, 2 * S + 4, 2 * S + 5, 3 * S) for step in again.poll(now_ns)]
+    assert not records(found)
+    again.snapshot(3 * S)
+    again.snapshot_written()
+    found += kept(again, 3 * S + 1)
+    assert [step.value for step in of(steps.AppEvent, found)] == [(A, C)]
+    assert not records(found)
+
+
+def test_a_request_that_waited_in_a_snapshot_and_is_on_disk_is_asked_once(make):
+    node = make(outbox_records=1)
+    say(node, to=(B,))
+    (first,) = records(kept(node, 2))
+    say(node, ask=(A,))
+    assert not records(kept(node, 3)), "there is room for one"
+    acknowledge(node, first)
+    node.poll(4)
+    data = node.snapshot(4)
+    node.snapshot_written()
+    found = kept(node, 5)
+    assert len(records(found)) == 1
+    again = make(data, 6, outbox_records=8)
+    again.adopt_outbox(rows(found), 6, 0)
+    assert not records(kept(again, 7)), "it waits in the snapshot, and is on disk"
+    assert [row["peer"] for row in again.inspect().outbox["records"]] == [str(A)]
 
 
 # --- room ---------------------------------------------------------------------------------------------

@@ -66,6 +66,22 @@ def test_only_a_node_that_keeps_its_state_says_that_it_knows_marks(make):
     assert features.MARKS not in make(durable=False).presence_meta[features.META]
 
 
+def test_a_peer_that_is_there_and_answers_nothing_else_is_asked_on(make):
+    """It may have nothing to say, and what waits for it would wait for ever."""
+    node = met(make())
+    say(node, to=(A,))
+    kept(node, 2)
+    for _ in range(NodeConfig.edge().health_threshold):
+        node.peer_failed(A)
+    assert of(steps.PeerDown, node.poll(3))
+    assert [peer for peer, _ in said(node.poll(2 * S))] == [A]
+    say(node, to=(A,))
+    assert [peer for peer, _ in said(kept(node, 70 * S))] == [A]
+    node.peer_presence(A, False, epoch=1)
+    node.poll(71 * S)
+    assert not [told for n in range(72, 400) for told in said(node.poll(n * S))], "it is gone"
+
+
 @pytest.mark.parametrize("addresses", [(HERE,), ()], ids=["with an address", "without any"])
 def test_marks_tell_where_the_answer_finds_the_node_if_it_has_an_address(make, addresses):
     node = met(make(addresses=addresses))

@@ -23,8 +23,9 @@ AFTER_NS = 130 * S
 """How long a world goes on after the faults: a sender that was told that it is old asks a minute later."""
 REPORTS = (steps.StateRolledBack, steps.PeerBeganAnew)
 TOLD = (*REPORTS, *ALLOWED, steps.PeerFailing, steps.OutboundDropped, steps.IngressDropped)
-"""What may come out of a poll. What is dropped on its way out was on no disk, and what finds no room on its way
-in is on its sender's."""
+"""What may come out of a poll. What is dropped on its way out was on no disk; what finds no room on its way
+in is on its sender's.
+"""
 
 
 class Letter(NamedTuple):
@@ -176,7 +177,7 @@ class LettersLedger(Ledger):
             self.seen["heard twice, and told"] += 1
 
     def _all_over(self, place: int) -> None:
-        """Every question that a machine's state knows is over; each answer of it came once, or was missing."""
+        """Every question that a machine knows of is over; each answer to it came once, or was missing."""
         world, node = self.world, self.world.machines[place].node
         assert node is not None
         asks, closed = self.in_notebook(place, "asks"), self.in_notebook(place, "closed")
