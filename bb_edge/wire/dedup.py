@@ -57,6 +57,10 @@ class Verdict(enum.Enum):
     NO_ROOM = "from a peer for which no link, or no window, is free; refused"
 
 
+_NOTHING_OWED: dict[int, None] = {}
+"""One for all windows that owe nothing, as nearly all do; it is never written to."""
+
+
 class _Window:
     """What both windows share: the floor, the numbers taken above it, the acknowledgements owed."""
 
@@ -66,21 +70,25 @@ class _Window:
         self.epoch = epoch
         self.floor = 0
         self.bits = 0  # bit i: floor + 1 + i was taken
-        self.owed: dict[int, None] = {}  # in the order in which they came
+        self.owed = _NOTHING_OWED  # in the order in which they came
 
     def owe(self, seq: int) -> int:
         """Owes an acknowledgement of the number. Returns how many older ones are forgotten for it: 0 or 1."""
-        full = len(self.owed) >= MAX_OWED and seq not in self.owed
+        owed = self.owed
+        if not owed:
+            self.owed = {seq: None}
+            return 0
+        full = len(owed) >= MAX_OWED and seq not in owed
         if full:
-            forget_oldest(self.owed, MAX_OWED)
-        self.owed[seq] = None
+            forget_oldest(owed, MAX_OWED)
+        owed[seq] = None
         return int(full)
 
     def _collect(self, up_to: int) -> tuple[int, tuple[int, ...]]:
         """Returns (up_to, single numbers) that settle what is owed; numbers that do not fit stay owed."""
         also = [seq for seq in self.owed if seq > up_to]
         if len(also) <= MAX_ALSO:
-            self.owed.clear()
+            self.owed = _NOTHING_OWED
         else:
             self.owed = dict.fromkeys(also[MAX_ALSO:])
             also = also[:MAX_ALSO]
@@ -94,7 +102,7 @@ class _Window:
     def _restore(self, data: Sequence[Any]) -> None:
         self.epoch, self.floor, bits, owed, _ = data
         self.bits = int.from_bytes(bits, "little")
-        self.owed = dict.fromkeys(owed[-MAX_OWED:])
+        self.owed = dict.fromkeys(owed[-MAX_OWED:]) if owed else _NOTHING_OWED
 
 
 class BestEffortWindow(_Window):
@@ -229,16 +237,30 @@ class DurableWindow(_Window):
 
 
 class Received:
-    """What of one peer has been taken that is not durable, in the epochs that were heard last."""
+    """What of one peer has been taken that is not durable, in the epochs that were heard last.
 
-    __slots__ = ("windows",)
+    As a rule that is one epoch, so there is no table of them.
+    """
+
+    __slots__ = ("_latest", "_older")
 
     def __init__(self) -> None:
-        self.windows: dict[int, BestEffortWindow] = {}  # by epoch, the one heard last at the end
+        self._latest: BestEffortWindow | None = None
+        self._older: tuple[BestEffortWindow, ...] = ()  # the one heard least recently first
+
+    def __bool__(self) -> bool:
+        return self._latest is not None
+
+    @property
+    def windows(self) -> tuple[BestEffortWindow, ...]:
+        """All windows, the one heard last at the end."""
+        return () if self._latest is None else (*self._older, self._latest)
 
     def verdict(self, epoch: int, seq: int) -> Verdict:
         """Judges a number above 0, and changes nothing."""
-        window = self.windows.get(epoch)
+        window = self._latest
+        if window is None or window.epoch != epoch:
+            window = next((older for older in self._older if older.epoch == epoch), None)
         return Verdict.NEW if window is None else window.verdict(seq)
 
     def mark(self, epoch: int, seq: int, epochs: int, wants_ack: bool) -> int | None:
@@ -247,39 +269,55 @@ class Received:
         The window of a new epoch takes the place of the one heard least recently, where there are `epochs`.
         Returns None where no ack is wanted, else how many older ones are forgotten for this one: 0 or 1.
         """
-        windows = self.windows
-        window = windows.get(epoch)
-        if window is None:
-            forget_oldest(windows, epochs)
-            window = windows[epoch] = BestEffortWindow(epoch)
-        elif len(windows) > 1 and next(reversed(windows)) != epoch:
-            windows[epoch] = windows.pop(epoch)
+        window = self._latest
+        if window is None or window.epoch != epoch:
+            window = self._turn_to(epoch, epochs)
         window.mark(seq)
         return window.owe(seq) if wants_ack else None
 
+    def _turn_to(self, epoch: int, epochs: int) -> BestEffortWindow:
+        """Makes the window of an epoch the one that was heard last."""
+        windows = self.windows
+        found = next((window for window in windows if window.epoch == epoch), None)
+        if found is None:
+            found, self._older = BestEffortWindow(epoch), windows[max(0, len(windows) - epochs + 1) :]
+        else:
+            self._older = tuple(window for window in windows if window is not found)
+        self._latest = found
+        return found
+
     def collect(self) -> tuple[tuple[Ack, ...], bool]:
         """Returns the acks that are owed, one per window, and whether numbers that do not fit stay owed."""
-        windows = self.windows.values()
+        window = self._latest
+        if window is None:
+            return (), False
+        if not self._older:  # as a rule
+            if not window.owed:
+                return (), False
+            return (Ack(window.epoch, *window.collect()),), bool(window.owed)
+        windows = self.windows
         acks = tuple([Ack(window.epoch, *window.collect()) for window in windows if window.owed])
         return acks, any([window.owed for window in windows])
 
     def owes(self) -> bool:
         """Returns whether the peer waits for an acknowledgement."""
-        return any(window.owed for window in self.windows.values())
+        return any(window.owed for window in self.windows)
 
     def inspect(self) -> dict[str, Any]:
         """Returns what is owed as plain data, for people and tests."""
-        return {"owes": sorted(epoch for epoch, window in self.windows.items() if window.owed)}
+        return {"owes": sorted(window.epoch for window in self.windows if window.owed)}
 
     def snapshot(self) -> list[Any]:
         """Returns plain values for CBOR."""
-        return [window.snapshot() for window in self.windows.values()]
+        return [window.snapshot() for window in self.windows]
 
     @classmethod
     def restored(cls, rows: Sequence[Any]) -> Received:
         """Returns what `snapshot` wrote."""
         received = cls()
-        received.windows = {row[0]: BestEffortWindow.restored(row) for row in rows}
+        if rows:
+            *older, received._latest = [BestEffortWindow.restored(row) for row in rows]
+            received._older = tuple(older)
         return received
 
 

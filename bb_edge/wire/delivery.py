@@ -30,7 +30,6 @@ from bb_edge.wire.resend import (
     PendingFullError,
     PendingState,
     ResendQueue,
-    Unacknowledged,
 )
 from bb_edge.wire.round_trip import RoundTrip
 
@@ -122,7 +121,7 @@ class Links:
                 interval = link.trip.interval_ns(interval, self._queue.longest_ns, remaining)
             pending = Pending(key, envelope.kind, deadline_ns, interval)
             pending.next_ns = now_ns + pending.interval_ns
-            link.pending.add(pending)  # `sent` plans its repetitions and its expiry
+            link.add(pending)  # `sent` plans its repetitions and its expiry
         if peer in self._table.owing:
             envelope.acks += self._collect(peer)
         return key
@@ -167,15 +166,11 @@ class Links:
 
     def _find(self, key: EnvelopeKey) -> Pending | None:
         link = self._links.get(key.peer)
-        return link.pending.get(key.epoch, {}).get(key.seq) if link is not None else None
+        return link.find(key) if link is not None else None
 
     def _remove(self, pending: Pending, event: PendingEvent = PendingEvent.SETTLE) -> None:
         key = pending.key
-        link = self._links[key.peer]
-        epoch = link.pending[key.epoch]
-        del epoch[key.seq]
-        if not epoch:
-            del link.pending[key.epoch]
+        self._links[key.peer].remove(key)
         self._queue.release(pending, event)
 
     def acknowledged(self, peer: PeerId, acks: Iterable[Ack], now_ns: int) -> list[Ack]:
@@ -183,19 +178,11 @@ class Links:
         link = self._links.get(peer)
         others: list[Ack] = []
         for ack in acks:
-            if link is None or ack.epoch not in (self.best_effort_epoch, *link.pending):
+            if link is None or (ack.epoch != self.best_effort_epoch and not link.has(ack.epoch)):
                 others.append(ack)
                 continue
             link.spoke = True
-            waiting = link.pending.get(ack.epoch)
-            if waiting is None:
-                continue
-            named = [waiting[seq] for seq in ack.also if seq in waiting and seq > ack.up_to]
-            for seq, pending in waiting.items():
-                if seq > ack.up_to:
-                    break
-                named.append(pending)
-            for pending in dict.fromkeys(named):
+            for pending in link.named_by(peer, ack):
                 link.measure(pending, now_ns)
                 self._remove(pending)
         return others
@@ -234,7 +221,7 @@ class Links:
         Numbered ones, acknowledgements of what this node has sent, and what `note_heard` was told of.
         """
         link = self._links.get(peer)
-        if link is not None and (link.spoke or link.received.windows):
+        if link is not None and (link.spoke or link.received):
             return True
         return self.sources.has_taken(peer)
 
@@ -303,7 +290,7 @@ class Links:
         link.peer_epoch = epoch
         link.trip = RoundTrip()  # while it was away, nothing said how long one takes
         published = PendingState.PUBLISHED
-        again = [p for waiting in link.pending.values() for p in waiting.values() if p.state is published]
+        again = [pending for pending in link.waiting if pending.state is published]
         for pending in again:
             pending.hurry(self.config.resend_ns)
             self._queue.arm(pending, now_ns)
@@ -365,11 +352,10 @@ class Links:
 
     # --- restart -----------------------------------------------------------------------------------------
 
-    def _take_over(self, link: Link, pending: Pending, now_ns: int) -> None:
+    def _take_over(self, pending: Pending, now_ns: int) -> None:
         encoded, pending.encoded = pending.encoded, b""
         body, pending.body = pending.body, b""
         self._queue.reserve(len(encoded), body)
-        link.pending.add(pending)
         self._queue.keep(pending, encoded, body)
         self._queue.arm(pending, now_ns)
 
@@ -411,10 +397,8 @@ class Links:
             link = Link.restored(row, now_ns, bodies)
             link.last_seq = link.last_seq if same_run else 0
             self._links[link.peer] = link
-            waiting, link.pending = link.pending, Unacknowledged()
-            for pendings in waiting.values():
-                for pending in pendings.values():
-                    self._take_over(link, pending, now_ns)
+            for pending in link.waiting:
+                self._take_over(pending, now_ns)
             if link.received.owes():
                 self._owe(link.peer, now_ns)
             self.owe_durable(link.peer, now_ns)

@@ -55,14 +55,13 @@ class LinkConfig:
                 )
 
 
-class Link:
+class Link(Unacknowledged):
     """The numbers, windows and waiting envelopes of one peer."""
 
     __slots__ = (
         "last_seq",
         "peer",
         "peer_epoch",
-        "pending",
         "received",
         "spoke",
         "trip",
@@ -70,9 +69,9 @@ class Link:
     )
 
     def __init__(self, peer: PeerId, last_seq: int) -> None:
+        super().__init__()
         self.peer = peer
         self.last_seq = last_seq
-        self.pending = Unacknowledged()
         self.received = Received()
         self.peer_epoch: int | None = None  # the epoch in which it last came up
         self.used_ns = 0
@@ -81,7 +80,7 @@ class Link:
 
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""
-        return not self.pending and not self.received.owes()
+        return not self.waits and not self.received.owes()
 
     def measure(self, pending: Pending, now_ns: int) -> None:
         """Takes the round trip of an envelope that is acknowledged now, if it was sent once."""
@@ -96,9 +95,8 @@ class Link:
             "peer_epoch": self.peer_epoch or 0,
             "round_trip_ns": self.trip.srtt_ns,
             "pending": [
-                {"epoch": epoch, "seq": seq, "next_ns": pending.next_ns}
-                for epoch, waiting in self.pending.items()
-                for seq, pending in waiting.items()
+                {"epoch": pending.key.epoch, "seq": pending.key.seq, "next_ns": pending.next_ns}
+                for pending in self.waiting
             ],
             **self.received.inspect(),
         }
@@ -112,17 +110,12 @@ class Link:
             self.last_seq,
             self.peer_epoch,
             self.received.snapshot(),
-            [
-                _pending_row(pending, now_ns)
-                for waiting in self.pending.values()
-                for pending in waiting.values()
-                if _outlives(pending, now_ns)
-            ],
+            [_pending_row(pending, now_ns) for pending in self.waiting if _outlives(pending, now_ns)],
         ]
 
     @classmethod
     def restored(cls, data: Sequence[Any], now_ns: int, bodies: Sequence[bytes] = ()) -> Link:
-        """Returns the link of a snapshot; its envelopes are in `pending`, and not yet in any queue.
+        """Returns the link of a snapshot; its envelopes are `waiting`, and not yet in any queue.
 
         `bodies` are those of the snapshot, which rows name by their places.
         """
@@ -137,7 +130,7 @@ class Link:
             if body:
                 pending.body = body.body if isinstance(body, Shelved) else bodies[body - 1]
             pending.brought_back()
-            link.pending.add(pending)
+            link.add(pending)
         return link
 
 

@@ -15,6 +15,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
 from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.envelope_records import Ack
 
 
 class PendingState(enum.IntEnum):
@@ -148,23 +149,79 @@ class Pending:
         return self.interval_ns
 
 
-class Unacknowledged(dict[int, dict[int, Pending]]):
-    """The pending envelopes of one peer: by our epochs, and in each by their numbers, ascending.
+class Unacknowledged:
+    """The pending envelopes of one peer, in the order of their numbers in each of our epochs.
 
-    The first number is the `base` of what is sent, and acknowledgements up to a number stop at the first
-    higher one.
+    Acknowledgements up to a number stop at the first higher one. As a rule there is one envelope or none, and
+    no table then: a round has one for each peer that it asks.
     """
 
-    __slots__ = ()
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        self._pending: Pending | dict[EnvelopeKey, Pending] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is any."""
+        return self._pending is not None
+
+    @property
+    def waiting(self) -> tuple[Pending, ...]:
+        """All of them, in order."""
+        found = self._pending
+        if found is None:
+            return ()
+        return tuple(found.values()) if isinstance(found, dict) else (found,)
 
     def add(self, pending: Pending) -> None:
-        """Adds an envelope in its place."""
-        epoch, seq = pending.key.epoch, pending.key.seq
-        waiting = self.setdefault(epoch, {})
-        in_order = not waiting or next(reversed(waiting)) < seq
-        waiting[seq] = pending
-        if not in_order:
-            self[epoch] = dict(sorted(waiting.items()))
+        """Adds an envelope, whose number is above those of its epoch that are there."""
+        found = self._pending
+        if found is None:
+            self._pending = pending
+        elif isinstance(found, dict):
+            found[pending.key] = pending
+        else:
+            self._pending = {found.key: found, pending.key: pending}
+
+    def find(self, key: EnvelopeKey) -> Pending | None:
+        """The envelope of that name; None where it is over."""
+        found = self._pending
+        if isinstance(found, dict):
+            return found.get(key)
+        return found if found is not None and found.key == key else None
+
+    def remove(self, key: EnvelopeKey) -> None:
+        """Takes one out that is there."""
+        found = self._pending
+        if isinstance(found, dict):
+            del found[key]
+            if found:
+                return
+        self._pending = None
+
+    def has(self, epoch: int) -> bool:
+        """Whether one of that epoch waits."""
+        return any(pending.key.epoch == epoch for pending in self.waiting)
+
+    def named_by(self, peer: PeerId, ack: Ack) -> list[Pending]:
+        """Those that an acknowledgement of the peer names, each once."""
+        found = self._pending
+        if found is None:
+            return []
+        epoch, up_to, also = ack.epoch, ack.up_to, ack.also
+        if not isinstance(found, dict):
+            key = found.key
+            named = key.epoch == epoch and (key.seq <= up_to or key.seq in also)
+            return [found] if named else []
+        keys = [EnvelopeKey(peer, epoch, seq) for seq in dict.fromkeys(also) if seq > up_to]
+        several = [found[key] for key in keys if key in found]
+        for pending in found.values():
+            if pending.key.epoch == epoch:
+                if pending.key.seq > up_to:
+                    break
+                several.append(pending)
+        return several
 
 
 class ResendQueue:
