@@ -313,6 +313,7 @@ class Launch:
         check_saved(self.config.save_model, self.config.state, self.node)
 
     def _transport(self) -> None:
+        from bb_edge.capacity import largest_arrival
         from bb_edge.transport.mqtt import MqttTransport
 
         config, node = self.config, self.node
@@ -326,6 +327,7 @@ class Launch:
             options=config.transport_options(node.config),
             meta=self._facts(),
             version=config.mqtt_version,
+            planned=largest_arrival(self.program, self.targets),
         )
         if self._trial:
             self.transport.stop()

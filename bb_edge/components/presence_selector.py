@@ -21,9 +21,12 @@ __all__ = ["PresenceSelector", "load_generators", "near_of", "sample_of"]
 def load_generators() -> None:
     """Loads NumPy's random generators, which `sample_of` needs: some 4 MB that the first round need not find.
 
-    For `construct`; importing a selector alone does not load them.
+    They are used once, else the system reads their code when the first round calls them. For `construct`;
+    importing a selector alone does not load them.
     """
-    import numpy.random  # noqa: F401
+    from numpy.random import PCG64, Generator
+
+    Generator(PCG64(0)).permutation(2)
 
 
 def sample_of(ctx: Ctx, peers: tuple[PeerId, ...], n: int, minimum: int) -> tuple[PeerId, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["LentArrays", "resize"]
+__all__ = ["LentArrays", "is_free", "resize", "taken"]
 
 KEPT_FROM = 128 * 1024
 """Bytes of an array from which on its memory is kept: glibc asks the system for blocks of that size."""
@@ -32,6 +32,16 @@ def resize(memory: bytearray, size: int) -> bool:
     except BufferError:
         return False
     return True
+
+
+def is_free(memory: bytearray) -> bool:
+    """Whether nobody looks at memory of 2 bytes or more; what is in it afterwards says nothing."""
+    return resize(memory, len(memory))
+
+
+def taken(size: int) -> bytearray:
+    """Returns memory that was written to: zeros alone are a promise of the system."""
+    return bytearray(b"\1") * size
 
 
 class LentArrays:

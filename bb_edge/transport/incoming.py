@@ -62,9 +62,11 @@ class Incoming:
         log: Log,
         largest: int,
         acknowledged: Callable[[int, int], bool],
+        planned: int = 0,
     ) -> None:
         """`largest` is the largest packet that is taken in; `acknowledged(mid, reason)` takes a PUBACK, and
-        tells whether it was for one of the transport's own packets.
+        tells whether it was for one of the transport's own packets. `planned` bytes are in the largest
+        envelope that the program is known to receive: there is memory for one from the start.
         """
         self._node = node
         self._topics = topics
@@ -76,13 +78,13 @@ class Incoming:
         self._log = log
         self._largest = largest
         self._acknowledged = acknowledged
-        self._splitter = Splitter(largest, connection.v5)
+        self._splitter = Splitter(largest, connection.v5, planned)
         self._aliases: dict[int, bytes] = {}
         self._held: _Held | None = None
 
     def opened(self) -> None:
         """There is a new socket: what the last one began is over."""
-        self._splitter = Splitter(self._largest, self._connection.v5)
+        self._splitter.begin(self._connection.v5)
         self._aliases.clear()
 
     def lost(self) -> None:

@@ -51,6 +51,8 @@ __all__ = [
 
 GOODBYE_S = 2.0
 """Seconds that `stop` waits until everything is acknowledged; systemd grants a service 90 in all."""
+SAME_END_NS = 1_000_000
+"""Envelopes that expire within a millisecond do so together."""
 COUNTERS = (
     "connects",
     "disconnects",
@@ -98,12 +100,14 @@ class MqttTransport:
         meta: Mapping[str, object] | None = None,
         jitter: random.Random | None = None,
         version: str = "auto",
+        planned: int = 0,
     ) -> None:
         """Makes a transport that does not dial before `start`.
 
         `version` is ``"5"``, ``"3.1.1"``, or ``"auto"``: 5 first, else 3.1.1. `meta` is added to the
-        presence; `on_log` takes what people should know. Raises BrokerFileError where a certificate cannot be
-        used, TopicError for a federation name that a topic cannot hold.
+        presence; `on_log` takes what people should know. `planned` bytes are in the largest envelope that
+        the program is known to receive: memory for one is taken now, and kept. Raises BrokerFileError where
+        a certificate cannot be used, TopicError for a federation name that a topic cannot hold.
         """
         self._node = node
         options = options or MqttOptions()
@@ -121,6 +125,7 @@ class MqttTransport:
         )
         # The largest packet that the broker may send: the largest envelope, its topic and properties.
         largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
+        self._until = 0  # when the envelope before expires: those of one request share the number
         self._behind = False  # whether envelopes waited for the broker after the last write
         where = f"federation {federation!r} at {broker}"
         acts = Acts(self._say, self._call, on_log)
@@ -158,6 +163,7 @@ class MqttTransport:
             on_log,
             largest,
             self._acknowledged,
+            planned,
         )
         self._poll = select.poll()
         self._polled_fd = -1
@@ -204,6 +210,10 @@ class MqttTransport:
             return
         names, life = self._topics.names(step.peer), step.expires_in_ns
         until = time.monotonic_ns() + life if life else 0
+        if 0 <= until - self._until < SAME_END_NS:
+            until = self._until
+        else:
+            self._until = until
         item = Item(names.envelope, step.rest, body=step.body, peer=step.peer, kept=step.kept)
         item.expires_ns, item.chunk_topic = until, names.chunk
         gone = self._outgoing.put(item)

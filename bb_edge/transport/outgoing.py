@@ -48,7 +48,6 @@ class Item:
 
     __slots__ = (
         "body",
-        "chunk",
         "chunk_topic",
         "expires_ns",
         "head",
@@ -57,7 +56,6 @@ class Item:
         "payload",
         "peer",
         "retain",
-        "size",
         "topic",
     )
 
@@ -83,9 +81,19 @@ class Item:
         self.retain = retain
         self.chunk_topic = chunk_topic  # topic of its chunks; empty: it is never cut
         self.head = head  # the header of a chunk; empty for a whole envelope
-        self.chunk = bool(head)
-        self.size = len(head) + len(body) + len(payload)
         self.mid = 0
+
+    # Reckoned, not held: a request to a thousand peers is as many items.
+
+    @property
+    def chunk(self) -> bool:
+        """Whether it is a chunk of an envelope."""
+        return bool(self.head)
+
+    @property
+    def size(self) -> int:
+        """The bytes of header, body and payload."""
+        return len(self.head) + len(self.body) + len(self.payload)
 
 
 class Aliases:
@@ -164,7 +172,8 @@ class Outgoing:
         """
         gone: Item | None = None
         body = item.body
-        while self._over(item.size - len(body) + self._bodies.adds(body) if body else item.size):
+        size = item.size
+        while self._over(size - len(body) + self._bodies.adds(body) if body else size):
             dropped = self._drop_oldest()
             if dropped is not None:
                 gone = dropped
@@ -244,12 +253,13 @@ class Outgoing:
             if item is None:
                 return
             header = self._header(item, now_ns)
-            queued_bytes += len(header) + item.size
+            size = item.size
+            queued_bytes += len(header) + size
             counters = self._counters
             counters["sent"] += not (item.chunk or item.peer is None)
             counters["chunks_sent"] += item.chunk
-            counters["sent_bytes"] += len(header) + item.size
-            if item.size <= JOINED_UP_TO:
+            counters["sent_bytes"] += len(header) + size
+            if size <= JOINED_UP_TO:
                 yield b"".join((header, item.head, item.body, item.payload))
             else:
                 yield header + item.head

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bb_edge.ir.errors import WireError
-from bb_edge.ir.lent_memory import resize
+from bb_edge.ir.lent_memory import is_free, resize, taken
 
 PUBLISH, PUBACK = 0x30, 0x40
 DUP, QOS1, RETAIN = 0x08, 0x02, 0x01
@@ -24,6 +24,8 @@ CHUNK_OF_READING = 64 * 1024
 GROWTH_OF_SPARE = 4096
 """Bytes by which the buffer of a large packet is made longer for the next one: answers to one request differ
 by some bytes."""
+AROUND_AN_ENVELOPE = 4096
+"""Bytes beside the payloads of an envelope for which the buffer that is kept has room."""
 KEPT_OF_OVERSIZE = 1024
 """Bytes kept of a packet that is too large: enough for its topic and identifier."""
 
@@ -196,12 +198,14 @@ class Splitter:
 
     The reader puts bytes into `room()` and calls `filled(n)`; then `take()` returns packet after packet. A
     large packet is read straight into a buffer of its own, in which the payload of a PUBLISH begins at a
-    multiple of 8 bytes. That buffer is used again for the next one, if nobody looks at it any more.
+    multiple of 8 bytes. That buffer is used again for the next one, if nobody looks at it any more; one for
+    envelopes of `kept` bytes is there from the start, and stays.
     """
 
     __slots__ = (
         "_data",
         "_end",
+        "_kept",
         "_length",
         "_limit",
         "_skip",
@@ -209,16 +213,23 @@ class Splitter:
         "_spare",
         "_spare_used",
         "_start",
+        "_stop",
         "_v5",
         "oversize",
         "own",
     )
 
-    def __init__(self, limit: int, v5: bool = True) -> None:
+    def __init__(self, limit: int, v5: bool = True, kept: int = 0) -> None:
         self._limit = limit
-        self._v5 = v5
         self._small = bytearray(CHUNK_OF_READING)
+        self._kept = taken(kept + AROUND_AN_ENVELOPE) if CHUNK_OF_READING < kept <= limit else bytearray()
+        self.begin(v5)
+
+    def begin(self, v5: bool) -> None:
+        """Begins with the first byte of a new stream; what was kept for large packets stays."""
+        self._v5 = v5
         self._data = self._small
+        self._stop = CHUNK_OF_READING
         self._spare: bytearray | None = None  # of the large packet before
         self._spare_used = False
         self._start = 0
@@ -233,7 +244,7 @@ class Splitter:
 
     def room(self) -> memoryview:
         """The buffer for the next bytes; never empty if `take` was called until it returned None."""
-        return memoryview(self._data)[self._end :]
+        return memoryview(self._data)[self._end : self._stop]
 
     def filled(self, count: int) -> None:
         """Tells that `count` bytes were put into `room()`."""
@@ -305,10 +316,12 @@ class Splitter:
         if after == self._end:
             self._start = self._end = 0
             if self._data is not self._small:
-                self._spare, self._data = self._data, self._small
+                if self._data is not self._kept:
+                    self._spare = self._data
+                self._data, self._stop = self._small, CHUNK_OF_READING
 
     def tidy(self) -> None:
-        """Frees the buffer for large packets, if none came since the last call."""
+        """Frees the buffer for packets that nobody announced, if none came since the last call."""
         if not self._spare_used:
             self._spare = None
         self._spare_used = False
@@ -322,13 +335,16 @@ class Splitter:
                 before = (start - _payload_at(data[start], data, body, end, self._v5)) % 8
             grown = self._large(before + wanted)
             grown[before : before + have] = data[start:end]
-            self._data = grown
+            self._data, self._stop = grown, before + wanted
             self._start, self._end = before, before + have
         elif start and data is self._small and max(wanted - have, KEPT_OF_OVERSIZE) > len(data) - end:
             data[:have] = data[start:end]
             self._start, self._end = 0, have
 
     def _large(self, size: int) -> bytearray:
+        kept = self._kept
+        if size <= len(kept) and is_free(kept):
+            return kept
         spare, self._spare, self._spare_used = self._spare, None, True
         if spare is not None and size - len(spare) <= GROWTH_OF_SPARE and resize(spare, size):
             return spare

@@ -284,6 +284,7 @@ class Links:
         """
         link = self._links.get(peer)
         if link is None:
+            self._table.expect(peer)
             return 0
         if epoch is not None and epoch == link.peer_epoch:
             return 0
@@ -367,7 +368,7 @@ class Links:
         return {
             "epoch": self.best_effort_epoch,
             "first": self._table.first_seq,
-            "links": [link.snapshot(now_ns) for link in self._links.values()],
+            "links": [link.snapshot(now_ns) for link in self._links.values() if not link.blank],
             "sources": self.sources.save(),
         }
 

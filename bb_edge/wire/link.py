@@ -78,6 +78,11 @@ class Link(Unacknowledged):
         self.trip = RoundTrip()  # of this peer's present life
         self.spoke = False  # whether it has acknowledged anything, as far as this process knows
 
+    @property
+    def blank(self) -> bool:
+        """Whether nothing has gone or come."""
+        return not (self.last_seq or self.received or self.spoke or self.waits)
+
     def idle(self) -> bool:
         """Returns whether nothing is open on either side."""
         return not self.waits and not self.received.owes()
@@ -176,6 +181,15 @@ class LinkTable:
         """Returns whether a peer without a link could get one."""
         return len(self.by_peer) < self._config.max_links or self._victim() is not None
 
+    def expect(self, peer: PeerId) -> None:
+        """Makes a link for a peer that came up, as long as there are links that nobody has.
+
+        Whoever is up will be talked to as a rule, and the memory for that is not to be found by the first
+        round.
+        """
+        if peer not in self.by_peer and len(self.by_peer) < self._config.max_links:
+            self.by_peer[peer] = Link(peer, self.first_seq)
+
     def new(self, peer: PeerId) -> Link | None:
         """Returns a new link for a peer that has none; None where all links are in use.
 
@@ -187,7 +201,7 @@ class LinkTable:
                 return None
             del self.by_peer[victim.peer]
             self.first_seq = max(self.first_seq, victim.last_seq)
-            self._counters["links_forgotten"] += 1
+            self._counters["links_forgotten"] += not victim.blank
         link = self.by_peer[peer] = Link(peer, self.first_seq)
         return link
 

@@ -17,6 +17,9 @@ from bb_edge.ir.transitions import Table
 from bb_edge.wire.bodies import HeldBodies
 from bb_edge.wire.envelope_records import Ack
 
+SPARED = 64
+"""Outdated entries of the schedule that may always be there: short queues are not rebuilt all the time."""
+
 
 class PendingState(enum.IntEnum):
     """How far an envelope that must arrive has come."""
@@ -308,6 +311,8 @@ class ResendQueue:
         if pending.body:
             self.bytes_in_use -= self._bodies.drop(pending.body)
             pending.body = b""
+        if len(self._heap) > 2 * self.count + SPARED:
+            self._drop_outdated()
 
     def next_ns(self) -> int | None:
         """Returns when `pop` has something, in monotonic nanoseconds; None while nothing is planned."""
@@ -331,8 +336,10 @@ class ResendQueue:
         pending.due_ns = due
         self._ticket += 1  # keeps the order of equal times, and pendings out of comparisons
         heapq.heappush(self._heap, (due, self._ticket, pending))
-        # More outdated entries than valid ones: a rebuild costs no more than the pushes did. 64 spares short
-        # queues from being rebuilt all the time.
-        if len(self._heap) > 2 * self.count + 64:
-            self._heap = [entry for entry in self._heap if entry[2].due_ns == entry[0]]
-            heapq.heapify(self._heap)
+        if len(self._heap) > 2 * self.count + SPARED:
+            self._drop_outdated()
+
+    def _drop_outdated(self) -> None:
+        """Rebuilds the schedule where more entries are outdated than valid: as dear as the pushes were."""
+        self._heap = [entry for entry in self._heap if entry[2].due_ns == entry[0]]
+        heapq.heapify(self._heap)
