@@ -223,3 +223,49 @@ def test_memory_for_large_packets_is_freed_where_none_come():
     finally:
         tracemalloc.stop()
     assert before - after > 1_990_000
+
+
+def test_memory_for_a_planned_envelope_is_there_from_the_start_and_stays():
+    packets = [large(number, 1_000_000) for number in range(4)]
+    tracemalloc.start()
+    try:
+        splitter = Splitter(1 << 24, kept=1_000_000)
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        for number, packet in enumerate(packets):
+            assert bytes(payload_of(splitter, packet)[:2]) == bytes((number,)) * 2
+            splitter.tidy()
+            splitter.begin(v5=True)  # another connection
+        after, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert before > 1_000_000 and after - before < 10_000
+    assert most - before < 1_100_000, "a copy of what is fed, and no second buffer"
+
+
+def test_the_memory_that_is_kept_is_not_written_to_while_somebody_looks_at_it():
+    splitter = Splitter(1 << 24, kept=300_000)
+    kept = payload_of(splitter, large(1, 300_000))
+    other = payload_of(splitter, large(2, 300_000))
+    third = payload_of(splitter, large(3, 100_000))
+    assert [bytes(each) for each in (kept, other, third)] == [
+        b"\1" * 300_000,
+        b"\2" * 300_000,
+        b"\3" * 100_000,
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1000, 65_536, 1 << 20])
+def test_what_follows_a_packet_does_not_get_into_the_memory_that_is_kept(at_once):
+    splitter, found = Splitter(1 << 24, kept=300_000), []
+    stream = b"".join((large(1, 70_000), large(2, 10), large(3, 299_000), large(4, 10)))
+    while stream:
+        room = splitter.room()
+        count = min(at_once, len(room), len(stream))
+        room[:count] = stream[:count]
+        splitter.filled(count)
+        stream = stream[count:]
+        while (packet := splitter.take()) is not None:
+            first, buffer, _, body, end = packet
+            found.append(bytes(parse_publish(first, buffer, body, end, True, splitter.own).payload))
+    assert found == [b"\1" * 70_000, b"\2" * 10, b"\3" * 299_000, b"\4" * 10]

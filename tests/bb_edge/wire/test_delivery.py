@@ -382,6 +382,35 @@ def test_forgotten_epochs_leave_no_empty_ack() -> None:
     assert receiver.due(S) == [] and receiver.next_deadline_ns() is None
 
 
+def test_a_peer_that_comes_up_gets_a_link_that_nobody_has_and_no_other_s() -> None:
+    node = links(max_links=2)
+    send(node, now=1, peer=A)
+    assert node.peer_up(B, 7, 0) == 0 and len(node) == 2
+    assert node.peer_up(C, 7, 0) == 0 and len(node) == 2
+    assert not node.heard_of(B), "that its presence came is no envelope"
+    assert take(node, Envelope(fills=fills(), epoch=5, seq=1), now=1, peer=C) is Verdict.NEW
+    assert len(node) == 2 and node.counters["links_forgotten"] == 0, "nothing was known of B"
+    assert len(node.snapshot(0)["links"]) == 2, "A's and C's"
+
+
+def test_of_a_peer_that_was_never_talked_to_a_snapshot_has_nothing() -> None:
+    node = links()
+    node.peer_up(B, 7, 0)
+    assert len(node) == 1 and node.snapshot(0)["links"] == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_an_acknowledgement_settles_those_that_it_names_and_each_once(count: int) -> None:
+    sender = links()
+    keys = [send(sender, REQUEST)[1] for _ in range(count)]
+    assert sender.acknowledged(B, [Ack(EPOCH, 0, (99, count, count))], S) == []
+    assert [sender.is_pending(key) for key in keys] == [True] * (count - 1) + [False]
+    assert sender.acknowledged(B, [Ack(EPOCH, count - 1, (1, count)), Ack(EPOCH, count)], S) == []
+    assert sender.pending == 0 and sender.next_deadline_ns() is None
+    _, again = send(sender, REQUEST)
+    assert sender.is_pending(again) and sender.cancel(again) and not sender.cancel(again)
+
+
 @pytest.mark.parametrize("changes", [{"max_links": 0}, {"resend_ns": 0}, {"ack_delay_ns": -1}])
 def test_a_config_that_cannot_be(changes: dict[str, int]) -> None:
     with pytest.raises(DeliveryError):
