@@ -182,7 +182,7 @@ class Links:
                 others.append(ack)
                 continue
             link.spoke = True
-            for pending in link.named_by(peer, ack):
+            for pending in link.named_by(peer, ack.epoch, ack.up_to, ack.also):
                 link.measure(pending, now_ns)
                 self._remove(pending)
         return others

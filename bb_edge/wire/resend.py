@@ -15,7 +15,6 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
 from bb_edge.wire.bodies import HeldBodies
-from bb_edge.wire.envelope_records import Ack
 
 SPARED = 64
 """Outdated entries of the schedule that may always be there: short queues are not rebuilt all the time."""
@@ -207,12 +206,11 @@ class Unacknowledged:
         """Whether one of that epoch waits."""
         return any(pending.key.epoch == epoch for pending in self.waiting)
 
-    def named_by(self, peer: PeerId, ack: Ack) -> list[Pending]:
+    def named_by(self, peer: PeerId, epoch: int, up_to: int, also: tuple[int, ...]) -> list[Pending]:
         """Those that an acknowledgement of the peer names, each once."""
         found = self._pending
         if found is None:
             return []
-        epoch, up_to, also = ack.epoch, ack.up_to, ack.also
         if not isinstance(found, dict):
             key = found.key
             named = key.epoch == epoch and (key.seq <= up_to or key.seq in also)
