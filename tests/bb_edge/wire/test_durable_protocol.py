@@ -1079,3 +1079,19 @@ def test_what_a_snapshot_held_is_acknowledged_after_a_restart() -> None:
     # A journal's record of a source that no snapshot has.
     assert again.replayed(B, 6, 2, 2) and not again.replayed(B, 6, 2, 2)
     assert again.inspect()[str(B)]["taken"] == [6] and again.has_taken(B)
+
+
+def test_what_a_snapshot_knows_of_a_flow_needs_no_rows() -> None:
+    one = sender()
+    number = one.send(record(), 0)
+    opened(one)
+    epoch = one.inspect()[str(A)]["epoch"]
+    one.acknowledged(A, (Ack(epoch, 1),))
+    again = sender()
+    body = bytes(5000)
+    assert again.restore(one.save(), [body_record(body)]) == {name_of(body)}
+    assert list(again) == [] and again.save() == one.save()
+    assert again.inspect()[str(A)]["epoch"] == epoch and again.inspect()[str(A)]["last"] == 1
+    again.peer_up(A, 1, True, 0)
+    assert asked_by(again).heard == Heard(epoch, 1, 1)
+    assert again.send(record(), 0) == number + 1
