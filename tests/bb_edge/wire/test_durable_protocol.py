@@ -1095,3 +1095,18 @@ def test_what_a_snapshot_knows_of_a_flow_needs_no_rows() -> None:
     again.peer_up(A, 1, True, 0)
     assert asked_by(again).heard == Heard(epoch, 1, 1)
     assert again.send(record(), 0) == number + 1
+
+
+def test_a_question_is_answered_once_and_to_who_has_asked_after_a_restart_too() -> None:
+    hub = receiver()
+    hub.asked(A, Ask(3))
+    assert hub.opened(A, Open(3, took_by(hub).token, 5))
+    hub.hold(A, 5, 1, 1)
+    hub.journaled(A, 5, 1)
+    assert not hub.out, "what is written down later is acknowledged, and no answer"
+    again = receiver()
+    again.restore(hub.save())
+    assert again.replayed(B, 6, 1, 1)
+    for peer in (A, B):
+        again.asked(peer, Ask(4))
+    assert [said.peer for said in emptied(again, Say)] == [A, B]
