@@ -269,11 +269,11 @@ class Records:
             return
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("outbox", error))
-        self._runtime.timers.at(self._runtime.now_ns + writing.put_off(), self._retry, token, reserved=True)
+        self._runtime.timers.at(writing.put_off(self._runtime.now_ns), self._retry, token, reserved=True)
 
-    def _retry(self, _now_ns: int, token: int) -> None:
+    def _retry(self, now_ns: int, token: int) -> None:
         writing = self.writing.get(token)
-        if writing is None or not writing.due():
+        if writing is None or not writing.due(now_ns):
             return
         name = writing.row.name
         if isinstance(name, int) and name not in self._pending:  # expired, and never written

@@ -17,17 +17,19 @@ class Writing:
 
     row: Write
     retry_ns: int = RETRY_NS
-    waits: bool = False  # for its next try; else the disk has been asked
+    due_ns: int = 0  # when it is tried again; 0: the disk has been asked
 
-    def put_off(self) -> int:
-        """The disk has refused it: how long the next try waits."""
-        self.waits = True
-        wait_ns, self.retry_ns = self.retry_ns, min(2 * self.retry_ns, RETRY_LONGEST_NS)
-        return wait_ns
+    def put_off(self, now_ns: int) -> int:
+        """The disk has refused it: when it is tried again."""
+        self.due_ns = now_ns + self.retry_ns
+        self.retry_ns = min(2 * self.retry_ns, RETRY_LONGEST_NS)
+        return self.due_ns
 
-    def due(self) -> bool:
+    def due(self, now_ns: int) -> bool:
         """A timer is over: whether the disk is to be asked again. It may be that of an earlier run, whose
         tokens were the same, and of another row.
         """
-        waited, self.waits = self.waits, False
-        return waited
+        if not 0 < self.due_ns <= now_ns:
+            return False
+        self.due_ns = 0
+        return True
