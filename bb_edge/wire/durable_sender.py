@@ -184,6 +184,8 @@ class DurableSender:
         if knows_marks:
             if flow.state in _UNASKED or run != flow.run:
                 self._ask(flow, FlowEvent.UP, now_ns)
+            elif flow.state is _ASKING:  # it answers again
+                self._soon(flow, now_ns)
         elif flow.state is not _PLAIN:
             self._turn(flow, FlowEvent.UP_PLAIN)
             self._fill(flow)
@@ -194,6 +196,9 @@ class DurableSender:
     def _ask(self, flow: Destination, event: FlowEvent, now_ns: int) -> None:
         self._turn(flow, event)
         flow.asked = self._draw()
+        self._soon(flow, now_ns)
+
+    def _soon(self, flow: Destination, now_ns: int) -> None:
         flow.interval_ns = ASK_AGAIN_NS
         flow.ask_ns = max(now_ns, flow.earliest_ns)
         self._repeat(flow, now_ns)

@@ -216,6 +216,26 @@ def test_bytes_are_bounded_and_a_peer_has_a_quarter() -> None:
     one.send(record(PeerId.from_name("e")), 0)
 
 
+def test_a_peer_that_answers_again_is_asked_at_once() -> None:
+    """Its run is the same, and its silence has made the questions rare."""
+    one = sender()
+    one.peer_up(A, 1, True, 0)
+    one.send(record(), 0)
+    token = asked_by(one).token
+    for _ in range(8):
+        one.due(one.next_deadline_ns() or 0)
+        assert asked_by(one).token == token
+    now_ns = (one.next_deadline_ns() or 0) - ASK_AGAIN_NS
+    one.due(now_ns)
+    assert not emptied(one, Say)
+    one.peer_up(A, 1, True, now_ns)
+    assert asked_by(one).token == token
+    assert one.next_deadline_ns() == now_ns + ASK_AGAIN_NS
+    one.peer_up(A, 1, True, now_ns + 1)
+    assert not emptied(one, Say), "once a second at most"
+    assert one.next_deadline_ns() == now_ns + ASK_AGAIN_NS
+
+
 def test_questions_are_repeated_and_limited() -> None:
     one = sender()
     assert one.next_deadline_ns() is None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.engine import steps
+from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.keeper import Restored
 from bb_edge.wire import durable_rows, envelope
@@ -75,6 +76,10 @@ class Ledger:
         self.seen[type(step).__name__] += 1
         if isinstance(step, steps.PeerRestarts):
             self._restarts(step)
+        elif isinstance(step, steps.OutboundDropped) and step.reason == NOT_SENT:
+            # A durable request to a peer that is up, and that does not say in time what it has taken.
+            self.seen["not sent"] += 1
+            assert self.world.plan.durable, f"{machine.name}: {step}"
         elif not _is_injected(step):
             assert isinstance(step, ALLOWED), f"{machine.name}: {step}"
         if isinstance(step, steps.PersistOutbox):

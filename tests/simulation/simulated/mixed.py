@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.engine.net.unanswered import NO_CONNECTION
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ContributionRefused
@@ -74,10 +73,6 @@ class MixedLedger(Ledger):
         elif isinstance(step, steps.OutboundDropped) and step.reason == NO_CONNECTION:
             self.seen["nothing left"] += 1  # a connection that a twin took is dialled again much later
             assert not self.world.is_reached(machine), f"{machine.name}: {step}"
-        elif isinstance(step, steps.OutboundDropped) and step.reason == NOT_SENT:
-            # A durable request to a peer that is up, and that does not say in time what it has taken.
-            self.seen["not sent"] += 1
-            assert self.world.plan.durable, f"{machine.name}: {step}"
         elif isinstance(step, steps.RequestFailed) and "it is not known as" in step.detail:
             self.seen["RequestFailed: class"] += 1
             assert (step.peer, machine.peer) in self.mismatched, f"{machine.name}: {step}"
