@@ -206,12 +206,14 @@ class Engine:
             return
         schedule, scheduler = entry.schedule, self._scheduler
         alone = not (scheduler.runnable or self.ingress.entries)
-        if schedule is not None and self._left >= schedule.ops and alone:
+        if schedule is not None and entry.cause is None and self._left >= schedule.ops and alone:
             self._left -= schedule.run(scheduler, entry.target, entry.number or 0, entry.args[-1])
             return
         pool = scheduler.pool
         execution = pool.start(entry.target, entry.number, source=entry.peer, size=entry.size)
         entry.fill(execution, *entry.args)
+        if execution.cause is None:
+            execution.cause = entry.cause
         if execution.state is State.STARTED:  # nothing was written
             pool.wake(execution)
 

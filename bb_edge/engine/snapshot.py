@@ -80,6 +80,12 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
             run.ledger.recharge(execution.source, execution.bytes_held)
             run.ledger.recharge(None, execution.answer_bytes)
 
+    def save_ingress() -> dict[str, Any]:
+        for entry in ingress.entries:  # they run in whatever node is given them, and send the same there
+            if entry.cause is None:
+                entry.cause = p.runtime.new_cause()
+        return {**ingress.save(callbacks), **p.admission.journal.save()}
+
     def restore_ingress(plain: Any) -> None:
         ingress.restore(plain, shift, callbacks)
         p.admission.restore_journal(plain, shift)
@@ -104,11 +110,7 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
         ("ops", p.states.save, p.states.restore),
         ("cycle", p.sources.save, p.sources.restore),
         ("bootstraps", p.bootstraps.save, p.bootstraps.restore),
-        (
-            "ingress",
-            lambda: {**ingress.save(callbacks), **p.admission.journal.save()},
-            restore_ingress,
-        ),
+        ("ingress", save_ingress, restore_ingress),
         ("outbound", p.outgoing.save, lambda plain: p.outgoing.restore(plain, shift)),
         ("control", p.control.save, p.control.restore),
         ("timers", lambda: timers.save(callbacks), lambda plain: timers.restore(plain, shift, callbacks)),
@@ -272,6 +274,7 @@ def _present(parts: Parts) -> Iterator[Cause | None]:
         for answer in cohort.waiting:
             yield answer.cause
     for entry in parts.ingress.entries:
+        yield entry.cause
         if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
             yield cause_of(entry.args[0], entry.args[1])
     for unit in (*parts.outgoing.units, *parts.outgoing.durable.waiting):

@@ -24,6 +24,7 @@ from bb_edge.roles.errors import CompletionLostError
 
 if TYPE_CHECKING:
     from bb_edge.engine.run.straight import Schedule
+    from bb_edge.wire.outbox import Cause
 
 
 @dataclass(slots=True)
@@ -32,7 +33,7 @@ class Entry:
 
     `fill(execution, *args)` writes its values. `internal` entries (rounds, ticks, bootstraps) are bounded by
     how many ops make them and take no place of the queue. `schedule` may run instead where the entry alone
-    waits; its values are the last of `args`.
+    waits; its values are the last of `args`. Once a snapshot holds it, it has a `cause`.
     """
 
     target: str
@@ -44,6 +45,7 @@ class Entry:
     expires_ns: int = 0
     internal: bool = False
     schedule: Schedule | None = None
+    cause: Cause | None = None
 
 
 Notice: TypeAlias = tuple[Callable[..., object], tuple[Any, ...]]
@@ -160,13 +162,17 @@ class Ingress:
             self.offer_raw(Raw.restored(row), fair=False)
         for name, plain_args in data["notices"]:
             self.notice(callbacks.get(name), *load(plain_args))
-        for target, name, plain_args, number, size, plain_peer, expires_ns, internal in data["entries"]:
+        for target, name, plain_args, number, size, plain_peer, expires_ns, internal, *cause in data[
+            "entries"
+        ]:
             peer = load(plain_peer)
             args = callbacks.load(name, plain_args, shift)
             fill: Any = callbacks.get(name)
             if size:
                 self.ledger.recharge(peer, size)
-            self.offer(Entry(target, fill, args, number, size, peer, shift.time(expires_ns), internal))
+            entry = Entry(target, fill, args, number, size, peer, shift.time(expires_ns), internal)
+            entry.cause = load(cause[0]) if cause else None  # not there in rows of earlier builds
+            self.offer(entry)
         for token, result, error in data["completions"]:
             if error is None and result is not None:
                 self.deliver(token, load(result[0]), None)
@@ -192,4 +198,5 @@ def _entry_row(entry: Entry, callbacks: Callbacks) -> list[Any]:
         dump(entry.peer),
         entry.expires_ns,
         entry.internal,
+        dump(entry.cause),
     ]

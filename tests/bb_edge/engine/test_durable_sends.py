@@ -126,6 +126,20 @@ def test_a_request_that_waited_in_a_snapshot_and_is_on_disk_is_asked_once(make):
     assert [row["peer"] for row in again.inspect().outbox["records"]] == [str(A)]
 
 
+def test_what_the_host_began_and_a_snapshot_has_waiting_is_sent_once(make):
+    node = make()
+    for _ in range(3):
+        say(node, to=(A,))
+    data = node.snapshot(2)
+    node.snapshot_written()
+    found = kept(node, 3)
+    assert len(records(found)) == 3
+    again = make(data, 4)
+    again.adopt_outbox(rows(found), 4, 0)
+    assert not records(kept(again, 5))
+    assert again.counters["outbound.reused"] == 3
+
+
 # --- room ---------------------------------------------------------------------------------------------
 
 
