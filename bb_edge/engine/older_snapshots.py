@@ -17,6 +17,7 @@ OLDEST: Final = 2
 ANEW: Final = "anew"
 """Of a body that was upgraded: the version that it had, and what begins anew, for each such thing."""
 _UNIT_COLUMNS, _PENDING_COLUMNS, _ANSWER_COLUMNS, _ROUNDS_COLUMNS = 11, 8, 4, 7
+_RAW_COLUMNS, _ENTRY_COLUMNS = 4, 9
 _HEARD: Final = (
     "what peers have acknowledged: that a peer's state is older than the world is noticed from now on"
 )
@@ -53,6 +54,7 @@ def _completed(body: dict[str, Any]) -> dict[str, Any]:
         "cycle": {**cycle, "rounds": [_wide(row, _ROUNDS_COLUMNS, 0) for row in cycle["rounds"]]},
         "executions": [next_id, peak, [_execution(row, requests) for row in executions], runnable],
         "requests": [next_request, requests, children],
+        "ingress": _ingress(body["ingress"]),
         "neighbours": {"answers": [[], []], "unheard": False, **body["neighbours"]},
         "links": {**body["links"], "links": [_link(row) for row in body["links"]["links"]]},
         "outbound": _outbound(body["outbound"]),
@@ -64,6 +66,15 @@ def _completed(body: dict[str, Any]) -> dict[str, Any]:
 
 def _wide(row: Sequence[Any], columns: int, value: object) -> list[Any]:
     return [*row, *[value] * (columns - len(row))]
+
+
+def _ingress(ingress: Mapping[str, Any]) -> dict[str, Any]:
+    """What waits had no causes: what it sends durably may be sent once more."""
+    return {
+        **ingress,
+        "raw": [_wide(row, _RAW_COLUMNS, None) for row in ingress["raw"]],
+        "entries": [_wide(row, _ENTRY_COLUMNS, None) for row in ingress["entries"]],
+    }
 
 
 def _unit(row: Sequence[Any]) -> list[Any]:

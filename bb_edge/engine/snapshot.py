@@ -19,6 +19,8 @@ from typing import Any
 
 from bb_edge.engine.disk_steps import StateUpgraded
 from bb_edge.engine.engine import Parts
+from bb_edge.engine.net.arrivals import Raw
+from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.net.routing import cause_of
 from bb_edge.engine.older_snapshots import ANEW, OLDEST, upgraded
 from bb_edge.engine.plain import Shift, dump, load
@@ -81,9 +83,11 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
             run.ledger.recharge(None, execution.answer_bytes)
 
     def save_ingress() -> dict[str, Any]:
-        for entry in ingress.entries:  # they run in whatever node is given them, and send the same there
-            if entry.cause is None:
-                entry.cause = p.runtime.new_cause()
+        # They run in whatever node is given them, and send the same there.
+        waiters: list[Entry | Raw] = [*ingress.entries, *list(ingress.envelopes)]
+        for waiting in waiters:
+            if waiting.cause is None:
+                waiting.cause = p.runtime.new_cause()
         return {**ingress.save(callbacks), **p.admission.journal.save()}
 
     def restore_ingress(plain: Any) -> None:
@@ -279,6 +283,8 @@ def _present(parts: Parts) -> Iterator[Cause | None]:
             yield cause_of(entry.args[0], entry.args[1])
     for unit in (*parts.outgoing.units, *parts.outgoing.durable.waiting):
         yield unit.cause
+    for raw in parts.ingress.envelopes:
+        yield raw.cause
     received = [(raw.peer, raw.data) for raw in parts.ingress.envelopes]
     journal = parts.admission.journal
     for arrival in (*journal.accepted, *journal.held.values()):

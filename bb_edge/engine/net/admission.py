@@ -221,7 +221,7 @@ class Admission:
         if arrival.kind is Kind.ENTRY:
             target, args = self._routing.target(message), (peer, message, deadline_ns)
             self._ingress.offer(
-                Entry(target, self._routing.fill, args, size=size, peer=peer, expires_ns=deadline_ns)
+                Entry(target, self._routing.fill, args, None, size, peer, deadline_ns, cause=raw.cause)
             )
             return
         if arrival.kind is Kind.CONTROL:

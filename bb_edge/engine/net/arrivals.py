@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bb_edge.engine.plain import dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.outbox import Cause
 
 Data: TypeAlias = "bytes | memoryview"
 """The bytes of an envelope: what large fills hold are views of them."""
@@ -16,21 +18,25 @@ Data: TypeAlias = "bytes | memoryview"
 
 @dataclass(slots=True)
 class Raw:
-    """An inbound envelope as it came; `observed` is the address that its sender was seen at."""
+    """An inbound envelope as it came; `observed` is the address that its sender was seen at.
+
+    Once a snapshot holds it, it has a `cause`: for what it starts, where it is not durable itself.
+    """
 
     data: Data
     peer: PeerId
     observed: bytes | None
+    cause: Cause | None = None
 
     def save(self) -> list[Any]:
         """Plain values for a snapshot."""
-        return [bytes(self.data), self.peer.to_bytes(), self.observed]
+        return [bytes(self.data), self.peer.to_bytes(), self.observed, dump(self.cause)]
 
     @classmethod
     def restored(cls, row: Sequence[Any]) -> Raw:
         """The envelope of what `save` gave."""
-        data, peer, observed = row
-        return cls(data, PeerId.from_bytes(peer), observed)
+        data, peer, observed, cause = row
+        return cls(data, PeerId.from_bytes(peer), observed, load(cause))
 
 
 class Kind(enum.Enum):

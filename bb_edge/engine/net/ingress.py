@@ -162,16 +162,15 @@ class Ingress:
             self.offer_raw(Raw.restored(row), fair=False)
         for name, plain_args in data["notices"]:
             self.notice(callbacks.get(name), *load(plain_args))
-        for target, name, plain_args, number, size, plain_peer, expires_ns, internal, *cause in data[
-            "entries"
-        ]:
+        for row in data["entries"]:
+            target, name, plain_args, number, size, plain_peer, expires_ns, internal, cause = row
             peer = load(plain_peer)
             args = callbacks.load(name, plain_args, shift)
             fill: Any = callbacks.get(name)
             if size:
                 self.ledger.recharge(peer, size)
             entry = Entry(target, fill, args, number, size, peer, shift.time(expires_ns), internal)
-            entry.cause = load(cause[0]) if cause else None  # not there in rows of earlier builds
+            entry.cause = load(cause)
             self.offer(entry)
         for token, result, error in data["completions"]:
             if error is None and result is not None:

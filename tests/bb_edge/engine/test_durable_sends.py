@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from durable_program import kept, program, records, rows, say, write_down
-from envelopes import durable_message
+from envelopes import durable_message, fill
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
 from times import S
@@ -138,6 +138,20 @@ def test_what_the_host_began_and_a_snapshot_has_waiting_is_sent_once(make):
     again.adopt_outbox(rows(found), 4, 0)
     assert not records(kept(again, 5))
     assert again.counters["outbound.reused"] == 3
+
+
+def test_what_a_best_effort_envelope_starts_that_a_snapshot_has_unread_is_sent_once(make):
+    node = make()
+    message = Envelope([fill(0xA1, 3)], REQUEST, 70, 0, epoch=5, seq=1)
+    node.deliver_inbound(envelope.encode(message), A)
+    data = node.snapshot(2)
+    node.snapshot_written()
+    found = kept(node, 3)
+    assert len(records(found)) == 1
+    again = make(data, 4)
+    again.adopt_outbox(rows(found), 4, 0)
+    assert not records(kept(again, 5))
+    assert again.counters["outbound.reused"] == 1
 
 
 # --- room ---------------------------------------------------------------------------------------------

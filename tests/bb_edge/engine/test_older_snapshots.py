@@ -42,6 +42,7 @@ def of_version(version: int, **parts: Any) -> dict[str, Any]:
         "executions": [3, 1, [], []],
         "neighbours": {"peers": []},
         "cycle": {"rounds": []},
+        "ingress": {"raw": [], "entries": []},
         **parts,
     }
 
@@ -83,6 +84,13 @@ def test_units_that_wait_have_the_columns_that_came_later() -> None:
     body = upgraded(2, of_version(2, timers=timers, outbound=outbound))
     assert body["outbound"]["units"] == body["outbound"]["waiting"] == [WIDE_UNIT]
     assert body["timers"][1] == [[3, 700, "reply.put_off", [WIDE_UNIT]], timers[1][1]]
+
+
+def test_what_waited_had_no_causes() -> None:
+    raw, entry = [b"data", b"peer", None], ["Main", "fill", ["t"], None, 0, None, 0, False]
+    ingress = {"raw": [raw], "entries": [entry], "notices": ["kept"]}
+    body = upgraded(3, of_version(3, ingress=ingress))
+    assert body["ingress"] == {"raw": [[*raw, None]], "entries": [[*entry, None]], "notices": ["kept"]}
 
 
 def test_requests_have_the_deadline_of_their_timers_and_no_reasons() -> None:
