@@ -28,6 +28,7 @@ from bb_edge.ir.tensors import TensorError
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_edge.ir.types import ValueType
 from bb_host import artifact_size
+from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.program import Function, Op, RawTensor, Subgraph, walk_ops
 from bb_host.program_proto import ProgramProtoError, array_of, read_graph, write_attribute
 from bb_host.sparse_tensors import SparseTensorError, densified
@@ -58,7 +59,6 @@ NEWEST_OPSET = 28
 Supports = Callable[[str, int], bool]
 """Whether a backend has an operator of ONNX's own domain at an opset version."""
 
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _FLOATS = "convert the model to float32 or float16"
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 
@@ -166,7 +166,7 @@ def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
 
     What the converter cannot bring there stays as it is, for who needs it to refuse.
     """
-    known = next((o.version for o in model.opset_import if o.domain in _ONNX), 0)
+    known = next((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), 0)
     if known >= version:
         return model
     try:
@@ -227,7 +227,7 @@ def _with_declared_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _opset(model: onnx.ModelProto, where: str) -> int:
     """The opset version to read it as; UnsupportedOperatorError outside of what the runtime knows."""
-    version = next((o.version for o in model.opset_import if o.domain in _ONNX), 0)
+    version = next((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), 0)
     if version > NEWEST_OPSET:
         raise InvalidModelError(
             f"opset {version}, {NEWEST_OPSET} at most", where, "convert it with onnx.version_converter"
@@ -271,7 +271,9 @@ def _inlined(model: onnx.ModelProto, version: int, supports: Supports) -> onnx.M
     if model.functions:
         model = onnx.inliner.inline_local_functions(model, True)
     missing = {
-        n.op_type for n in _protos(model.graph) if n.domain in _ONNX and not supports(n.op_type, version)
+        n.op_type
+        for n in _protos(model.graph)
+        if n.domain in ONNX_DOMAINS and not supports(n.op_type, version)
     }
     if not hasattr(onnx.inliner, "inline_selected_functions"):
         return model
@@ -380,7 +382,7 @@ def refuse_unsupported(function: Function, supports: Supports) -> None:
     refusals = []
     foreign = ""
     for op in walk_ops(function.ops):
-        if op.domain not in _ONNX:
+        if op.domain not in ONNX_DOMAINS:
             foreign = "export the model with ONNX's own operators, before another runtime optimizes it"
             refusals.append(Refusal(node_name(op), op.op_type, version, f"domain {op.domain!r}"))
         elif not supports(op.op_type, version):

@@ -11,7 +11,6 @@ before anything is written. 5. The result is an edge artifact already: nothing i
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import keyword
 import re
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.edge.cleanup import clean_up, fix_shapes
+from bb_host.ir.hashing import content_digest
 from bb_host.onnx_model import (
     Refusal,
     UnsupportedOperatorError,
@@ -115,8 +115,7 @@ def _program(function: Function, target: str) -> Program:
         types={},
         opsets=dict(function.opsets),
     )
-    digest = hashlib.sha256(function_to_proto(bare).SerializeToString(deterministic=True)).hexdigest()
-    body = dataclasses.replace(bare, name=f"subgraph_{digest[:16]}")
+    body = dataclasses.replace(bare, name=f"subgraph_{content_digest(bare)}")
     ports = (*function.inputs, *function.outputs)
     main = Function(
         target,

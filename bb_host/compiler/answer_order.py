@@ -16,6 +16,7 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins
 from bb_host.errors import CrossExecutionJoin, named
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
 GATE, GATE_MANY = "GateDispatch", "GateManyDispatch"
@@ -45,7 +46,7 @@ class _Orderer:
         self.yields = {n: i for i, op in enumerate(self.ops) for n in op.outputs if n}
         self.readers = flow.readers(self.ops)
         self.before: list[set[int]] = [
-            {self.yields[n] for n in flow.reads(op) if n in self.yields} for op in self.ops
+            {self.yields[n] for n in reads(op) if n in self.yields} for op in self.ops
         ]
 
     def run(self) -> Function:
@@ -81,7 +82,7 @@ class _Orderer:
         asking = set(self.joins.asking.get(number, ()))
         found: dict[str, None] = {}
         for index in sorted(inside):
-            for name in flow.reads(self.ops[index]):
+            for name in reads(self.ops[index]):
                 if name in self.yields and self.yields[name] not in inside:
                     where = self.joins.values.get(name)
                     if where is not None and asking and asking <= set(where):

@@ -18,6 +18,7 @@ from bb_edge.ir.opsets.wire import (
     RECV_FLAVORED,
     SEND_FLAVORED,
 )
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op, Program, Subgraph, walk_ops
 from bb_host.text_names import opsets_of_kinds
 
@@ -28,38 +29,6 @@ LABELS = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID
 """Metadata of ops that says nothing about what they do: no digest is over it."""
 
 _TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
-
-
-def captured(op: Op) -> tuple[str, ...]:
-    """Names that an op's subgraphs read from the scope around them, in order of first use."""
-    found: dict[str, None] = {}
-    for _, graph in op.subgraphs():
-        _capture(graph, set(), found)
-    return tuple(found)
-
-
-def _capture(graph: Subgraph, outer: set[str], found: dict[str, None]) -> None:
-    known = outer | set(graph.inputs) | set(graph.initializers)
-    for op in graph.ops:
-        for name in op.inputs:
-            if name and name not in known:
-                found[name] = None
-        for _, inner in op.subgraphs():
-            _capture(inner, known, found)
-        known.update(op.outputs)
-    found.update((name, None) for name in graph.outputs if name not in known)
-
-
-def has_subgraph(op: Op) -> bool:
-    """Whether a branch or loop body hangs on the op."""
-    return Subgraph in map(type, op.attrs.values())
-
-
-def reads(op: Op) -> tuple[str, ...]:
-    """All names that an op needs: its inputs (absent ones are empty) and what its subgraphs capture."""
-    if op.attrs and has_subgraph(op):
-        return (*op.inputs, *captured(op))
-    return op.inputs
 
 
 def readers(

@@ -11,6 +11,7 @@ from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins, entry_of
 from bb_host.errors import BackwardWithoutForward, named
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
 _BACKWARD = (keys.ROLE_MODEL_DOMAIN, "Backward")
@@ -46,7 +47,7 @@ def check_executions(main: Function, joins: Joins) -> None:
 
 def _executions(op: Op, joins: Joins) -> set[int] | None:
     """The entries of the executions that an op runs in; None where it runs wherever it is read."""
-    for name in (*op.outputs, *flow.reads(op)):
+    for name in (*op.outputs, *reads(op)):
         found = joins.values.get(name)
         if found is not None:
             return set(found)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
-from bb_host.compiler.inlining import rename_op
+from bb_host.ir.rename import rename_op
 from bb_host.program import AttrValue, Function, Op, Program, Slot, walk_ops
 from bb_host.program_proto import to_bytes
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP
 from bb_host.compiler import flow
+from bb_host.ir.queries import reads
 from bb_host.program import Op
 
 
@@ -32,7 +33,7 @@ def _between(ops: Sequence[Op], ask: int, reply: int, replies: Mapping[str, int]
     """The most hops on a way from the values that were asked to the reply's payloads."""
     far = dict.fromkeys(ops[ask].outputs[1:], 0)
     for op in ops[ask + 1 : reply]:
-        known = [far[name] for name in flow.reads(op) if name in far]
+        known = [far[name] for name in reads(op) if name in far]
         if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
             inner = replies.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""), reply)
             known += [far[name] + 1 for name in ops[inner].inputs if name in far and inner < reply]

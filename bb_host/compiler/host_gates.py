@@ -15,6 +15,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import OP_RECV_RESP
 from bb_host.compiler import flow
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
 ACROSS = "across"
@@ -34,7 +35,7 @@ def span_gates(main: Function) -> Function:
     origins: dict[str, Origins] = {name: frozenset((name,)) for name in main.inputs}
     wanted = set()
     for index, op in enumerate(main.ops):
-        inputs = [origins.get(name, _NOWHERE) for name in flow.reads(op)]
+        inputs = [origins.get(name, _NOWHERE) for name in reads(op)]
         found = _NOWHERE.union(*inputs)
         if (op.domain, op.op_type) == _GATE and len(inputs) > 1 and _opened_by_host(inputs[0], inputs[1]):
             wanted.add(index)

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.program import AttrValue, Function, Op, Slot, Subgraph
-
-
-def rename_op(op: Op, names: Mapping[str, str], meta: Mapping[str, str] | None = None) -> Op:
-    """The op over other value names, also where its subgraphs read from outside."""
-    attrs = op.attrs
-    if attrs and flow.has_subgraph(op):
-        attrs = {k: _rename_graph(v, names) if isinstance(v, Subgraph) else v for k, v in attrs.items()}
-    return dataclasses.replace(
-        op,
-        inputs=tuple(names.get(n, n) for n in op.inputs),
-        outputs=tuple(names.get(n, n) for n in op.outputs),
-        attrs=attrs,
-        meta=op.meta if meta is None else dict(meta),
-    )
-
-
-def _rename_graph(graph: Subgraph, names: Mapping[str, str]) -> AttrValue:
-    own = {*graph.inputs, *graph.initializers, *(n for op in graph.ops for n in op.outputs)}
-    outer = {k: v for k, v in names.items() if k not in own}
-    ops = tuple(rename_op(op, outer) for op in graph.ops)
-    return dataclasses.replace(graph, ops=ops, outputs=tuple(outer.get(n, n) for n in graph.outputs))
+from bb_host.ir.rename import fresh_name, rename_op
+from bb_host.program import Function, Op, Slot
 
 
 class Inliner:
@@ -74,14 +54,6 @@ class Inliner:
             self._head, ops=tuple(self._ops), types=self._types, slots=self._slots, opsets=self._opsets
         )
 
-    def _fresh(self, wanted: str) -> str:
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
-
     def _body(self, call: Op, callee: Function) -> list[Op]:
         scope = call.meta.get(keys.MODULE_INSTANCE_KEY, "")
         number = self._counts[callee.name] = self._counts.get(callee.name, 0) + 1
@@ -102,7 +74,7 @@ class Inliner:
         for op in callee.ops:
             for name in op.outputs:
                 if name and name not in names:
-                    names[name] = self._fresh(f"{prefix}/{name}")
+                    names[name] = fresh_name(f"{prefix}/{name}", self._taken)
         for name, type_ in callee.types.items():
             if names.get(name) and names[name] not in self._types:
                 self._types[names[name]] = type_

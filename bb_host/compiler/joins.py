@@ -16,6 +16,7 @@ from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP, OP_RECV_R
 from bb_host.compiler import flow
 from bb_host.compiler.host_gates import ACROSS
 from bb_host.errors import CrossExecutionJoin, JoinAcrossSends, label, named
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
 _INVOKE = -1
@@ -77,7 +78,7 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
         if op.op_type == OP_RECV_RESP:
             _open_child(index, op, state)
         return {index: _NO_REQUESTS}
-    names = [n for n in flow.reads(op) if n and n in state.values]
+    names = [n for n in reads(op) if n and n in state.values]
     if not names:
         return None
     if row is not None and (_fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):

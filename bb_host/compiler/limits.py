@@ -15,6 +15,7 @@ from bb_edge.ir.opsets import OpKind, Ready
 from bb_host.compiler import flow
 from bb_host.compiler.host_gates import ACROSS
 from bb_host.errors import MalformedOp, named, source
+from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op
 
@@ -94,7 +95,7 @@ def _check(function: Function, limit: str, size: object, takes: _Takes, stats: S
 
 def _certain(op: Op, behind: Mapping[str, frozenset[int]]) -> frozenset[int]:
     """The acquires and releases that have run in the op's execution whenever the op runs."""
-    inputs = [behind.get(name, _NOTHING) for name in flow.reads(op) if name]
+    inputs = [behind.get(name, _NOTHING) for name in reads(op) if name]
     if not inputs or ACROSS in op.attrs:
         return _NOTHING
     row = opsets.lookup(op.domain, op.op_type)

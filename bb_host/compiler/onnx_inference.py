@@ -9,8 +9,8 @@ import onnx
 from bb_edge.ir import keys, types
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType
-from bb_host.compiler import flow
 from bb_host.compiler.type_terms import Terms, conflict, described
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 from bb_host.program_proto import function_to_proto
 
@@ -22,7 +22,7 @@ _seen: dict[tuple[object, ...], tuple[ValueType | None, ...]] = {}
 
 def infer(op: Op, terms: Terms, version: int) -> None:
     """Puts what ONNX infers for the op's outputs; inputs of unknown element type leave them abstract."""
-    names = flow.reads(op)
+    names = reads(op)
     known = [terms.get(n) if n else None for n in names]
     if any(n and (k is None or k.node.elem_type is None) for n, k in zip(names, known, strict=True)):
         _abstract(op, terms)

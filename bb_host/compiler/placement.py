@@ -24,6 +24,7 @@ from bb_edge.ir.opsets.wire import (
 )
 from bb_host.compiler import flow
 from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
+from bb_host.ir.queries import reads
 from bb_host.program import Function, Op, Slot
 
 _PEER_SYSCALLS = frozenset(
@@ -120,7 +121,7 @@ class _Placer:
 
     def _needs(self, op: Op) -> tuple[str, ...]:
         """The values whose class is the op's: a reply's request id crosses over by itself."""
-        names = flow.reads(op)
+        names = reads(op)
         if op.op_type == OP_SEND_RESP and flow.is_wire(op):
             names = names[:-1]
         return tuple(n for n in names if n) if "" in names else names

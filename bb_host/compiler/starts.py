@@ -19,10 +19,9 @@ from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins
 from bb_host.dsl.remarks import has_effect, matters
 from bb_host.errors import label, source
+from bb_host.ir.queries import ONNX_DOMAINS, reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op
-
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 @lru_cache(maxsize=1)
@@ -43,7 +42,7 @@ def warn_of_dead_flows(main: Function, library: Mapping[tuple[str, str], Functio
     entries = _entry_kinds()
     there = flow.summary(main.ops)
     by_inputs = entries.isdisjoint(there.kinds)
-    if by_inputs and (not main.inputs or there.domains.issubset(_ONNX)):
+    if by_inputs and (not main.inputs or there.domains.issubset(ONNX_DOMAINS)):
         return  # invokes are the only way in, or there are no effects that could be lost
     dead, constant = _dead(main.ops, entries, there.has_subgraphs)
     outputs = set(main.outputs)
@@ -119,7 +118,7 @@ def _dead(
     read: set[str] = set()  # by live ops, and by what these read
     lazy: list[Op] = []
     for op in ops:
-        inputs = flow.reads(op) if branches else op.inputs
+        inputs = reads(op) if branches else op.inputs
         if tracked.isdisjoint(inputs):
             if inputs or (op.domain, op.op_type) in entries:
                 continue
@@ -138,16 +137,16 @@ def _dead(
         if read.isdisjoint(op.outputs):
             dead.append(op)
         else:
-            read.update(flow.reads(op))
+            read.update(reads(op))
             read.discard("")
     return dead[::-1], constant
 
 
 def _is_constant(op: Op, inputs: Sequence[str], constant: set[str]) -> bool:
     """Whether an op is computed at install, or comes with whatever starts its partition."""
-    if op.op_type == "Constant" and op.domain in (*_ONNX, keys.SYSCALL_DOMAIN):
+    if op.op_type == "Constant" and op.domain in (*ONNX_DOMAINS, keys.SYSCALL_DOMAIN):
         return True
-    return op.domain in (*_ONNX, keys.SYSCALL_DOMAIN) and _reads_alone(inputs, constant)
+    return op.domain in (*ONNX_DOMAINS, keys.SYSCALL_DOMAIN) and _reads_alone(inputs, constant)
 
 
 def _starts_by_itself(op: Op, constant: set[str]) -> bool:
@@ -165,7 +164,7 @@ def _flows(ops: Sequence[Op]) -> list[list[Op]]:
     yielded = {name for op in ops for name in op.outputs if name}
     flows: list[tuple[set[str], list[Op]]] = []
     for op in ops:
-        names = yielded.intersection((*flow.reads(op), *op.outputs))
+        names = yielded.intersection((*reads(op), *op.outputs))
         together = [op]
         apart = []
         for known, members in flows:

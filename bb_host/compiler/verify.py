@@ -23,6 +23,7 @@ from bb_edge.ir.opsets.wire import (
 from bb_host.compiler import flow
 from bb_host.compiler.sound_names import Names, names_after
 from bb_host.errors import SeamError, label
+from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Pass, Promise
 from bb_host.program import Function, Op, Program
 
@@ -141,7 +142,7 @@ def _is_sound(function: Function, typed: bool) -> bool:
     branches = flow.summary(function.ops).has_subgraphs
     covers, add = known.issuperset, known.update
     for op in function.ops:
-        if not covers(op.inputs) or (branches and op.attrs and not covers(flow.reads(op))):
+        if not covers(op.inputs) or (branches and op.attrs and not covers(reads(op))):
             return False
         add(op.outputs)
     if len(known) != expected or not known.issuperset(function.outputs):
@@ -157,8 +158,8 @@ def _values_problem(function: Function, typed: bool) -> str:
     known.add("")
     types = function.types
     for op in function.ops:
-        if not known.issuperset(op.inputs) or (op.attrs and not known.issuperset(flow.reads(op))):
-            missing = next(n for n in flow.reads(op) if n not in known)
+        if not known.issuperset(op.inputs) or (op.attrs and not known.issuperset(reads(op))):
+            missing = next(n for n in reads(op) if n not in known)
             return f"{label(op)} reads {missing!r}, which nothing before it yields"
         for name in op.outputs:
             if name in known and name:

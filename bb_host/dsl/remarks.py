@@ -15,6 +15,7 @@ from bb_edge.ir.opsets import Effect, Ready
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
 from bb_host.errors import AttributeValueError
+from bb_host.ir.queries import ONNX_DOMAINS
 
 if TYPE_CHECKING:
     from bb_host.dsl.session import Session
@@ -28,14 +29,13 @@ _KEEP_STATE = frozenset(
 """Syscalls with results whose work outlives the execution."""
 
 _TIMES = {"Interval": "period_ns", "After": "delay_ns", "Sleep": "duration_ns", "Repeat": "pause_ns"}
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
 
 
 def has_effect(domain: str, op_type: str) -> bool:
     """Whether an op does more than yield its results. Ops of unknown domains count as such."""
-    if domain in _ONNX:
+    if domain in ONNX_DOMAINS:
         return False
     row = opsets.lookup(domain, op_type) if domain in opsets.FRAMEWORK_DOMAINS else None
     if row is None or domain in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN):

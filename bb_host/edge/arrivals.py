@@ -24,9 +24,9 @@ from bb_edge.ir.opsets import lookup
 from bb_edge.ir.opsets.records import Ready
 from bb_edge.ir.types import TENSOR, ValueType, compatible
 from bb_host.compiler.host_gates import ACROSS
-from bb_host.program import Function, Op, Subgraph
+from bb_host.ir.queries import ONNX_DOMAINS, is_constant, reads
+from bb_host.program import Function, Op
 
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
@@ -73,27 +73,13 @@ class Arrivals:
             self._backend[name] = backend
 
 
-def captured(op: Op) -> tuple[str, ...]:
-    """Values around an op that its subgraphs read, in order of first use."""
-    if not any(isinstance(value, Subgraph) for value in op.attrs.values()):
-        return ()
-    found: dict[str, None] = {}
-    for _, graph in op.subgraphs():
-        known = {*graph.inputs, *graph.initializers}
-        for inner in graph.ops:
-            found.update((v, None) for v in (*inner.inputs, *captured(inner)) if v and v not in known)
-            known.update(inner.outputs)
-        found.update((v, None) for v in graph.outputs if v not in known)
-    return tuple(v for v in found if v not in op.inputs)
-
-
 def is_tensor_op(op: Op, types: dict[str, ValueType]) -> bool:
     """Whether a backend can run the op: an ONNX op over tensors that always gives the same result.
 
     Ops with control inputs, on values that are known to be no tensors (peer lists), random ones, and those
     whose subgraphs hold other ops are not.
     """
-    if op.domain not in _ONNX or op.op_type in _RANDOM or keys.CONTROL_INPUTS_KEY in op.meta:
+    if op.domain not in ONNX_DOMAINS or op.op_type in _RANDOM or keys.CONTROL_INPUTS_KEY in op.meta:
         return False
     for name in (*op.inputs, *op.outputs):
         known = types.get(name)
@@ -107,10 +93,6 @@ def backend_slot(op: Op) -> str:
     return op.meta.get(keys.SLOT_KEY, "")
 
 
-def is_constant(op: Op) -> bool:
-    return op.op_type == "Constant" and op.domain in _ONNX
-
-
 def arrivals(function: Function) -> Arrivals:
     """Walks a function once; its ops are in topological order."""
     found = Arrivals()
@@ -119,13 +101,12 @@ def arrivals(function: Function) -> Arrivals:
     for index, op in enumerate(function.ops):
         if is_constant(op):
             continue
-        reads = (*op.inputs, *captured(op))
         if is_tensor_op(op, function.types):
             slot = backend_slot(op)
-            found.of_op[index] = found.together(reads, slot)
+            found.of_op[index] = found.together(reads(op), slot)
             found.write(op.outputs, found.of_op[index], slot)
         else:
-            _take(found, op, found.together(reads))
+            _take(found, op, found.together(reads(op)))
     return found
 
 

@@ -21,7 +21,6 @@ Running it again changes nothing. Pure: programs in and out.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,10 +31,11 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
-from bb_host.edge.arrivals import arrivals, backend_slot, captured, is_constant
-from bb_host.edge.renaming import renamed_op, short_names
+from bb_host.edge.arrivals import arrivals, backend_slot
+from bb_host.ir.hashing import content_digest
+from bb_host.ir.queries import is_constant, reads, without_dead_constants
+from bb_host.ir.rename import short_names, shortened_op
 from bb_host.program import Function, Op, Program, RawTensor
-from bb_host.program_proto import function_to_proto
 
 __all__ = ["Collapsed", "Origin", "Origins", "collapse", "collapse_function"]
 
@@ -94,8 +94,8 @@ def collapse_function(
             call, origins[function.key, call.outputs[0]] = written
             entries.append((members[0], call))
     ops = _ordered(sorted(entries, key=lambda entry: entry[0]))
-    ops = _without_dead_constants(ops, function.outputs)
-    read = {v for op in ops for v in (*op.inputs, *captured(op))}
+    ops = without_dead_constants(ops, function.outputs)
+    read = {v for op in ops for v in reads(op)}
     alive = {*function.inputs, *read, *(v for op in ops for v in op.outputs)}
     return dataclasses.replace(
         function,
@@ -117,7 +117,7 @@ def _groups(function: Function) -> list[list[int]]:
     groups = _Groups(found.of_op)
     readers: dict[str, list[int]] = defaultdict(list)
     for i, op in enumerate(function.ops):
-        for name in dict.fromkeys((*op.inputs, *captured(op))):
+        for name in dict.fromkeys(reads(op)):
             readers[name].append(i)
             other = producer.get(name)
             if other is not None and i in found.of_op and found.of_op[other] == found.of_op[i]:
@@ -195,7 +195,7 @@ class _Writer:
         self._constants = {op.outputs[0]: op for op in function.ops if is_constant(op)}
         self._readers: dict[str, set[int]] = defaultdict(set)  # groups; -1 for any other op
         for i, op in enumerate(function.ops):
-            for name in (*op.inputs, *captured(op)):
+            for name in reads(op):
                 self._readers[name].add(self._group_of.get(i, -1))
         for name in function.outputs:
             self._readers[name].add(-1)
@@ -210,7 +210,7 @@ class _Writer:
         """
         ops = [self._function.ops[i] for i in members]
         own = {v for op in ops for v in op.outputs if v}
-        read = dict.fromkeys(v for op in ops for v in (*op.inputs, *captured(op)) if v and v not in own)
+        read = dict.fromkeys(v for op in ops for v in reads(op) if v and v not in own)
         copied = [v for v in read if v in self._constants and self._copies(v)]
         inputs = tuple(v for v in read if v not in copied)
         number = self._group_of[members[0]]
@@ -246,26 +246,24 @@ class _Writer:
             keys.BACKEND_DOMAIN,
             tuple(rename[v] for v in inputs),
             tuple(rename[v] for v in outputs),
-            tuple(dataclasses.replace(renamed_op(op, rename), meta={}, name="", extra=b"") for op in ops),
+            tuple(dataclasses.replace(shortened_op(op, rename), meta={}, name="", extra=b"") for op in ops),
             {rename[v]: known[v] for v in (*inputs, *outputs) if v in known},
             meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
             opsets=self._opsets,
         )
-        content = function_to_proto(function).SerializeToString(deterministic=True)
-        name = f"subgraph_{hashlib.sha256(content).hexdigest()[:16]}"
-        return dataclasses.replace(function, name=name), rename
+        return dataclasses.replace(function, name=f"subgraph_{content_digest(function)}"), rename
 
 
 def _ordered(entries: Sequence[tuple[int, Op]]) -> tuple[Op, ...]:
     """Topological order again, as near to the old one as it goes: a call may stand before what it reads."""
     ops = [op for _, op in entries]
     producer = {v: i for i, op in enumerate(ops) for v in op.outputs if v}
-    reads = [{producer[v] for v in (*op.inputs, *captured(op)) if v in producer} for op in ops]
+    befores = [{producer[v] for v in reads(op) if v in producer} for op in ops]
     followers: dict[int, list[int]] = defaultdict(list)
-    for i, before in enumerate(reads):
+    for i, before in enumerate(befores):
         for other in before:
             followers[other].append(i)
-    missing = [len(before) for before in reads]
+    missing = [len(before) for before in befores]
     ready = [i for i, count in enumerate(missing) if not count]
     heapq.heapify(ready)
     ordered = []
@@ -278,9 +276,3 @@ def _ordered(entries: Sequence[tuple[int, Op]]) -> tuple[Op, ...]:
                 heapq.heappush(ready, follower)
     assert len(ordered) == len(ops), "groups are convex"
     return tuple(ordered)
-
-
-def _without_dead_constants(ops: tuple[Op, ...], outputs: Sequence[str]) -> tuple[Op, ...]:
-    """Constants that now stand in bodies only are gone."""
-    read = {*outputs, *(v for op in ops for v in (*op.inputs, *captured(op)))}
-    return tuple(op for op in ops if not is_constant(op) or op.outputs[0] in read)

@@ -14,8 +14,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
-from bb_host.edge.arrivals import is_constant
 from bb_host.edge.report import columns
+from bb_host.ir.queries import is_constant
 from bb_host.program import Function, Op, Program, Slot, Subgraph, walk_ops
 from bb_host.program_proto import array_of
 

@@ -27,8 +27,8 @@ from bb_edge.backends.stored_plan import StoredEntry, StoredPlan, encode
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError, UnsupportedOpsError
-from bb_host.edge.arrivals import is_constant
 from bb_host.edge.tflite.lower import TFLITE_BACKEND
+from bb_host.ir.queries import ONNX_DOMAINS, is_constant
 from bb_host.program import Function, Program, walk_ops
 from bb_host.program_proto import function_to_proto
 from bb_kernels import TensorSpec
@@ -38,7 +38,6 @@ __all__ = ["PlannedGraph", "plan_program"]
 FunctionKey = tuple[str, str]
 
 _BACKEND = NumPyBackend()
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,9 @@ def plan_program(
     for function in program.functions:
         if function.key not in protos:
             functions.append(function)
-            bare = sorted({op.op_type for op in function.ops if op.domain in _ONNX and not is_constant(op)})
+            bare = sorted(
+                {op.op_type for op in function.ops if op.domain in ONNX_DOMAINS and not is_constant(op)}
+            )
             if bare:
                 why = f"{', '.join(bare)} runs outside of subgraphs, planned when it runs"
                 found.append(PlannedGraph(function.name, function.domain, reason=why))

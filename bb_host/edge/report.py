@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.arrivals import is_constant
 from bb_host.edge.columns import columns
 from bb_host.edge.strip import functions_of
+from bb_host.ir.queries import is_constant
 from bb_host.passes.one_pass import PassReport
 from bb_host.program import Function, Program, Subgraph, walk_ops
 from bb_host.program_proto import array_of, function_to_proto

@@ -22,7 +22,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler.identity import class_of_target
-from bb_host.edge.renaming import renamed_op, short_names
+from bb_host.ir.rename import short_names, shortened_op
 from bb_host.program import Function, Op, Program, Slot, walk_ops
 
 __all__ = ["StripError", "Stripped", "functions_of", "strip", "targets_of"]
@@ -201,4 +201,4 @@ def _op(op: Op, rename: Mapping[str, str]) -> Op:
         and key not in _HOST_ONLY
         and not key.startswith(keys.DEST_SITE_NAME_PREFIX)
     }
-    return renamed_op(dataclasses.replace(op, meta=meta, name="", extra=b""), rename)
+    return shortened_op(dataclasses.replace(op, meta=meta, name="", extra=b""), rename)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
+from bb_host.ir.queries import live
+from bb_host.ir.rename import rename_op
 from bb_host.learn import rules_elementwise, rules_linear, rules_shape, rules_window
 from bb_host.learn.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.learn.gradient_builder import GradientBuilder
@@ -88,14 +90,14 @@ def differentiate(
         found_opset = function.opsets.get(keys.ONNX_DOMAIN, 0)
         what = f"its ONNX opset is {found_opset}, the gradient needs {MINIMUM_OPSET}"
         raise LearnError(what, where, "convert the model, as import_onnx does")
-    function = dataclasses.replace(function, ops=_live(function.ops, [target]))
+    function = dataclasses.replace(function, ops=live(function.ops, [target]))
     types = infer_types(function)
     g = GradientBuilder(function, types, function.inputs)
     seed = g.fresh(f"d_{target}")
     found = _reverse(g, function.ops, wrt, target, seed)
     gradients = [_zeros(g, v) if found[v] is None else found[v] for v in wrt]
     ops, outputs = _name_outputs(g, [v for v in gradients if v is not None], [f"d_{v}" for v in wrt], {seed})
-    ops, activations = _close(g, _live(ops, outputs), function.inputs, {seed})
+    ops, activations = _close(g, live(ops, outputs), function.inputs, {seed})
     forward, activations, ops = _hand_out(g, function, target, activations, ops)
     backward = Function(
         backward_name or f"{function.name}_gradient",
@@ -242,23 +244,6 @@ def _captures(op: Op, wanted: set[str]) -> bool:
 # --- tidying --------------------------------------------------------------------------------------
 
 
-def _live(ops: Sequence[Op], outputs: Iterable[str]) -> tuple[Op, ...]:
-    """The ops that the outputs need."""
-    needed = set(outputs)
-    kept = []
-    for op in reversed(ops):
-        if any(v in needed for v in op.outputs):
-            kept.append(op)
-            needed.update(op.inputs)
-            needed.update(_captured(op))
-    return tuple(reversed(kept))
-
-
-def _captured(op: Op) -> set[str]:
-    """Names that an op's subgraphs read, their own included."""
-    return {v for _, graph in op.subgraphs() for o in graph.ops for v in (*o.inputs, *_captured(o))}
-
-
 def _name_outputs(
     g: GradientBuilder, values: Sequence[str], names: Sequence[str], given: set[str]
 ) -> tuple[tuple[Op, ...], list[str]]:
@@ -272,15 +257,7 @@ def _name_outputs(
             ops.append(Op("Identity", keys.ONNX_DOMAIN, (value,), (name,)))
         else:
             rename[value] = name
-    return tuple(_renamed(op, rename) for op in ops), outputs
-
-
-def _renamed(op: Op, rename: Mapping[str, str]) -> Op:
-    return dataclasses.replace(
-        op,
-        inputs=tuple(rename.get(v, v) for v in op.inputs),
-        outputs=tuple(rename.get(v, v) for v in op.outputs),
-    )
+    return tuple(rename_op(op, rename) for op in ops), outputs
 
 
 def _close(
@@ -320,7 +297,7 @@ def _hand_out(
         copy = g.fresh(f"{target}_kept")
         extra.append(Op("Identity", keys.ONNX_DOMAIN, (target,), (copy,)))
         activations = [copy if v == target else v for v in activations]
-        ops = [_renamed(op, {target: copy}) for op in ops]
+        ops = [rename_op(op, {target: copy}) for op in ops]
     outputs = (target, *activations)
-    forward_ops = _live((*g.forward, *extra), outputs)
+    forward_ops = live((*g.forward, *extra), outputs)
     return dataclasses.replace(function, outputs=outputs, ops=forward_ops), activations, tuple(ops)

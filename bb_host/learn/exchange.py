@@ -21,9 +21,11 @@ from bb_edge.components.parameter_file import ParameterFile, ParameterFileError,
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
+from bb_host.ir.queries import live
+from bb_host.ir.rename import shortened_op
 from bb_host.learn.errors import LearnError
 from bb_host.onnx_files import read_onnx
-from bb_host.program import Array, Function, Op, Program, Subgraph
+from bb_host.program import Array, Function, Program, Subgraph
 from bb_host.program_proto import from_proto, write_attribute
 
 if TYPE_CHECKING:
@@ -158,22 +160,13 @@ def slot_model(model: onnx.ModelProto, slot: str | None = None, where: str = "ar
 
 
 def _inference(forward: Function, state: Subgraph, name: str) -> onnx.ModelProto:
-    from bb_host.edge.renaming import renamed_op
-
     n_inputs = len(forward.inputs) - len(state.initializers)
     inputs, outputs = forward.inputs[:n_inputs], forward.outputs[:1]
     rename = dict(zip(forward.inputs[n_inputs:], state.initializers, strict=True))
     used = {v for op in forward.ops for v in (*op.inputs, *op.outputs)}.union(inputs) - set(rename)
     taken = used & set(rename.values())  # an inner value that is called as a parameter is
     rename.update({value: f"{value}_value" for value in taken})
-    needed = set(outputs)
-    kept: list[Op] = []
-    for op in reversed(forward.ops):
-        if needed.intersection(op.outputs):
-            kept.insert(0, op)
-            needed.update(op.inputs)
-            needed.update(v for _, graph in op.subgraphs() for o in graph.ops for v in o.inputs)
-    ops = tuple(renamed_op(op, rename) for op in kept)
+    ops = tuple(shortened_op(op, rename) for op in live(forward.ops, outputs))
     types = {rename.get(v, v): forward.types[v] for v in (*inputs, *outputs) if v in forward.types}
     inputs, outputs = (tuple(rename.get(v, v) for v in names) for names in (inputs, outputs))
     graph = Subgraph(name, inputs, outputs, ops, types, dict(state.initializers))

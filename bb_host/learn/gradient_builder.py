@@ -9,6 +9,7 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem, elem_of_dtype
+from bb_host.ir.rename import fresh_name
 from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.shapes import Shape
 from bb_host.program import Array, AttrValue, Function, Op
@@ -38,12 +39,7 @@ class GradientBuilder:
 
     def fresh(self, base: str) -> str:
         """A value name that nothing has."""
-        name, n = base, 1
-        while name in self._names:
-            n += 1
-            name = f"{base}_{n}"
-        self._names.add(name)
-        return name
+        return fresh_name(base, self._names, 2)
 
     def op(self, op_type: str, *inputs: str, **attrs: AttrValue) -> str:
         """Writes an op with one output and returns that; the same op twice is written once."""

@@ -12,6 +12,7 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.ir.rename import rename_op
 from bb_host.learn.autodiff import differentiate
 from bb_host.learn.errors import LearnError
 from bb_host.learn.trainable import TrainableModel, loss_function
@@ -44,7 +45,7 @@ def export_training(trainable: TrainableModel) -> onnx.ModelProto:
     rename = {
         name: f"{name}__back" for op in gradient.backward.ops for name in op.outputs if name in forward_names
     }
-    ops += [_renamed(op, rename) for op in gradient.backward.ops]
+    ops += [rename_op(op, rename) for op in gradient.backward.ops]
     gradients = [rename.get(name, name) for name in gradient.backward.outputs]
     update = _Update(trainable, ops)
     for name, found in zip(parameters, gradients, strict=True):
@@ -70,7 +71,7 @@ def _with_loss(trainable: TrainableModel) -> Function:
         forward.domain,
         (*forward.inputs, TARGET),
         (LOSS,),
-        (*forward.ops, *(_renamed(op, rename) for op in loss.ops)),
+        (*forward.ops, *(rename_op(op, rename) for op in loss.ops)),
         types,
         opsets=dict(forward.opsets),
     )
@@ -156,17 +157,3 @@ def _shape(name: str, parameters: dict[str, Array]) -> tuple[int, ...]:
 def _bytes(graph: Subgraph) -> bytes:
     data: bytes = write_attribute("graph", graph).g.SerializeToString(deterministic=True)
     return data
-
-
-def _renamed(op: Op, rename: dict[str, str]) -> Op:
-    """The op over other names; ops of these graphs hold no branches that capture renamed values."""
-    return Op(
-        op.op_type,
-        op.domain,
-        tuple(rename.get(n, n) for n in op.inputs),
-        tuple(rename.get(n, n) for n in op.outputs),
-        op.attrs,
-        op.meta,
-        op.name,
-        op.extra,
-    )

@@ -29,6 +29,7 @@ from bb_host.compiler.bundles import Bundles
 from bb_host.compiler.options import Options
 from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
 from bb_host.errors import NotWireEligible, named, source
+from bb_host.ir.queries import captured, has_subgraph
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -221,7 +222,7 @@ def _reads_trigger(op: Op, name: str) -> bool:
     """Whether an op only wants to know that a value is there."""
     data = flow.data_inputs(op)
     if name not in data:
-        return not flow.has_subgraph(op) or name not in flow.captured(op)
+        return not has_subgraph(op) or name not in captured(op)
     if op.domain not in flow.LEAF_DOMAINS or op.domain == keys.WIRE_DOMAIN:
         return False
     row = opsets.lookup(op.domain, op.op_type)

@@ -33,6 +33,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.class_stamps import classes_of, peer_classes
 from bb_host.compiler.options import Options
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
+from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -65,7 +66,7 @@ class _Surfaces:
         self.module = module
         self.stats = stats
         self.home = flow.home_class(function)
-        self.read = {n for op in function.ops for n in flow.reads(op)} | set(function.outputs)
+        self.read = {n for op in function.ops for n in reads(op)} | set(function.outputs)
         self.peers = peer_classes(function.ops)
         self.peers.update(
             (n, n) for n in function.inputs if (t := function.types.get(n)) and t.node is types.PEER_ID_VEC

@@ -32,6 +32,7 @@ from bb_host.compiler.options import Options
 from bb_host.compiler.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
 from bb_host.compiler.type_terms import Shape, Terms, conflict
 from bb_host.errors import MalformedOp, UnresolvedType, UnsupportedType
+from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -113,11 +114,8 @@ def _computed(function: Function, is_root: bool) -> None:
         name = next(n for n in function.inputs if n in names)
         raise UnsupportedType(f"input {name!r} is BF16, which a host cannot give", function.name, hint)
     for op in function.ops:
-        if op.domain in _ONNX and not (names.isdisjoint(op.inputs) and names.isdisjoint(op.outputs)):
+        if op.domain in ONNX_DOMAINS and not (names.isdisjoint(op.inputs) and names.isdisjoint(op.outputs)):
             raise UnsupportedType("no device computes with BF16", hint=hint, op=op)
-
-
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 
 class _Solver:

@@ -37,10 +37,10 @@ from bb_host.errors import (
     named,
     source,
 )
+from bb_host.ir.queries import ONNX_DOMAINS, has_subgraph, reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, walk_ops
 
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 _EVENTS = frozenset(((keys.SYSCALL_DOMAIN, "AppEmit"), (keys.SYSCALL_DOMAIN, "AppNotify")))
 _UNWRITABLE = frozenset("|,=# \n\t")
 
@@ -96,7 +96,7 @@ def _structure(function: Function) -> Function:
     covers, add = known.issuperset, known.update
     for op in function.ops:
         outputs = op.outputs
-        if ordered and not covers(flow.reads(op) if op.attrs else op.inputs):
+        if ordered and not covers(reads(op) if op.attrs else op.inputs):
             ordered = False
         add(outputs)
         total += len(outputs) - outputs.count("") if "" in outputs else len(outputs)
@@ -123,7 +123,7 @@ def _duplicate(function: Function) -> None:
 def _sorted(function: Function, known: set[str]) -> Function:
     """A stable topological order; DanglingInput or CyclicGraph where there is none."""
     for op in function.ops:
-        for name in flow.reads(op):
+        for name in reads(op):
             if name not in known:
                 raise DanglingInput(f"it reads {name!r}, which nothing yields", op=op)
     for name in function.outputs:
@@ -135,7 +135,7 @@ def _sorted(function: Function, known: set[str]) -> Function:
     while left:
         waiting = []
         for op in left:
-            if there.issuperset(flow.reads(op)):
+            if there.issuperset(reads(op)):
                 done.append(op)
                 there.update(op.outputs)
             else:
@@ -156,7 +156,7 @@ def _circle(ops: list[Op]) -> list[Op]:
     at = ops[0]
     while at not in path:
         path.append(at)
-        at = next(yields[name] for name in flow.reads(at) if name in yields)
+        at = next(yields[name] for name in reads(at) if name in yields)
     return path[path.index(at) :]
 
 
@@ -194,7 +194,7 @@ class _Known:
         """The op itself where only the engine runs it; for a call the first such op that it leads to."""
         key = (op.domain, op.op_type)
         if key not in self._calls:
-            return None if op.domain in _ONNX and keys.SLOT_KEY not in op.meta else op
+            return None if op.domain in ONNX_DOMAINS and keys.SLOT_KEY not in op.meta else op
         if key not in self._engine_ops:
             self._engine_ops[key] = None  # a circle of calls is refused elsewhere
             found = map(self.engine_op, walk_ops(self._calls[key].ops))
@@ -206,7 +206,7 @@ class _Known:
         self.seen.add(key)
         if key in self._calls or key in self._own or opsets.lookup(*key) is not None:
             return
-        if op.domain in _ONNX and (op.op_type in opsets.ONNX_ALIASES or _in_onnx(op.op_type, version)):
+        if op.domain in ONNX_DOMAINS and (op.op_type in opsets.ONNX_ALIASES or _in_onnx(op.op_type, version)):
             return
         if op.domain in self._trusted and not any(d == op.domain for d, _ in (*self._calls, *self._own)):
             return
@@ -248,7 +248,7 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
                 _imported(op, domain, imported, program.opsets)
     if there.has_subgraphs:
         for op in function.ops:
-            if op.attrs and flow.has_subgraph(op):
+            if op.attrs and has_subgraph(op):
                 _inner(op, known, version, domains, imported, program.opsets)
     if not there.domains.isdisjoint(_ROLE_DOMAINS) or keys.SLOT_KEY in there.meta:
         _slots(function)
@@ -281,7 +281,7 @@ def _inner(
                 )
             if (inner.domain, inner.op_type) not in known.seen:
                 known.check(inner, version)
-            if inner.domain not in _ONNX or (inner.meta and keys.SLOT_KEY in inner.meta):
+            if inner.domain not in ONNX_DOMAINS or (inner.meta and keys.SLOT_KEY in inner.meta):
                 _tensor_work(inner, op, known)
             if inner.domain not in domains:
                 domains.add(inner.domain)
@@ -308,7 +308,7 @@ def _tensor_work(inner: Op, outer: Op, known: _Known) -> None:
 
 
 def _imported(op: Op, domain: str, imported: Iterable[str], outer: Iterable[str]) -> None:
-    names = _ONNX if domain in _ONNX else (domain,)
+    names = ONNX_DOMAINS if domain in ONNX_DOMAINS else (domain,)
     if not any(name in imported or name in outer for name in names):
         raise OpsetNotImported(
             f"domain {domain or keys.ONNX_DOMAIN_ALIAS!r} is not imported",

@@ -28,10 +28,9 @@ from bb_host.compiler.slot_table import TargetSlots, targets_of
 from bb_host.compiler.tx_chain import TX_GATES, gated_input
 from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
 from bb_host.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
+from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, walk_ops
-
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 
 _NUMBERS = (
     keys.DEADLINE_NS_KEY,
@@ -145,7 +144,7 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
 
 
 def _denied(domain: str, op_type: str, supports: Supports | None, version: int) -> bool:
-    return domain in _ONNX and supports is not None and not supports(op_type, version)
+    return domain in ONNX_DOMAINS and supports is not None and not supports(op_type, version)
 
 
 def _over_peers(op: Op, function: Function) -> bool:

@@ -1,28 +1,18 @@
-"""What every clean-up pass needs to know of a function: who makes a value, who reads it, what is constant.
-
-Bodies of `If` and `Loop` read values of the function around them without naming them as inputs; `reads` and
-`renamed` see these too.
-"""
+"""What every clean-up pass needs to know of a function: who makes a value, who reads it, what is constant."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
-from bb_edge.ir import keys
-from bb_host.program import Array, Function, Op, Subgraph
+from bb_host.ir.queries import is_onnx, uses
+from bb_host.ir.rename import fresh_name, rename_reads
+from bb_host.program import Array, Function, Op
 
-__all__ = ["Values", "constant", "constant_array", "is_onnx", "reads", "rename_values", "renamed"]
-
-_ONNX = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-
-
-def is_onnx(op: Op, *op_types: str) -> bool:
-    """Whether an op is one of ONNX's own operators, of these types where any are named."""
-    return op.domain in _ONNX and (not op_types or op.op_type in op_types)
+__all__ = ["Values", "constant", "constant_array", "rename_values"]
 
 
 def constant(name: str, value: Array) -> Op:
@@ -44,47 +34,6 @@ def constant_array(op: Op) -> Array | None:
     return None
 
 
-def _free(graph: Subgraph) -> Iterator[str]:
-    own = {*graph.inputs, *graph.initializers, *(v for op in graph.ops for v in op.outputs)}
-    for op in graph.ops:
-        for name in reads(op):
-            if name not in own:
-                yield name
-    for name in graph.outputs:
-        if name not in own:
-            yield name
-
-
-def reads(op: Op) -> Iterator[str]:
-    """Every value that an op reads, once per use, those that its bodies capture included."""
-    for name in op.inputs:
-        if name:
-            yield name
-    for _, graph in op.subgraphs():
-        yield from _free(graph)
-
-
-def _renamed_graph(graph: Subgraph, names: Mapping[str, str]) -> Subgraph:
-    own = {*graph.inputs, *graph.initializers, *(v for op in graph.ops for v in op.outputs)}
-    inner = {old: new for old, new in names.items() if old not in own}
-    return dataclasses.replace(
-        graph,
-        ops=tuple(renamed(op, inner) for op in graph.ops),
-        outputs=tuple(inner.get(name, name) for name in graph.outputs),
-    )
-
-
-def renamed(op: Op, names: Mapping[str, str]) -> Op:
-    """The op reading other values; itself where it reads none of them."""
-    if not any(name in names for name in reads(op)):
-        return op
-    attrs = {
-        key: _renamed_graph(value, names) if isinstance(value, Subgraph) else value
-        for key, value in op.attrs.items()
-    }
-    return dataclasses.replace(op, inputs=tuple(names.get(name, name) for name in op.inputs), attrs=attrs)
-
-
 def rename_values(function: Function, names: Mapping[str, str]) -> Function:
     """Every use of the old names reads the new ones instead; who makes them is not touched."""
     final: dict[str, str] = {}
@@ -95,7 +44,7 @@ def rename_values(function: Function, names: Mapping[str, str]) -> Function:
         final[old] = new
     if not final:
         return function
-    return dataclasses.replace(function, ops=tuple(renamed(op, final) for op in function.ops))
+    return dataclasses.replace(function, ops=tuple(rename_reads(op, final) for op in function.ops))
 
 
 class Values:
@@ -104,7 +53,7 @@ class Values:
     def __init__(self, function: Function) -> None:
         self.function = function
         self.maker: dict[str, Op] = {v: op for op in function.ops for v in op.outputs if v}
-        self.uses: Counter[str] = Counter(name for op in function.ops for name in reads(op))
+        self.uses: Counter[str] = Counter(name for op in function.ops for name in uses(op))
         self.uses.update(function.outputs)
         self.constants: dict[str, Array] = {}
         for op in function.ops:
@@ -144,9 +93,4 @@ class Values:
 
     def fresh(self, wish: str) -> str:
         """A name that no value has, and that this index will not give again."""
-        name, n = wish, 0
-        while name in self.names:
-            n += 1
-            name = f"{wish}_{n}"
-        self.names.add(name)
-        return name
+        return fresh_name(wish, self.names)

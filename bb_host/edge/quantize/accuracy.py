@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from bb_host.edge.cleanup.values import reads
 from bb_host.edge.columns import columns
 from bb_host.edge.quantize.calibration import batches, observed_bodies, runs
 from bb_host.edge.quantize.qdq import Quantized
+from bb_host.ir.queries import reads
 from bb_host.program import Array, Function, Program
 
 __all__ = ["Accuracy", "Layer", "OutputChange", "compare"]

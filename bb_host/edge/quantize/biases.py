@@ -17,10 +17,11 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.cleanup.values import Values, constant, is_onnx
+from bb_host.edge.cleanup.values import Values, constant
 from bb_host.edge.quantize.calibration import FunctionKey, batches, observed_bodies, runs
 from bb_host.edge.quantize.parameters import BIAS_MOST
 from bb_host.edge.quantize.qdq import Quantized
+from bb_host.ir.queries import is_onnx
 from bb_host.program import Array, Function, Op, Program
 from bb_kernels import TensorSpec, evaluate, prepare
 

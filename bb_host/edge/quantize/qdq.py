@@ -29,12 +29,14 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.cleanup.values import Values, constant, is_onnx, renamed
+from bb_host.edge.cleanup.values import Values, constant
 from bb_host.edge.quantize.calibration import Range
 from bb_host.edge.quantize.errors import QuantizeError
 from bb_host.edge.quantize.parameters import LOGISTIC, TANH, Parameters, bias_of, of_range, weights_of
 from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import items_of
+from bb_host.ir.queries import is_onnx, without_dead_constants
+from bb_host.ir.rename import rename_reads
 from bb_host.program import Array, Function, Op
 
 __all__ = ["PAIRS_OPSET", "Quantized", "has_pairs", "quantize_function", "weighted"]
@@ -173,7 +175,7 @@ class _Rewrite:
         for op in self.function.ops:
             takes = id(op) in self.taking
             if takes:
-                op = self._with_parameters(renamed(op, self.replaced))
+                op = self._with_parameters(rename_reads(op, self.replaced))
             made = [v for v in op.outputs if v in wanted]
             if not made:
                 self.ops.append(op)
@@ -189,7 +191,9 @@ class _Rewrite:
             self.ops.append(dataclasses.replace(op, outputs=tuple(floats.get(v, v) for v in op.outputs)))
             for value in made:
                 self._pair(floats[value], value, value)
-        function = dataclasses.replace(self.function, ops=self._alive())
+        function = dataclasses.replace(
+            self.function, ops=without_dead_constants(self.ops, self.function.outputs)
+        )
         layers = tuple(op.outputs[0] for op in self.function.ops if id(op) in self.taking)
         return Quantized(function, layers, self.left)
 
@@ -367,14 +371,6 @@ class _Rewrite:
             # A Gemm's bias may be [1, n]; in int8 it is [n].
             inputs[2] = self._constant(op.inputs[2], *bias_of(bias.reshape(-1), scale, scales), 0)
         return dataclasses.replace(op, inputs=tuple(inputs))
-
-    def _alive(self) -> tuple[Op, ...]:
-        """Without the constants that nobody reads any more."""
-        read = {v for op in self.ops for v in op.inputs} | set(self.function.outputs)
-        for op in self.function.ops:
-            if any(True for _ in op.subgraphs()):
-                return tuple(self.ops)
-        return tuple(op for op in self.ops if not is_onnx(op, "Constant") or op.outputs[0] in read)
 
 
 def _channel_axis(op: Op, weight: Array) -> int | None:

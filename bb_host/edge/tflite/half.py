@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from bb_host.edge.cleanup.values import Values, is_onnx
+from bb_host.edge.cleanup.values import Values
 from bb_host.edge.tflite.graph import Operator, TfliteGraph
+from bb_host.ir.queries import is_onnx
 from bb_host.program import Function
 
 __all__ = ["SMALLEST", "halve_weights", "has_half_weights"]

@@ -23,7 +23,6 @@ from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
-from bb_host.edge.arrivals import captured, is_constant
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fusion import fuse, without_unused
@@ -37,8 +36,9 @@ from bb_host.edge.tflite.regions import Partition, Trials, partition, try_items,
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
+from bb_host.ir.hashing import content_digest
+from bb_host.ir.queries import is_constant, live, reads
 from bb_host.program import Function, Op, Program
-from bb_host.program_proto import function_to_proto
 
 __all__ = [
     "MODEL", "NUMPY_BACKEND", "TFLITE_BACKEND", "BackendChoice", "Kept", "Lowered", "Lowering",
@@ -205,7 +205,7 @@ class _Work:
             return function
         chosen = {i for members in found.regions for i in members}
         placed += [((found.level[i], i), it.members) for i, it in enumerate(items) if i not in chosen]
-        ops = _alive([op for _, some in sorted(placed, key=lambda p: p[0]) for op in some], function.outputs)
+        ops = live([op for _, some in sorted(placed, key=lambda p: p[0]) for op in some], function.outputs)
         opsets = {**function.opsets, keys.TFLITE_DOMAIN: 1}
         return dataclasses.replace(function, ops=ops, opsets=dict(sorted(opsets.items())))
 
@@ -239,7 +239,7 @@ class _Work:
     def _model(self, items: Sequence[Item], members: Sequence[int], alive: Sequence[bool]) -> Op:
         inside = set(members)
         outside = {v for i, item in enumerate(items) if alive[i] and i not in inside for m in item.members
-                   for v in (*m.inputs, *captured(m))} | set(self.function.outputs)  # fmt: skip
+                   for v in reads(m)} | set(self.function.outputs)  # fmt: skip
         outputs = [v for i in members for v in items[i].op.outputs if v and v in outside]
         region = Region(self.facts, self.version)
         for i in members:
@@ -282,8 +282,7 @@ class _Work:
             meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
             opsets={keys.ONNX_DOMAIN: self.version},
         )
-        content = function_to_proto(body).SerializeToString(deterministic=True)
-        name = f"fallback_{hashlib.sha256(content).hexdigest()[:16]}"
+        name = f"fallback_{content_digest(body)}"
         self.extra.setdefault(name, dataclasses.replace(body, name=name))
         return name
 
@@ -296,7 +295,7 @@ class _Work:
         known = {*inputs, *(v for op in ops for v in op.outputs)}
         fixed = {v: op for op in self.function.ops if is_constant(op) for v in op.outputs}
         for op in self.function.ops:  # weights that are stored as float16 stay so
-            if op.inputs and all(v in fixed for v in (*op.inputs, *captured(op)) if v):
+            if op.inputs and all(v in fixed for v in reads(op) if v):
                 values = [v for v in op.outputs if v in self.facts and self.facts[v].value is not None]
                 fixed.update(dict.fromkeys(values, op))
         constants: dict[int, Op] = {}
@@ -304,14 +303,14 @@ class _Work:
         def add(name: str) -> None:
             op = fixed[name]
             if id(op) not in constants:
-                for v in (*op.inputs, *captured(op)):
+                for v in reads(op):
                     if v:
                         add(v)
                 constants[id(op)] = op
 
         inside = []
         for op in ops:
-            for position, name in enumerate((*op.inputs, *captured(op))):
+            for position, name in enumerate(reads(op)):
                 if not name or name in known:
                     continue
                 value = self.facts[name].value if name in self.facts else None
@@ -342,13 +341,3 @@ def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list
     graph = without_unused(graph)
     separate(graph)
     return graph, in_float
-
-
-def _alive(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:
-    needed = set(outputs)
-    kept = []
-    for op in reversed(ops):
-        if needed.intersection(v for v in op.outputs if v):
-            needed.update((*op.inputs, *captured(op)))
-            kept.append(op)
-    return tuple(reversed(kept))

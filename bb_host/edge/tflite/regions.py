@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from math import prod
 
 from bb_edge.ir import keys
-from bb_host.edge.arrivals import captured, is_constant
 from bb_host.edge.tflite import attention, products, recurrent
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import Item
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.table import apply
+from bb_host.ir.queries import is_constant, reads
 
 __all__ = ["Partition", "Trials", "partition", "try_items", "worth"]
 
@@ -78,7 +78,7 @@ def try_items(items: Sequence[Item], facts: Mapping[str, Fact], version: int) ->
 
 
 def _named_reads(item: Item) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(v for m in item.members for v in (*m.inputs, *captured(m)) if v))
+    return tuple(dict.fromkeys(v for m in item.members for v in reads(m) if v))
 
 
 def partition(items: Sequence[Item], outputs: Sequence[str], trials: Trials) -> Partition:

@@ -28,7 +28,7 @@ from bb_host import (
     PeerSelectorSlot,
     S,
 )
-from bb_host.edge.arrivals import captured
+from bb_host.ir.queries import captured
 from bb_host.learn import mlp, trainable
 from bb_host.program import Function, Op, Program
 from bb_host.text import parse_function

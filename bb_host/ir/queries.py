@@ -1,0 +1,80 @@
+"""What an op reads, what it is, and which ops are needed.
+
+The bodies of `If` and `Loop` read values of the function around them without naming them as inputs: such
+*captured* values count as read by the op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bb_edge.ir import keys
+from bb_host.program import Op, Subgraph
+
+ONNX_DOMAINS = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+"""ONNX's own domain, as it is written on disk and as people write it."""
+
+
+def is_onnx(op: Op, *op_types: str) -> bool:
+    """Whether an op is one of ONNX's own operators, of these types where any are named."""
+    return op.domain in ONNX_DOMAINS and (not op_types or op.op_type in op_types)
+
+
+def is_constant(op: Op) -> bool:
+    """Whether an op is ONNX's `Constant`."""
+    return op.op_type == "Constant" and op.domain in ONNX_DOMAINS
+
+
+def has_subgraph(op: Op) -> bool:
+    """Whether a branch or loop body hangs on the op."""
+    return Subgraph in map(type, op.attrs.values())
+
+
+def uses(op: Op) -> Iterator[str]:
+    """Every value that an op reads, once per use; captured ones behind its inputs."""
+    for name in op.inputs:
+        if name:
+            yield name
+    for _, graph in op.subgraphs():
+        yield from _free(graph)
+
+
+def _free(graph: Subgraph) -> Iterator[str]:
+    known = {*graph.inputs, *graph.initializers}
+    for op in graph.ops:
+        for name in uses(op):
+            if name not in known:
+                yield name
+        known.update(op.outputs)
+    for name in graph.outputs:
+        if name not in known:
+            yield name
+
+
+def captured(op: Op) -> tuple[str, ...]:
+    """Names that an op's subgraphs read from the scope around them, in order of first use."""
+    return tuple(dict.fromkeys(name for _, graph in op.subgraphs() for name in _free(graph)))
+
+
+def reads(op: Op) -> tuple[str, ...]:
+    """All names that an op needs: its inputs (absent ones are empty) and what its subgraphs capture."""
+    if op.attrs and has_subgraph(op):
+        return (*op.inputs, *captured(op))
+    return op.inputs
+
+
+def live(ops: Sequence[Op], outputs: Iterable[str]) -> tuple[Op, ...]:
+    """The ops that the outputs need, of ops in topological order."""
+    needed = set(outputs)
+    kept = []
+    for op in reversed(ops):
+        if not needed.isdisjoint(filter(None, op.outputs)):
+            needed.update(reads(op))
+            kept.append(op)
+    return tuple(reversed(kept))
+
+
+def without_dead_constants(ops: Sequence[Op], outputs: Iterable[str]) -> tuple[Op, ...]:
+    """All ops but the constants that nobody reads."""
+    read = {*outputs, *(name for op in ops for name in reads(op))}
+    return tuple(op for op in ops if not is_constant(op) or op.outputs[0] in read)
