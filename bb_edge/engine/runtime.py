@@ -80,8 +80,12 @@ class Runtime:
         No other run makes it again: records of a run that was lost may be on disk, with its causes.
         """
         run, made = self._causes
-        self._causes = run, made = run or 1 << 62 | self.ids.getrandbits(62), made + 1
-        return Cause(self.own_peer, run, made)
+        if not run:  # looked ahead: a snapshot, which gives causes, leaves the node as it was
+            ahead = random.Random()
+            ahead.setstate(self.ids.getstate())
+            run = 1 << 62 | ahead.getrandbits(62)
+        self._causes = run, made + 1
+        return Cause(self.own_peer, run, made + 1)
 
     def emit_value(self, target: str, execution: int, topic: str, value: object) -> None:
         """Adds an app event; a value that is larger than the node lets it be is left out, counted."""

@@ -22,10 +22,12 @@ from bb_edge.engine.engine import Parts
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.net.routing import cause_of
+from bb_edge.engine.net.units import Unit
 from bb_edge.engine.older_snapshots import ANEW, OLDEST, upgraded
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.program.program import Program
 from bb_edge.engine.run import saved_waiting
+from bb_edge.engine.run.frames import Execution
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.errors import ComponentStateError
@@ -83,11 +85,6 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
             run.ledger.recharge(None, execution.answer_bytes)
 
     def save_ingress() -> dict[str, Any]:
-        # They run in whatever node is given them, and send the same there.
-        waiters: list[Entry | Raw] = [*ingress.entries, *list(ingress.envelopes)]
-        for waiting in waiters:
-            if waiting.cause is None:
-                waiting.cause = p.runtime.new_cause()
         return {**ingress.save(callbacks), **p.admission.journal.save()}
 
     def restore_ingress(plain: Any) -> None:
@@ -103,7 +100,7 @@ def _sections(p: Parts, shift: Shift) -> tuple[tuple[str, Callable[[], Any], Cal
             lambda: p.links.snapshot(p.runtime.now_ns),
             lambda plain: p.links.restore(plain, p.runtime.now_ns, bodies=shift.bodies),
         ),
-        ("executions", lambda: pool.save(p.runtime), restore_executions),
+        ("executions", lambda: pool.save(callbacks), restore_executions),
         ("requests", p.requests.save, lambda plain: p.requests.restore(plain, shift, naming)),
         (
             "parked",
@@ -166,6 +163,7 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> list[cbor.Buffer]:
     """
     parts.runtime.advance(max(parts.runtime.now_ns, now_ns))
     parts.wish.taken()
+    _name_causes(parts)
     body: dict[str, object] = {"identity": identity.plain(), "now_ns": parts.runtime.now_ns}
     shelf = Shelf()
 
@@ -188,6 +186,33 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> list[cbor.Buffer]:
         size += len(piece)
     head = MAGIC + VERSION.to_bytes(2, "big") + size.to_bytes(8, "big")
     return [head + digest.digest(), *data]
+
+
+def _name_causes(parts: Parts) -> None:
+    """Gives a cause to all that a snapshot is to hold and that may send durably: each node that is given it
+    sends the same, and finds by its cause what has been written down since.
+
+    It comes before any part is written: the parts hold what giving causes changes, so that a node at which
+    nothing happens gives the same bytes each time.
+    """
+    waiting: list[Execution | Entry | Raw] = [
+        *parts.scheduler.pool.active.values(),
+        *parts.ingress.entries,
+        *list(parts.ingress.envelopes),
+    ]
+    for one in waiting:
+        if one.cause is None:
+            one.cause = parts.runtime.new_cause()
+    for unit in _units(parts):
+        if unit.durable and unit.cause is None:
+            unit.cause = parts.runtime.new_cause()
+
+
+def _units(parts: Parts) -> Iterator[Unit]:
+    """All that waits to leave, replies that were put off among them."""
+    yield from parts.outgoing.queued
+    for timer in parts.runtime.timers.running():
+        yield from (arg for arg in timer.due.args if isinstance(arg, Unit))
 
 
 def _slots(parts: Parts) -> list[Any]:
@@ -281,7 +306,7 @@ def _present(parts: Parts) -> Iterator[Cause | None]:
         yield entry.cause
         if len(entry.args) > 1 and isinstance(entry.args[1], Envelope):
             yield cause_of(entry.args[0], entry.args[1])
-    for unit in (*parts.outgoing.units, *parts.outgoing.durable.waiting):
+    for unit in _units(parts):
         yield unit.cause
     for raw in parts.ingress.envelopes:
         yield raw.cause

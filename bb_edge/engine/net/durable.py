@@ -248,14 +248,6 @@ class Durable:
                 unit.forget(req_id)
         return asks
 
-    def name(self, units: Iterable[Unit]) -> None:
-        """Gives those that a snapshot is to hold causes: a node that goes back to it takes them up again, and
-        finds by these what it has written down since.
-        """
-        for unit in units:
-            if unit.durable and unit.cause is None:
-                unit.cause = self._runtime.new_cause()
-
     def save(self) -> dict[str, Any]:
         """What waits for room, and what is known of records, as plain values; `restore` takes them."""
         if self.quiet:

@@ -63,7 +63,8 @@ class Outgoing:
         )
 
     @property
-    def _queued(self) -> Iterable[Unit]:
+    def queued(self) -> Iterable[Unit]:
+        """The units that no peer has been sent and no outbox holds."""
         return chain(self.units, self.held, self.durable.waiting)
 
     def plan(self, suffix: bytes, payload_bytes: int) -> None:
@@ -141,7 +142,7 @@ class Outgoing:
             return self.durable.records.is_open(key)
         if key is not None:
             return self._links.is_pending(key)
-        return any(unit.asks(req_id) for unit in self._queued)
+        return any(unit.asks(req_id) for unit in self.queued)
 
     def forget_ask(self, req_id: int) -> bool:
         """Nobody waits for the answer any more: the request is not repeated. False where it never left."""
@@ -154,7 +155,7 @@ class Outgoing:
             left = self._links.published(key)
             self._links.cancel(key)
             return left
-        return not any(unit.forget(req_id) for unit in self._queued)
+        return not any(unit.forget(req_id) for unit in self.queued)
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -272,14 +273,13 @@ class Outgoing:
         self, records: Iterable[bytes], now_ns: int, wall_ns: int, awaits: Callable[[int], bool]
     ) -> None:
         """Takes the rows of the outbox on disk, after a restart; see `Records.adopt`. OutboxError."""
-        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits, self._queued))
+        self._asks.update(self.durable.adopt(records, now_ns, wall_ns, awaits, self.queued))
 
     def save(self) -> dict[str, Any]:
         """All that waits to leave, as plain values; `restore` takes them.
 
         Without best-effort requests to many peers: a node that restores asks again.
         """
-        self.durable.name(self._queued)
         units = (*self.held, *self.units)
         waiting = [u.save() for u in units if u.durable or u.to is None or u.wire_req_id]
         return {"units": waiting, **self.durable.save()}

@@ -54,8 +54,6 @@ class Unsent:
         if until <= self._runtime.now_ns or self._runtime.timers.full:
             return False
         self._runtime.count("outbound.put_off")
-        if unit.durable and unit.cause is None:  # a snapshot may hold it
-            unit.cause = self._runtime.new_cause()
         self._runtime.timers.at(until, self._put_off_is_over, unit)
         return True
 

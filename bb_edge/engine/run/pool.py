@@ -16,7 +16,6 @@ from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame, FreeFrames, ReplyPort
 from bb_edge.engine.run.life import LIFE, RUNNING, Event, Hold, State
 from bb_edge.engine.run.naming import Naming, frame_name, names_of, op_name, region_name
-from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.envelope_records import Failure
 
@@ -111,12 +110,9 @@ class ExecutionPool:
 
     # --- snapshot -------------------------------------------------------------------------------------
 
-    def save(self, runtime: Runtime) -> list[Any]:
+    def save(self, callbacks: Callbacks) -> list[Any]:
         """[next id, peak, rows, runnable ids]. UnsavableError where a value has no written form."""
-        for execution in self.active.values():
-            if execution.cause is None:
-                execution.cause = runtime.new_cause()
-        rows = [_row(execution, runtime.callbacks) for execution in self.active.values()]
+        rows = [_row(execution, callbacks) for execution in self.active.values()]
         return [self.next_id, self.peak, rows, [e.id for e in self.runnable]]
 
     def restore(self, plain: Any, shift: Shift, naming: Naming, callbacks: Callbacks) -> None:
