@@ -54,6 +54,13 @@ Two processes with the same name take the session from each other: with a reset 
 do so at full speed (not every broker sends 0x8E), and a broker that accepts and dies would be dialed so.
 """
 
+RETRY_KNOWN_S = 2.0
+"""Seconds that the wait may be after a connection that was lost sooner, while nobody contests the name.
+
+A broker that is restarted several times in a row is one that lets this node in: waits that add up over its
+outages would keep nodes away for longer than a round takes.
+"""
+
 CONNACK_S = 3.0
 """Seconds that a broker may take to answer a CONNECT; some never answer a version that they do not know."""
 
@@ -320,9 +327,9 @@ class Connection:
         self._connack_by = time.monotonic() + CONNACK_S
         self._opened()
 
-    def _later(self, reason: str) -> None:
-        """Sets the time of the next dial, and says why and when."""
-        self._log("warning", f"{reason}; next try in {self._put_off():.1f} s", kind="no connection")
+    def _later(self, reason: str, kind: str = "no connection") -> None:
+        """Sets the time of the next dial, and says why and when; the log limits lines by `kind`."""
+        self._log("warning", f"{reason}; next try in {self._put_off():.1f} s", kind=kind)
 
     def _put_off(self) -> float:
         """Sets the time of the next dial: after a wait, in seconds, that doubles each time, with jitter."""
@@ -414,8 +421,8 @@ class Connection:
             self._down()
         if before is State.CONNECTED:
             self._counters["disconnects"] += 1
-            if time.monotonic() - self._connected_at >= STABLE_S:
-                self._retry_s = RETRY_FIRST_S
+            stable = time.monotonic() - self._connected_at >= STABLE_S
+            self._retry_s = RETRY_FIRST_S if stable else min(self._retry_s, RETRY_KNOWN_S)
             taken_over = from_broker and reason.value == TAKEN_OVER
             if taken_over:
                 self._log(
@@ -425,7 +432,7 @@ class Connection:
                 )
             if taken_over or self._contested:
                 self._retry_s, self._contested = RETRY_MAX_S, False
-            self._later(f"connection to {self._broker} lost: {why}")
+            self._later(f"connection to {self._broker} lost: {why}", kind="connection lost")
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):

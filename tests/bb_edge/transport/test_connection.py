@@ -284,18 +284,38 @@ def test_a_second_connack_ends_the_connection(patience):
         assert "a second CONNACK" in one.logs[-1]
 
 
+class Even(random.Random):
+    def random(self) -> float:
+        return 0.5  # a wait is its length
+
+
+def waits_told(logs: list[str]) -> list[float]:
+    return [float(line.split()[-2]) for line in logs if "next try" in line]
+
+
+def test_outages_of_a_broker_that_lets_in_do_not_add_up(monkeypatch, patience):
+    """Lost and back, again and again, as while somebody restarts it: no wait becomes the longest one."""
+    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.1)
+    monkeypatch.setattr(module, "RETRY_KNOWN_S", 0.2)
+    monkeypatch.setattr(module, "RETRY_MAX_S", 30.0)
+    with broker(*[ACCEPT] * 6) as (port, close):
+        one = Driven(port, patience, jitter=Even())
+        for _ in range(5):
+            one.reaches(State.CONNECTED)
+            close()
+            one.reaches(State.WAITING)
+        assert waits_told(one.logs) == [0.1, 0.2, 0.2, 0.2, 0.2]
+        one.ends()
+
+
 def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
     """It takes connections and answers neither version: the change of version costs one line and no wait."""
     monkeypatch.setattr(module, "CONNACK_S", 0.01)
     monkeypatch.setattr(module, "RETRY_FIRST_S", 0.001)
     monkeypatch.setattr(module, "RETRY_MAX_S", 0.128)
 
-    class Even(random.Random):
-        def random(self) -> float:
-            return 0.5  # a wait is its length
-
     with driven(patience, *[SILENCE] * 12, jitter=Even()) as mute:
         mute.until(lambda: sum("does not answer" in line for line in mute.logs) >= 9)
-        waits = [float(line.split()[-2]) for line in mute.logs if "next try" in line]
+        waits = waits_told(mute.logs)
         assert waits == sorted(waits) and waits[-1] == 0.1
         assert sum("does not speak MQTT 5" in line for line in mute.logs) == 1
