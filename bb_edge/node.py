@@ -200,7 +200,8 @@ class Node:
     def deliver_inbound(self, data: Data, src_peer: PeerId, observed_address: bytes | None = None) -> None:
         """Hands in one envelope, whose bytes change no more; `src_peer` is who the transport says sent it.
 
-        Raises IngressFull, keeping nothing, when the byte budget or the queue is used up (counted).
+        Raises IngressFull, keeping nothing, when the byte budget or the queue is used up. That is counted as
+        turned away and not as dropped: the transport may keep the envelope, and offer it again.
         """
         most = self._runtime.config.caps.total_bytes
         try:
@@ -209,7 +210,7 @@ class Node:
                 raise IngressFull(what, f"from {src_peer.short()}")
             self.ingress.offer_raw(Raw(data, src_peer, observed_address))
         except IngressFull:
-            self._runtime.count("ingress.dropped")
+            self._runtime.count("ingress.turned_away")
             raise
 
     def presences_come(self) -> None:

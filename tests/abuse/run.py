@@ -29,7 +29,7 @@ def flood(seconds: float) -> int:
         f"{found.sent_bytes / 1e6:.0f} MB sent at a budget of {BUDGET / 1e6:.1f} MB; the node grew by "
         f"{found.grown_bytes / 1e6:.1f} MB from {found.rest_bytes / 1e6:.1f} MB; "
         f"reports of another client: {before} before, {during} during, {after} after; "
-        f"{found.counters.get('ingress.dropped', 0)} envelopes refused"
+        f"{found.counters.get('ingress.turned_away', 0)} times that an envelope was turned away"
     )
     return int(found.grown_bytes > 1.1 * BUDGET or not during)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from busy_nodes import patience
 from durable_program import greeted, program, records, rows, say, write_down
-from envelopes import durable_message
+from envelopes import durable_message, fill
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
 from times import S
@@ -94,6 +95,30 @@ def test_a_snapshot_before_it_has_caught_up_forgets_no_number(make):
     assert again.counters["outbound.reused"] == 1 and not of(PersistOutbox, found)
     again.snapshot(104)
     assert 1 in again.snapshot_written(), "acknowledged, and its cause has come by"
+
+
+@pytest.mark.parametrize("asked_durably", [True, False])
+def test_a_reply_that_is_put_off_is_still_to_come_and_finds_what_was_sent(make, asked_durably):
+    node = greeted(make(), A, B)
+    node.deliver_inbound(patience(5 * S), A)
+    ask = Envelope([fill(0xA1, 3)], REQUEST, wire_req_id=7, epoch=9, seq=1, base=int(asked_durably))
+    _, found = take(node, A, envelope.encode(ask), 2)
+    assert node.counters["outbound.put_off"] == 1 and not records(found)
+    snapshot = node.snapshot(10)
+    node.snapshot_written()
+    written = rows([*node.poll(6 * S), *node.poll(6 * S)])
+    again = greeted(make(snapshot, 100), A, now_ns=100)
+    again.adopt_outbox(written, 100, WALL + 100)
+    (out,) = sent(again.poll(101))
+    number = envelope.decode(out, node.config.caps)
+    again.deliver_inbound(envelope.encode(Envelope(acks=(Ack(number.epoch, number.seq),))), A)
+    again.poll(102)
+    again.snapshot(103)
+    assert 1 not in again.snapshot_written(), "the reply is still to come"
+    found = [*again.poll(6 * S), *again.poll(6 * S)]
+    assert again.counters["outbound.reused"] == 1 and not of(PersistOutbox, found) and not sent(found)
+    again.snapshot(6 * S)
+    assert 1 in again.snapshot_written()
 
 
 @pytest.mark.parametrize(("left_ns", "goes"), [(5 * S, True), (1, True), (0, False), (-1, False)])

@@ -68,6 +68,7 @@ class Loop:
         federation: str = "test",
         options: MqttOptions | None = None,
         version: str = "auto",
+        planned: int = 0,
     ) -> MqttTransport:
         transport = MqttTransport(
             doors,
@@ -76,6 +77,7 @@ class Loop:
             on_log=lambda _, m, **_more: self.logs.append(m),
             options=options,
             version=version,
+            planned=planned,
         )
         transport.start()
         self.transports.append(transport)

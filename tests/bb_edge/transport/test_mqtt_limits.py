@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import time
+import tracemalloc
 
 import paho.mqtt.client as paho
 import pytest
@@ -76,6 +77,29 @@ def test_large_envelopes_come_one_between_two_polls(mosquitto_broker, loop, door
 
     loop.until(all_here)
     assert most == 1
+
+
+@pytest.mark.parametrize("planned", [0, 1_000_000])
+def test_memory_for_the_planned_envelope_is_taken_at_once_and_read_into(
+    mosquitto_broker, loop, doors, url, planned
+):
+    b, size = doors("b"), 1_000_000
+    inbox = f"bb/test/{b.peer_id}/from/{PeerId.from_name('a')}"
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        transport = loop.join(b, url(mosquitto_broker), planned=planned)
+        taken = tracemalloc.get_traced_memory()[0] - before
+        loop.until(lambda: transport.counters["presences"] > 0)  # its own: it hears
+        publish(mosquitto_broker, (inbox, bytes(size)))  # the broker has it; it is not read yet
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        loop.until(lambda: b.got)
+        most = tracemalloc.get_traced_memory()[1] - held
+    finally:
+        tracemalloc.stop()
+    assert len(b.got[0][0]) == size
+    assert (taken > size, most > size) == (planned > 0, planned == 0), (taken, most)
 
 
 def test_chunks_travel_over_311_as_well(mosquitto_broker, loop, doors, url):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 
@@ -23,3 +27,26 @@ def test_refused_deliveries_count_against_a_peer_s_health(bench):
     node.peer_failed(peer)
     assert any(isinstance(step, steps.PeerDown) for step in node.poll(3))
     assert node.peers_up("C") == ()
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("polled", [True, False])
+def test_an_envelope_that_waits_for_a_full_node_is_turned_away_and_not_dropped(
+    mosquitto_broker, loop, doors, url, bench, polled
+):
+    config = NodeConfig(ingress_entries=2, answer_entries=8)
+    node = bench(PROGRAM.replace("Main", "Client"), targets=("Client",), config=config).node
+    a, where = doors("a"), url(mosquitto_broker)
+    sender, receiver = loop.join(a, where), loop.join(node, where)
+    loop.until(lambda: node.peer_id in a.presence)
+    for _ in range(10):
+        sender.send(SendEnvelope(node.peer_id, b"none"))
+    loop.until(lambda: receiver.holding)
+    assert node.counters["ingress.turned_away"] == 1
+    if polled:
+        node.poll(1)
+    loop.until(lambda: not receiver.holding)
+    assert receiver.counters["received"] == (10 if polled else 9)
+    assert receiver.counters["dropped"] == (0 if polled else 1)
+    assert node.counters["ingress.turned_away"] == (1 if polled else 2), "each time that it was offered"
+    assert node.counters["ingress.dropped"] == 0
