@@ -20,7 +20,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.envelope import NONE, Ack, Envelope, encode, repeated
-from bb_edge.wire.link import Link, LinkConfig, LinksFullError, LinkTable
+from bb_edge.wire.link import LinkConfig, LinksFullError, LinkTable
 from bb_edge.wire.resend import (
     DeliveryError,
     EnvelopeKey,
@@ -367,8 +367,7 @@ class Links:
         """
         return {
             "epoch": self.best_effort_epoch,
-            "first": self._table.first_seq,
-            "links": [link.snapshot(now_ns) for link in self._links.values() if not link.blank],
+            **self._table.snapshot(now_ns),
             "sources": self.sources.save(),
         }
 
@@ -385,19 +384,9 @@ class Links:
         same, and begin at 1 where it is a new one. Raises LinksFullError or PendingFullError where the
         snapshot does not fit.
         """
-        same_run = data["epoch"] == self.best_effort_epoch
-        self._table.first_seq = data["first"] if same_run else 0
-        if len(data["links"]) > self.config.max_links:
-            raise LinksFullError(
-                f"{len(data['links'])} links in the snapshot, {self.config.max_links} fit",
-                "restore",
-                "raise limits.max_peers",
-            )
+        self._table.restore(data, data["epoch"] == self.best_effort_epoch, now_ns, bodies)
         self.sources.restore(data["sources"])
-        for row in data["links"]:
-            link = Link.restored(row, now_ns, bodies)
-            link.last_seq = link.last_seq if same_run else 0
-            self._links[link.peer] = link
+        for link in self._links.values():
             for pending in link.waiting:
                 self._take_over(pending, now_ns)
             if link.received.owes():

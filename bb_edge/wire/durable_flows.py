@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
 from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
+from bb_edge.wire.durable_questions import Question
 from bb_edge.wire.durable_rows import Flow, RowName
 from bb_edge.wire.marks import NOTHING, Heard
 from bb_edge.wire.outbox import OutboxRecord
@@ -158,12 +159,9 @@ class Destination:
     saved: Flow = field(default_factory=Flow)  # as it would be read from disk
     above: int = 0  # the highest epoch that the peer has named
     run: int | None = None
-    asked: int = 0
+    question: Question = field(default_factory=Question)
     answer: int = 0
     sender_is_old: bool = False
-    ask_ns: int = 0
-    interval_ns: int = 0
-    earliest_ns: int = 0
     beginning: int = 0  # the token of the row that began the epoch
     open: dict[int, Held] = field(default_factory=dict)  # by number, ascending
     waiting: deque[Held] = field(default_factory=deque)  # without a number, in order
@@ -193,7 +191,7 @@ class Destination:
             "last": self.last,
             "heard": tuple(self.heard),
             "saved": (self.saved.epoch, self.saved.last, tuple(self.saved.heard)),
-            "marks": (self.asked, self.answer, self.above, self.run, self.sender_is_old),
+            "marks": (self.question.token, self.answer, self.above, self.run, self.sender_is_old),
             "open": [(seq, held.id, held.on_disk) for seq, held in self.open.items()],
             "waiting": [(held.id, held.on_disk) for held in self.waiting],
         }

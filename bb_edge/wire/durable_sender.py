@@ -42,11 +42,6 @@ from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.resend import EnvelopeKey
 
-S: Final = 1_000_000_000
-ASK_AGAIN_NS: Final = 1 * S
-ASK_LONGEST_NS: Final = 64 * S
-OLD_AGAIN_NS: Final = 60 * S
-"""A sender that was told that it is old asks no sooner again: a peer that lies costs it a write a minute."""
 RANDOM_EPOCH: Final = 1 << 56
 """Epochs that older runtimes drew are below this."""
 FAR_EPOCHS: Final = 1 << 48
@@ -195,12 +190,11 @@ class DurableSender:
 
     def _ask(self, flow: Destination, event: FlowEvent, now_ns: int) -> None:
         self._turn(flow, event)
-        flow.asked = self._draw()
+        flow.question.token = self._draw()
         self._soon(flow, now_ns)
 
     def _soon(self, flow: Destination, now_ns: int) -> None:
-        flow.interval_ns = ASK_AGAIN_NS
-        flow.ask_ns = max(now_ns, flow.earliest_ns)
+        flow.question.soon(now_ns)
         self._repeat(flow, now_ns)
 
     def due(self, now_ns: int) -> None:
@@ -209,15 +203,13 @@ class DurableSender:
             self._repeat(flow, now_ns)
 
     def _repeat(self, flow: Destination, now_ns: int) -> None:
-        if flow.state is _ASKING and flow.ask_ns <= now_ns:
-            self._say(flow, Ask(flow.asked, flow.heard))
-            flow.earliest_ns = now_ns + ASK_AGAIN_NS
-            flow.ask_ns = now_ns + flow.interval_ns
-            flow.interval_ns = min(2 * flow.interval_ns, ASK_LONGEST_NS)
+        if flow.state is _ASKING and flow.question.is_due(now_ns):
+            self._say(flow, Ask(flow.question.token, flow.heard))
 
     def next_deadline_ns(self) -> int | None:
         """When `due` has something; None while nothing is asked."""
-        return min([flow.ask_ns for flow in self._flows.values() if flow.state is _ASKING], default=None)
+        asking = [flow for flow in self._flows.values() if flow.state is _ASKING]
+        return min([flow.question.next_ns for flow in asking], default=None)
 
     def took(self, peer: PeerId, took: Took, now_ns: int) -> None:
         """The peer says what it has, and that it takes nothing until it is asked or told to."""
@@ -225,9 +217,9 @@ class DurableSender:
         if flow is None:
             return
         if flow.state is _ASKING:
-            if took.echo == flow.asked:
+            if took.echo == flow.question.token:
                 self._heard(flow, took, now_ns)
-        elif flow.state in _UNASKED or (took.echo, took.token) != (flow.asked, flow.answer):
+        elif flow.state in _UNASKED or (took.echo, took.token) != (flow.question.token, flow.answer):
             self._ask(flow, FlowEvent.ASTRAY, now_ns)
         elif flow.state is FlowState.OPEN:  # the one that opens it was lost
             self._say_open(flow)
@@ -242,7 +234,7 @@ class DurableSender:
         flow.sender_is_old = (highest.epoch, highest.highest) > (flow.epoch, flow.last)
         if flow.sender_is_old:
             self.out.append(RolledBack(flow.peer, True, highest.epoch))
-            flow.earliest_ns = now_ns + OLD_AGAIN_NS
+            flow.question.told_old(now_ns)
         lost = flow.heard.lost(took.windows)
         if lost:
             self.out.append(RolledBack(flow.peer, False, flow.heard.epoch, lost))
@@ -332,7 +324,7 @@ class DurableSender:
         self.out.append(Say(flow.peer, marks.encoded(said)))
 
     def _say_open(self, flow: Destination) -> None:
-        self._say(flow, Open(flow.asked, flow.answer, flow.epoch, flow.sender_is_old))
+        self._say(flow, Open(flow.question.token, flow.answer, flow.epoch, flow.sender_is_old))
 
     def _turn(self, flow: Destination, event: FlowEvent) -> None:
         flow.state = FLOW.next(flow.state, event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -209,6 +209,29 @@ class LinkTable:
         """Returns the idle link that was used least recently; nothing is owed to its peer."""
         idle = [link for link in self.by_peer.values() if link.idle() and link.peer not in self.owing]
         return min(idle, key=lambda link: link.used_ns) if idle else None
+
+    def snapshot(self, now_ns: int) -> dict[str, Any]:
+        """Returns plain values for CBOR; `restore` takes them."""
+        links = [link.snapshot(now_ns) for link in self.by_peer.values() if not link.blank]
+        return {"first": self.first_seq, "links": links}
+
+    def restore(self, data: Mapping[str, Any], same_run: bool, now_ns: int, bodies: Sequence[bytes]) -> None:
+        """Fills a new table with the links of a snapshot; `bodies` as in `Link.restored`.
+
+        Numbers go on in the `same_run`, and begin at 1 in another. LinksFullError where they do not fit.
+        """
+        rows = data["links"]
+        if len(rows) > self._config.max_links:
+            raise LinksFullError(
+                f"{len(rows)} links in the snapshot, {self._config.max_links} fit",
+                "restore",
+                "raise limits.max_peers",
+            )
+        self.first_seq = data["first"] if same_run else 0
+        for row in rows:
+            link = Link.restored(row, now_ns, bodies)
+            link.last_seq = link.last_seq if same_run else 0
+            self.by_peer[link.peer] = link
 
     def full_error(self, peer: PeerId) -> LinksFullError:
         """Returns the error for a peer that finds the table full."""

@@ -43,8 +43,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
         for name in (
-            *("marks", "durable_rows", "durable_flows", "durable_saved", "durable_sender"),
-            "durable_receiver",
+            *("marks", "durable_questions", "durable_rows", "durable_flows", "durable_saved"),
+            *("durable_sender", "durable_receiver"),
         )
     },
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),

@@ -15,9 +15,10 @@ from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import UNBOUNDED_CAPS
 from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED, Verdict
 from bb_edge.wire.durable_flows import FLOW, NoWindow, Publish, RolledBack, Say, Settled, Write
+from bb_edge.wire.durable_questions import ASK_AGAIN_NS, OLD_AGAIN_NS
 from bb_edge.wire.durable_receiver import PROMPT_NS, SOURCE, DurableReceiver
 from bb_edge.wire.durable_rows import Flow, Numbers
-from bb_edge.wire.durable_sender import ASK_AGAIN_NS, FAR_EPOCHS, OLD_AGAIN_NS, RANDOM_EPOCH, DurableSender
+from bb_edge.wire.durable_sender import FAR_EPOCHS, RANDOM_EPOCH, DurableSender
 from bb_edge.wire.envelope import Ack, Envelope, Fill
 from bb_edge.wire.marks import Ask, Heard, Open, Taken, Took
 from bb_edge.wire.outbox import OutboxFullError, OutboxRecord, OutboxRecordError, body_record, name_of

@@ -55,13 +55,13 @@ GUARDS = (
     ),
     _sender(
         "an answer names the question",
-        "if took.echo == flow.asked:",
+        "if took.echo == flow.question.token:",
         "if True:",
         "a sender crashes, and a fault",
     ),
     _sender(
         "a peer that is closed again is asked again",
-        "elif flow.state in _UNASKED or (took.echo, took.token) != (flow.asked, flow.answer):",
+        "elif flow.state in _UNASKED or (took.echo, took.token) != (flow.question.token, flow.answer):",
         "elif flow.state in _UNASKED:",
         "a sender crashes, and a fault",
     ),
