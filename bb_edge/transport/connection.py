@@ -1,16 +1,13 @@
-"""The connection of one node to its broker: dials, waits between dials, and the choice of MQTT version.
+"""The connection of one node to its broker: when it dials, and the choice of MQTT version.
 
-It decides by the tables of connection_states.py.
-
-A dial (name lookup, TCP and TLS set-up) blocks, so it runs on a thread of its own; nothing else touches the
-client until it has ended. Where both versions are allowed, MQTT 5 is tried first, and a broker that refuses
+It decides by the tables of connection_states.py. Nothing touches the client until its dial (dialing.py) has
+ended. Where both versions are allowed, MQTT 5 is tried first, and a broker that refuses
 it, hangs up on it or does not answer is spoken to in 3.1.1.
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -33,33 +30,10 @@ from bb_edge.transport.connection_states import (
     State,
 )
 from bb_edge.transport.credentials import Refusals, dial_fault
+from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
-
-CONNECT_TIMEOUT_S = 5.0
-"""Seconds that a TCP connect may take; a lost SYN is sent again after 1 s and after 3 s."""
-
-RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
-"""Seconds before the next dial: the first wait, doubled after each failure up to the largest.
-
-A broker that restarts is back within a second or so, hence the short first wait; half a minute keeps a fleet
-from storming a broker that stays away, and is short for people who repair it.
-"""
-
-STABLE_S = 5.0
-"""Seconds that a connection must have lasted to reset the wait before the next dial.
-
-Two processes with the same name take the session from each other: with a reset at each connect they would
-do so at full speed (not every broker sends 0x8E), and a broker that accepts and dies would be dialed so.
-"""
-
-RETRY_KNOWN_S = 2.0
-"""Seconds that the wait may be after a connection that was lost sooner, while nobody contests the name.
-
-A broker that is restarted several times in a row is one that lets this node in: waits that add up over its
-outages would keep nodes away for longer than a round takes.
-"""
 
 CONNACK_S = 3.0
 """Seconds that a broker may take to answer a CONNECT; some never answer a version that they do not know."""
@@ -128,8 +102,7 @@ class Connection:
         self._largest = largest
         self._counters = counters
         self._log = log
-        self._jitter = jitter
-        self._wake = wake
+        self._dialing = Dialing(jitter, wake)
         self._opened, self._up, self._down = opened, up, down
         self._tls = broker.tls_context()
         self._version = VERSIONS.get(version, MQTTProtocolVersion.MQTTv5)
@@ -142,10 +115,6 @@ class Connection:
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = 0
-        self._dialing: threading.Thread | None = None
-        self._dialed_error: OSError | ValueError | None = None
-        self._retry_s = RETRY_FIRST_S
-        self._retry_at = 0.0
         self._next_misc = 0.0
 
     @property
@@ -177,7 +146,7 @@ class Connection:
         if self.state is State.DIALING:
             self._finish_dial()
         if self.state is State.WAITING:
-            left = self._retry_at - time.monotonic()
+            left = self._dialing.left_s
             if left <= 0:
                 self.dial()
             elif timeout_s is None or left < timeout_s:
@@ -203,8 +172,7 @@ class Connection:
 
     def close(self) -> None:
         """Sends DISCONNECT where a connection is open, and closes the socket; to be called after `leave`."""
-        if self._dialing is not None:
-            self._dialing.join(CONNECT_TIMEOUT_S + 1)
+        self._dialing.join()
         if self.connected:
             self.client.disconnect()
         self._close_socket()
@@ -235,7 +203,7 @@ class Connection:
         self._clean = clean
         self._hang_up()
         if self.state is State.WAITING:
-            self._retry_at = time.monotonic()
+            self._dialing.at_once()
             self._log("warning", f"connecting to {self._broker} anew: {reason}", kind="no connection")
 
     def _hang_up(self) -> None:
@@ -286,7 +254,6 @@ class Connection:
         client = self.client = self._new_client()
         client.will_set(*self._will(), qos=1, retain=True)
         self._asked.clear()
-        self._dialed_error = None
         options, broker = self._options, self._broker
         session: dict[str, Any] = {}
         if self.v5:
@@ -296,31 +263,15 @@ class Connection:
             properties.MaximumPacketSize = self._largest
             properties.TopicAliasMaximum = INCOMING_ALIASES
             session = {"clean_start": self._clean, "properties": properties}
-
-        def run() -> None:
-            try:
-                client.connect(broker.host, broker.port, options.keepalive_s, **session)
-            except (OSError, ValueError) as error:
-                self._dialed_error = error
-            finally:
-                self._wake()
-
-        self._dialing = threading.Thread(target=run, name="bb-mqtt-dial", daemon=True)
-        self._dialing.start()
+        self._dialing.begin(lambda: client.connect(broker.host, broker.port, options.keepalive_s, **session))
 
     def _finish_dial(self) -> None:
-        thread = self._dialing
-        if thread is None or (
-            thread.is_alive() and self.client.socket() is None and self._dialed_error is None
-        ):
+        dialing = self._dialing
+        if not dialing.take_end(lambda: self.client.socket() is not None):
             return
-        thread.join()
-        self._dialing = None
-        if self._dialed_error is not None:
+        if dialing.error is not None:
             self._enter(Event.UNREACHABLE)
-            self._later(
-                f"broker {self._broker} is not reachable: {dial_fault(self._dialed_error, self._broker)}"
-            )
+            self._later(f"broker {self._broker} is not reachable: {dial_fault(dialing.error, self._broker)}")
             return
         self._enter(Event.REACHED)
         self.shared = self.client.shared
@@ -329,14 +280,7 @@ class Connection:
 
     def _later(self, reason: str, kind: str = "no connection") -> None:
         """Sets the time of the next dial, and says why and when; the log limits lines by `kind`."""
-        self._log("warning", f"{reason}; next try in {self._put_off():.1f} s", kind=kind)
-
-    def _put_off(self) -> float:
-        """Sets the time of the next dial: after a wait, in seconds, that doubles each time, with jitter."""
-        wait = self._retry_s * (0.5 + self._jitter.random())
-        self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
-        self._retry_at = time.monotonic() + wait
-        return wait
+        self._log("warning", f"{reason}; next try in {self._dialing.put_off():.1f} s", kind=kind)
 
     def _no_connack(self) -> None:
         """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
@@ -361,7 +305,7 @@ class Connection:
             f"broker {self._broker} does not speak MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
             kind="MQTT 3.1.1",
         )
-        self._retry_at = time.monotonic()
+        self._dialing.at_once()
         return True
 
     # --- callbacks of paho ----------------------------------------------------------------------------
@@ -421,8 +365,7 @@ class Connection:
             self._down()
         if before is State.CONNECTED:
             self._counters["disconnects"] += 1
-            stable = time.monotonic() - self._connected_at >= STABLE_S
-            self._retry_s = RETRY_FIRST_S if stable else min(self._retry_s, RETRY_KNOWN_S)
+            self._dialing.lost(time.monotonic() - self._connected_at)
             taken_over = from_broker and reason.value == TAKEN_OVER
             if taken_over:
                 self._log(
@@ -431,12 +374,13 @@ class Connection:
                     kind="name in use",
                 )
             if taken_over or self._contested:
-                self._retry_s, self._contested = RETRY_MAX_S, False
+                self._dialing.wait_long()
+                self._contested = False
             self._later(f"connection to {self._broker} lost: {why}", kind="connection lost")
         elif before is State.REFUSED:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
-                wait = self._put_off()
+                wait = self._dialing.put_off()
                 if line := self._refusals.line(self._refusal, time.monotonic()):
                     self._log("error", f"{line}; next try in {wait:.1f} s", kind="connection refused")
         elif before is State.GREETING:

@@ -18,6 +18,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 from bb_edge.transport import connection as module
+from bb_edge.transport import dialing
 from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.transport.connection import Connection
 from bb_edge.transport.connection_states import CONNECTION, VERSION, State
@@ -154,8 +155,8 @@ def driven(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(module, "RETRY_MAX_S", 0.002)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.002)
 
 
 def test_every_transition_of_a_connection(monkeypatch, patience):
@@ -295,9 +296,9 @@ def waits_told(logs: list[str]) -> list[float]:
 
 def test_outages_of_a_broker_that_lets_in_do_not_add_up(monkeypatch, patience):
     """Lost and back, again and again, as while somebody restarts it: no wait becomes the longest one."""
-    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.1)
-    monkeypatch.setattr(module, "RETRY_KNOWN_S", 0.2)
-    monkeypatch.setattr(module, "RETRY_MAX_S", 30.0)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.1)
+    monkeypatch.setattr(dialing, "RETRY_KNOWN_S", 0.2)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 30.0)
     with broker(*[ACCEPT] * 6) as (port, close):
         one = Driven(port, patience, jitter=Even())
         for _ in range(5):
@@ -311,8 +312,8 @@ def test_outages_of_a_broker_that_lets_in_do_not_add_up(monkeypatch, patience):
 def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
     """It takes connections and answers neither version: the change of version costs one line and no wait."""
     monkeypatch.setattr(module, "CONNACK_S", 0.01)
-    monkeypatch.setattr(module, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(module, "RETRY_MAX_S", 0.128)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.128)
 
     with driven(patience, *[SILENCE] * 12, jitter=Even()) as mute:
         mute.until(lambda: sum("does not answer" in line for line in mute.logs) >= 9)

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport import connection
+from bb_edge.transport import connection, dialing
 from bb_edge.transport.mqtt import MqttOptions
 from bb_edge.transport.packets import publish_header, varint
 
@@ -92,8 +92,8 @@ def streams_of(seed: int, own: PeerId, version: str) -> list[bytes]:
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
 def test_a_broker_may_say_anything(hostile, loop, doors, monkeypatch, version):
-    monkeypatch.setattr(connection, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(connection, "RETRY_MAX_S", 0.002)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.002)
     monkeypatch.setattr(connection, "CONNACK_S", 0.2)
     a = doors("a")
     broker = hostile(streams_of(11, a.peer_id, version))
@@ -104,8 +104,8 @@ def test_a_broker_may_say_anything(hostile, loop, doors, monkeypatch, version):
 
 
 def test_a_broker_that_announces_more_than_it_may_sends_into_the_void(hostile, loop, doors, monkeypatch):
-    monkeypatch.setattr(connection, "RETRY_FIRST_S", 0.001)
-    monkeypatch.setattr(connection, "RETRY_MAX_S", 0.002)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.002)
     large = CONNACK["5"] + b"\x32" + varint(200_000_000) + b"\x00\x05topic\x00\x09\x00" + bytes(300_000)
     broker = hostile([large] * 3)
     ta = loop.join(

@@ -14,7 +14,7 @@ from paho.mqtt.client import topic_matches_sub
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode
-from bb_edge.transport.connection import RETRY_FIRST_S, RETRY_MAX_S
+from bb_edge.transport.dialing import RETRY_FIRST_S, RETRY_MAX_S
 from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.rollcall import FEW
 from bb_edge.transport.topics import Kind, Topics
