@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -180,6 +179,7 @@ def run(arguments: argparse.Namespace) -> int:
     import sys
 
     from bb_edge.components.parameter_file import pack
+    from bb_shims import write_whole
 
     where = str(arguments.state)
     snapshot = look(arguments.state)
@@ -198,25 +198,12 @@ def run(arguments: argparse.Namespace) -> int:
         _list(snapshot._replace(models=(model,)), source, arguments.json)
         return 0
     meta = {**source, "slot": model.slot, "targets": list(model.targets), "type": model.type_name}
-    _write(arguments.out, pack(model.arrays, meta))
+    write_whole(arguments.out, pack(model.arrays, meta))
     if arguments.json:
         print(json.dumps({"file": str(arguments.out), **_record(model), **source}))
     else:
         print(f"{arguments.out}: {_summary(model)}, after {snapshot.rounds} rounds")
     return 0
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _record(model: HeldModel) -> dict[str, object]:

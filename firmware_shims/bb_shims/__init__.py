@@ -30,6 +30,7 @@ from .errors import (
 )
 from .memory import LinuxMemory, Memory, MemoryInfo, require_memory
 from .power import GenericPower, JetsonPower, Power, PowerStatus, RaspberryPiPower
+from .single_file import write_whole
 from .storage import MAX_NAME_BYTES, AtomicStorage, Storage, open_folder
 from .thermal import LinuxThermal, Thermal
 from .watchdog import HardwareWatchdog, SystemdNotifier, Watchdog
@@ -61,6 +62,7 @@ __all__ = [
     "AtomicStorage",
     "open_folder",
     "folder_in_use",
+    "write_whole",
     "Disk",
     "LinuxDisk",
     # errors

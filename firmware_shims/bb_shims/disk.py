@@ -97,22 +97,27 @@ def folder_in_use(folder: str | os.PathLike[str]) -> bool:
 class LinuxDisk:
     """A folder of a Linux file system, locked: one process, one storage. It is created where absent.
 
-    All names are resolved relative to the opened folder, so a folder that is moved meanwhile is still the
-    same.
+    One that is not its ``own`` is neither created nor locked. All names are resolved relative to the opened
+    folder, so a folder that is moved meanwhile is still the same.
     """
 
-    __slots__ = ("_fd", "_where")
+    __slots__ = ("_fd", "_mode", "_where")
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Open and lock ``folder``. Raises ``OSError``, with EWOULDBLOCK where another storage has it."""
+    def __init__(self, folder: str | os.PathLike[str], own: bool = True, mode: int = 0o600) -> None:
+        """Open and lock ``folder``. Raises ``OSError``, with EWOULDBLOCK where another storage has it.
+
+        New files get the permissions ``mode``, less the process's umask.
+        """
         self._fd = -1
+        self._mode = mode
         self._where = os.fspath(folder)
-        created = self._make(self._where)
+        created = own and self._make(self._where)
         self._fd = os.open(self._where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # Two nodes that share an outbox would hand out the same numbers twice, so the second must not
             # start.
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if own:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if created:
                 self._sync_parent()
         except OSError:
@@ -145,7 +150,7 @@ class LinuxDisk:
         flags = (
             os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         )
-        return os.open(name, flags, 0o600, dir_fd=self._fd)
+        return os.open(name, flags, self._mode, dir_fd=self._fd)
 
     def open_append(self, name: str) -> int:
         """Open with O_APPEND, and follow no link."""

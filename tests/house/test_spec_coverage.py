@@ -32,9 +32,9 @@ class Row:
         return f"{self.section}: {self.what}"
 
 
-def rows() -> list[Row]:
+def rows(text: str = "") -> list[Row]:
     found, section = [], ""
-    for line in PAGE.read_text().splitlines():
+    for line in (text or PAGE.read_text()).splitlines():
         if line.startswith("## "):
             section = line[3:]
         cells = [cell.strip() for cell in line.strip("|").split("|")]

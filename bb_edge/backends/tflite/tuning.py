@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,23 +52,15 @@ def signature(interpreter: Interpreter) -> str:
 
 
 def save_tuning(path: Path, choices: Mapping[str, Choice], interpreter: Interpreter) -> None:
-    """Writes the file whole or not at all. Raises OSError."""
+    """Writes the file whole or not at all, even if the power fails. Raises OSError."""
+    from bb_shims import write_whole
+
     content = {
         "format": FORMAT,
         "device": signature(interpreter),
         "threads": {digest: choice.threads for digest, choice in sorted(choices.items())},
     }
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as stream:
-            json.dump(content, stream, indent=1)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    write_whole(path, f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def load_tuning(path: Path, interpreter: Interpreter) -> dict[str, Choice]:

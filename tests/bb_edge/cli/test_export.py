@@ -21,7 +21,8 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_edge.state import StateError, StateStore
-from bb_shims import StorageError, StorageFullError, detect
+from bb_shims import AtomicStorage, StorageError, StorageFullError, detect
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
@@ -362,6 +363,50 @@ def test_a_full_disk_stops_nothing_and_the_next_round_tries_again(saving, node, 
     invoke(node, delta=np.ones(15, np.float32))
     saved.beat(1)
     np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 3 * np.ones(3))
+
+
+class CutBoard:
+    """Its storage is over a disk whose power goes."""
+
+    def __init__(self):
+        self.medium = FakeDisk()
+
+    def storage(self, folder):
+        return AtomicStorage(self.medium.open())
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER])
+def test_a_power_cut_at_any_system_call_leaves_each_saved_model_old_or_new(node, tmp_path, kind):
+    modes = [(mode, 0) for mode in CrashMode if mode is not CrashMode.SEEDED]
+    modes += [(CrashMode.SEEDED, seed) for seed in range(6)]
+    rounds = 0
+
+    def save(saved):
+        nonlocal rounds
+        rounds += 1
+        invoke(node, delta=np.ones(15, np.float32))
+        saved.beat(0)
+
+    for mode, seed in modes:
+        at, cut = 0, True
+        while cut:
+            at += 1
+            board, cut = CutBoard(), False
+            with ExitStack() as stack:
+                saved = open_saved(tmp_path / "m", 1, None, node, board, Output(False, "error"), stack)
+                save(saved)
+                board.medium.inject(Fault(kind, at))
+                try:
+                    save(saved)
+                except PowerCut:
+                    cut = True
+            board.medium.crash(mode, seed)
+            AtomicStorage(board.medium.open()).close()  # as the next start does
+            assert set(board.medium.files) == {"first.npz", "second.npz"}
+            saved = unpack(board.medium.files["first.npz"]).arrays["b1"][0]
+            assert saved in ((rounds - 1, rounds) if cut else (rounds,))
+            unpack(board.medium.files["second.npz"])
+        assert at == 6, "five calls for the model that changed, and a save to its end"
 
 
 def test_the_state_folder_is_not_the_folder_of_models(node, tmp_path):

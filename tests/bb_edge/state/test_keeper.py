@@ -22,7 +22,7 @@ from bb_edge.state import (
 from bb_edge.state.keeper import Keeper, key_bytes, restore
 from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
-from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
+from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 PEER = PeerId.from_name("other")
 
@@ -465,3 +465,49 @@ def test_a_disk_that_does_not_take_those_rows_ends_the_start(make_store: Opened)
     store = make_store(disk, StoreLimits(outbox_bytes=10))
     with pytest.raises(StateFullError):
         restore(store, Node, Refused, 3, 4, lambda: [(1, b"longer than that")])
+
+
+# --- the power goes -----------------------------------------------------------------------------------
+
+JOURNALED = {token: b"row %d" % token for token in (1, 3, 5, 7, 9)}
+SENT = {token: record(token).to_bytes() for token in (2, 4, 6, 8)}
+CRASHES = [(mode, 0) for mode in CrashMode if mode is not CrashMode.SEEDED]
+CRASHES += [(CrashMode.SEEDED, seed) for seed in range(6)]
+
+
+@pytest.mark.parametrize("kind", [FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER])
+@pytest.mark.parametrize("mode,seed", CRASHES)
+def test_a_power_cut_at_any_system_call_leaves_what_the_node_was_told(
+    world: Callable[..., World], kind: FaultKind, mode: CrashMode, seed: int
+) -> None:
+    at, cut = 0, True
+    while cut:
+        at += 1
+        w, cut = world(), False
+        let_go: set[int] = set()
+
+        def told(token: int, node: Node = w.node) -> None:
+            node.kept.append(token)
+            node.state += token in JOURNALED  # its state has in it what it was told
+
+        w.node.persisted = told  # type: ignore[method-assign]
+        w.disk.inject(Fault(kind, at))
+        try:
+            w.take(incoming(1, JOURNALED[1]), outgoing(2, 2), incoming(3, JOURNALED[3]))
+            w.take(outgoing(4, 4), now_ns=1)
+            w.node.gone, let_go = [2], {2}
+            w.take(incoming(5, JOURNALED[5]), wanted(), now_ns=2)
+            w.take(outgoing(6, 6), incoming(7, JOURNALED[7]), now_ns=3)
+            w.take(wanted(), now_ns=4)
+            w.take(outgoing(8, 8), incoming(9, JOURNALED[9]), now_ns=5)
+        except PowerCut:
+            cut = True
+        w.disk.crash(mode, seed)
+        found = w.on_disk
+        rows = list(JOURNALED.values())
+        known = [*rows[: int(found.snapshot or b"0")], *found.journal]
+        assert known == rows[: len(known)] and not found.losses
+        assert len(known) >= len([token for token in w.node.kept if token in JOURNALED])
+        kept = {SENT[token] for token in w.node.kept if token in SENT and token not in let_go}
+        assert kept <= set(found.outbox)
+    assert at > 20 and w.node.kept == [2, 1, 3, 4, 5, 6, 7, 8, 9], "the last world ran to its end"
