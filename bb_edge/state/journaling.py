@@ -2,7 +2,7 @@
 
 Rows of one poll are written together. Large ones are written by a `Writer` beside the poller's thread, which
 goes on reading meanwhile; what it takes in joins the next write. The order of the rows stays, and the node is
-told of each when it is on the medium.
+told of each when it is on the medium. Old files are removed there, too.
 """
 
 from __future__ import annotations
@@ -39,11 +39,17 @@ class Journaling:
         self._rows: deque[steps.Journal] = deque()
         self._bytes = 0  # of these
         self._batch: list[steps.Journal] = []  # what the writer writes
+        self._failed: Callable[[StateError], None] | None = None  # who hears of work that is no write
 
     @property
     def under_way(self) -> bool:
         """Whether the writer writes; then no row waits without being looked at again."""
         return self._writer is not None and self._writer.busy
+
+    @property
+    def tidying(self) -> bool:
+        """Whether other work than a write is under way: the store's accounts may be of before or after it."""
+        return self._failed is not None
 
     @property
     def ahead_bytes(self) -> int:
@@ -84,23 +90,45 @@ class Journaling:
             writer.begin(lambda: self._write(batch))
 
     def finish(self) -> bool:
-        """Writes what waits, and waits for what is under way; returns whether there was anything."""
+        """Writes what waits, and waits for what is under way; returns whether the node was told of rows."""
         if not self.under_way:
             return False
+        rows = bool(self._batch or self._rows)
         self._end_write()
         self._write_all()
-        return True
+        return rows
+
+    def beside(self, work: Callable[[], None], size: int, failed: Callable[[StateError], None]) -> None:
+        """Has other work done on the store, on some `size` bytes of it; `failed` hears of a StateError.
+
+        Large work is done like a large write; none may be under way.
+        """
+        writer = self._writer
+        if writer is None or size < writer.least_bytes:
+            try:
+                work()
+            except StateError as error:
+                failed(error)
+        else:
+            self._failed = failed
+            writer.begin(work)
 
     def close(self) -> None:
-        """Waits for the write that is under way; no row is taken after that."""
+        """Waits for what is under way; no row is taken after that."""
+        if self._failed is not None:
+            self._end_write()
         if self._writer is not None:
             self._writer.close()
 
     def _end_write(self) -> None:
         assert self._writer is not None
         error = self._writer.finish()
-        batch, self._batch = self._batch, []
-        self._answer(batch, error)
+        failed, self._failed = self._failed, None
+        if failed is None:
+            batch, self._batch = self._batch, []
+            self._answer(batch, error)
+        elif error is not None:
+            failed(error)
 
     def _write_all(self) -> None:
         while self._rows:

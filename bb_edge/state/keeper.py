@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from bb_edge.engine import steps
@@ -139,7 +140,7 @@ class Keeper:
     `report` gets a `StorageFailed` for each snapshot that could not be written; the node itself reports about
     its records. `announce` is for programs with ops that a snapshot starts: it starts them in the next poll,
     and the snapshot is taken after that poll. `writer` writes large rows of the journal beside the polls; it
-    has to see to it that another poll comes when it is done. `close` waits for it.
+    has to see to it that another poll comes when it is done. It removes old files, too. `close` waits for it.
     """
 
     def __init__(
@@ -235,8 +236,11 @@ class Keeper:
         node, store = self._node, self._store
         self._journaling.finish()
         self._put_off = False
+        size = store.journal_bytes
         try:
-            store.write_snapshot(node.snapshot_pieces(now_ns))
+            pieces = node.snapshot_pieces(now_ns)
+            size += sum(map(len, pieces))
+            store.write_snapshot(pieces)
         except BBError as error:
             self._failed("snapshot", error)
             self._retry_at_ns = now_ns + self._wait_ns
@@ -251,14 +255,14 @@ class Keeper:
         self._last_ns, self._rounds_due_ns = now_ns, 0
         self._rounds_at = self._rounds_ended()
         self._idle_counters = dict(node.counters)
-        try:
-            store.drop(gone)
-        except StateError as error:
-            self._failed("tidying up", error)
+        # To remove a file takes as long as to write it without a sync, and what goes is about as large.
+        self._journaling.beside(partial(store.drop, gone), size, partial(self._failed, "tidying up"))
         return True
 
     def _wants(self, now_ns: int) -> bool:
-        if self._wanted or self._store.wants_snapshot or (self._rounds and self._wants_for_rounds(now_ns)):
+        # While the last snapshot's records are dropped, the outbox looks as full as before it.
+        full = not self._journaling.tidying and self._store.wants_snapshot
+        if self._wanted or full or (self._rounds and self._wants_for_rounds(now_ns)):
             return True
         if not self._interval_ns:
             return False

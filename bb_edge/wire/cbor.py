@@ -51,9 +51,9 @@ def dumps(value: object) -> bytes:
 
     Raises CborError for values of other types, and for integers of more than 64 bits.
     """
-    out: list[Buffer] = []
-    _put(value, out.append, None)
-    return b"".join(out)
+    out = bytearray()
+    _put(value, out, None, None)
+    return bytes(out)
 
 
 class Encoded:
@@ -73,58 +73,78 @@ def pieces(value: object, other: Callable[[object], object] | None = None) -> li
     """
     found: list[Buffer] = []
     small = bytearray()
-
-    def put(part: Buffer) -> None:
-        nonlocal small
-        if len(part) < LARGE:
-            small += part
-            return
-        found.append(small)  # there is some: before each large part comes the head of its bytes
-        small = bytearray()
-        found.append(part)
-
-    _put(value, put, other)
+    _put(value, small, found, other)
     if small:
         found.append(small)
     return found
 
 
-def _put(value: object, put: Callable[[Buffer], object], other: Callable[[object], object] | None) -> None:
-    """Hands out the bytes of a value, in order."""
-    if isinstance(value, bool) or value is None:
-        put(b"\xf6" if value is None else b"\xf5" if value else b"\xf4")
-    elif isinstance(value, int):
-        put(head(0, value) if value >= 0 else head(1, -1 - value))
-    elif isinstance(value, float):
-        put(_float(value))
-    elif isinstance(value, (bytes, bytearray, memoryview)):
-        put(head(2, len(value)))
-        put(value)
-    elif isinstance(value, str):
-        put(_text(value))
+def _put(
+    value: object, out: bytearray, found: list[Buffer] | None, other: Callable[[object], object] | None
+) -> None:
+    """Adds the bytes of a value to `out`; what is large goes to `found`, behind what `out` had before it.
+
+    Most values of a snapshot are small numbers, texts and lists, so these come first, and without a call.
+    """
+    kind = type(value)
+    if kind is int:
+        number: int = value  # type: ignore[assignment]
+        if 0 <= number < 24:
+            out.append(number)
+        else:
+            out += head(0, number) if number >= 0 else head(1, -1 - number)
     elif isinstance(value, (list, tuple)):
-        put(head(4, len(value)))
+        count = len(value)
+        out += head(4, count) if count >= 24 else _SHORT_LISTS[count]
         for item in value:
-            _put(item, put, other)
+            _put(item, out, found, other)
+    elif kind is str:
+        out += _text(value)  # type: ignore[arg-type]
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        out += head(2, len(value))
+        _part(value, out, found)
+    elif value is None:
+        out += b"\xf6"
+    elif kind is bool:
+        out += b"\xf5" if value else b"\xf4"
     elif isinstance(value, Mapping):
-        put(head(5, len(value)))
+        out += head(5, len(value))
         entries = [(_text(key) if type(key) is str else dumps(key), item) for key, item in value.items()]
         entries.sort(key=_canonical)
         for key, item in entries:
-            put(key)
-            _put(item, put, other)
+            out += key
+            _put(item, out, found, other)
+    elif isinstance(value, int):
+        _put(int(value), out, found, other)
+    elif isinstance(value, float):
+        out += _float(value)
+    elif isinstance(value, str):
+        out += _text(value)
     elif isinstance(value, Encoded):
         for part in value.parts:
-            put(part)
+            _part(part, out, found)
     elif other is not None:
-        _put(other(value), put, other)
+        _put(other(value), out, found, other)
     else:
         raise CborError(f"a {type(value).__name__} has no plain CBOR form")
 
 
+def _part(part: Buffer, out: bytearray, found: list[Buffer] | None) -> None:
+    if found is None or len(part) < LARGE:
+        out += part
+        return
+    found.append(bytes(out))  # there is some: before each large part comes the head of its bytes
+    out.clear()
+    found.append(part)
+
+
+_SHORT_LISTS = [bytes((4 << 5 | count,)) for count in range(24)]
+
+
 def _text(value: str) -> bytes:
     text = value.encode()
-    return head(3, len(text)) + text
+    size = len(text)
+    return (bytes((3 << 5 | size,)) if size < 24 else head(3, size)) + text
 
 
 def _canonical(entry: tuple[bytes, object]) -> tuple[int, bytes]:

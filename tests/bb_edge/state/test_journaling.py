@@ -32,12 +32,14 @@ class Node:
         self.told: list[int] = []
         self.failed: dict[int, str] = {}
         self.counters: dict[str, int] = {}
+        self.gone: list[OutboxName] = []  # what the next snapshot no longer needs
 
     def snapshot_pieces(self, now_ns: int) -> list[bytes]:
         return [b"%d" % len(self.told)]
 
     def snapshot_written(self) -> Iterable[OutboxName]:
-        return ()
+        gone, self.gone = self.gone, []
+        return gone
 
     def persisted(self, token: int) -> None:
         self.told.append(token)
@@ -236,6 +238,61 @@ def test_a_journal_without_room_refuses_the_rows_that_do_not_fit_and_no_others(w
     assert list(world.node.failed) == [*range(fit + 1, 52)]
 
 
+def generations(world: World) -> int:
+    """Brings a world to where the next snapshot makes files old, and returns how many files there are."""
+    world.take(large(b"a"), also=[WANTED])
+    world.take()
+    world.writer.work()
+    world.keeper.settle(False)
+    assert not world.writer.busy
+    return len(world.disk.files)
+
+
+def test_what_a_snapshot_makes_old_is_removed_beside_the_polls(world: World) -> None:
+    before = generations(world)
+    world.take(large(b"b"), also=[WANTED])
+    world.take()
+    assert (world.keeper.snapshots, world.writer.busy) == (3, True)
+    assert len(world.disk.files) > before
+    world.take(large(b"c"))
+    assert world.node.told == [1, 2], "one at a time uses the files"
+    world.writer.work()
+    world.keeper.settle(False)
+    assert len(world.disk.files) == before
+    world.keeper.settle(True)
+    assert (world.node.told, world.keeper.failing) == ([1, 2, 3], False)
+
+
+def test_a_file_that_cannot_be_removed_is_told(make_store: Opened, look: Look) -> None:
+    for end in (lambda w: w.keeper.settle(True), lambda w: w.keeper.close()):
+        world = World(make_store, look)
+        generations(world)
+        world.take(large(b"b"), also=[WANTED])
+        world.disk.inject(Fault(FaultKind.FAIL, 1, "unlink"))
+        world.take()
+        assert world.keeper.counters["state.failures"] == 0
+        end(world)
+        assert world.keeper.counters["state.failures"] == 1
+        assert world.node.told == [1, 2]
+
+
+def test_no_snapshot_is_due_for_a_length_that_the_last_one_is_about_to_mend(world: World) -> None:
+    """The outbox is full of records that the snapshot drops; until they are dropped it asks for another."""
+    rows = [steps.PersistOutbox(100 + n, PEER, large(b"r", 900), name=n) for n in range(9)]
+    world.node.gone = list(range(9))
+    world.take(large(b"a"), also=rows)
+    world.take()
+    count = world.keeper.snapshots
+    assert world.writer.busy
+    world.take()
+    world.take()
+    assert world.keeper.snapshots == count
+    world.writer.work()
+    world.keeper.settle(False)
+    world.take()
+    assert world.keeper.snapshots == count
+
+
 def test_closing_waits(world: World) -> None:
     world.take(large(b"a"))
     world.keeper.close()
@@ -259,9 +316,15 @@ def _calls(world: World) -> Iterator[Callable[[], None]]:
     yield lambda: world.take(large(b"f"))
     yield lambda: world.take(large(b"g"))
     yield lambda: world.keeper.settle(True)
+    yield lambda: world.take(large(b"h"), also=[WANTED])
+    yield world.take  # what is old goes beside the polls
+    yield lambda: world.take(large(b"i"))
+    yield world.writer.work
+    yield lambda: world.keeper.settle(False)
+    yield lambda: world.keeper.settle(True)
 
 
-ROWS = [large(b"a"), large(b"b"), large(b"c"), b"small", *(large(b"%c" % letter) for letter in b"defg")]
+ROWS = [large(b"a"), large(b"b"), large(b"c"), b"small", *(large(b"%c" % letter) for letter in b"defghi")]
 CRASHES = [(mode, 0) for mode in CrashMode if mode is not CrashMode.SEEDED]
 CRASHES += [(CrashMode.SEEDED, seed) for seed in range(6)]
 
