@@ -225,9 +225,9 @@ def error_line(error: BBError) -> str:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
+    from bb_host.cleanup import parse_shapes
     from bb_host.diagnostics import Policy
     from bb_host.edge.budget import Limits
-    from bb_host.edge.cleanup import parse_shapes
     from bb_host.edge.report import table, timings
     from bb_host.edge.target import build_edge
     from bb_host.source_file import read_source

@@ -3,7 +3,7 @@
 1. The partition is named after the graph, made an identifier, or `main`; its ports are the model's inputs and
 outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
 weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
-that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.edge.cleanup`);
+that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.cleanup`);
 shapes may be fixed. 4. What the device could not run is refused here, with node, operator and opset version,
 before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
 """
@@ -25,7 +25,7 @@ from bb_edge.backends.program import NumPyProgram
 from bb_edge.ir import keys
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
-from bb_host.edge.cleanup import clean_up, fix_shapes
+from bb_host.cleanup import clean_up, fix_shapes
 from bb_host.ir.hashing import content_digest
 from bb_host.onnx_model import (
     Refusal,

@@ -18,7 +18,7 @@ import numpy as np
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.compiler.options import Options
+from bb_host.compiler.options import Options, PortPromise
 from bb_host.compiler.type_terms import Dim, Terms
 from bb_host.construction import ConstructionError, class_of
 from bb_host.errors import BindingError, TypeConstraintFailed
@@ -27,7 +27,6 @@ from bb_host.text_printer import print_type
 
 __all__ = [
     "Port",
-    "Promise",
     "Promises",
     "declared_types",
     "like_output",
@@ -39,31 +38,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """One port's type.
-
-    `leading` allows any dimensions before those of the shape, `or_empty` an empty vector in its place.
-    `floating` leaves of a Tensor those of floating point.
-    """
-
-    type: ValueType
-    leading: bool = False
-    or_empty: bool = False
-    floating: bool = False
-
-    def __str__(self) -> str:
-        node, shape = self.type
-        if self.floating:
-            return "F32, F64 or F16"
-        if shape is None:
-            return print_type(self.type)
-        dims = ["?" if not isinstance(d, int) else str(d) for d in shape]
-        name = print_type(ValueType(node))
-        return f"{name}[{','.join(['…', *dims] if self.leading else dims)}]"
-
-
-Promises = dict[str, Promise]
+Promises = dict[str, PortPromise]
 """By `"<Op>.<port>"`, for one slot."""
 
 
@@ -84,7 +59,7 @@ def promises(program: Program, options: Options) -> dict[str, Promises]:
         if binding is None:
             continue
         own = dict(binding.port_types)
-        own.update((port, Promise(ValueType(node))) for port, node in binding.storage_types.items())
+        own.update((port, PortPromise(ValueType(node))) for port, node in binding.storage_types.items())
         if binding.role == keys.ROLE_MODEL:
             graphs = {f.name: f for f in binding.functions}
             graph, loss = graphs.get(f"{name}.forward"), graphs.get(f"{name}.loss")
@@ -99,17 +74,17 @@ def _of_model(state: AttrValue, forward: Function | None, loss: Function | None)
     found: Promises = {}
     if isinstance(state, Subgraph):
         vector = ValueType(types.TENSOR_F32, (_elements(state),))
-        found["Params.params"] = found["Step.grads"] = Promise(vector)
-        found["LoadParameters.params"] = found["ApplyDelta.delta"] = Promise(vector, or_empty=True)
+        found["Params.params"] = found["Step.grads"] = PortPromise(vector)
+        found["LoadParameters.params"] = found["ApplyDelta.delta"] = PortPromise(vector, or_empty=True)
     if forward is None or not forward.outputs:
         return found
     output = forward.types.get(forward.outputs[0])
     if forward.inputs and forward.inputs[0] in forward.types:
-        found["Forward.input"] = found["Evaluate.input"] = Promise(forward.types[forward.inputs[0]])
+        found["Forward.input"] = found["Evaluate.input"] = PortPromise(forward.types[forward.inputs[0]])
     if output is not None:
-        found["Forward.output"] = found["Backward.grad"] = Promise(output)
+        found["Forward.output"] = found["Backward.grad"] = PortPromise(output)
     if loss is not None and len(loss.inputs) == 2 and loss.inputs[1] in loss.types:
-        found["Evaluate.target"] = Promise(loss.types[loss.inputs[1]])
+        found["Evaluate.target"] = PortPromise(loss.types[loss.inputs[1]])
     return found
 
 
@@ -136,7 +111,7 @@ def _of_class(type_name: str, state: AttrValue, slot: str) -> Promises:
         raise BindingError(error.what, where, error.hint) from error
     stored = storage_types(component, where)
     found = declared_types(component, state, where)
-    return {**found, **{port: Promise(ValueType(node)) for port, node in stored.items()}}
+    return {**found, **{port: PortPromise(ValueType(node)) for port, node in stored.items()}}
 
 
 def storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
@@ -186,10 +161,10 @@ def _construction(state: AttrValue) -> tuple[Mapping[str, object], Mapping[str, 
     return {}, ({"value": state} if isinstance(state, np.ndarray) else {})
 
 
-def _parsed(text: str) -> Promise:
+def _parsed(text: str) -> PortPromise:
     """`F32[?,4]`, `F32[…,4]` (any dimensions before, or `...`), `I64`, `Tensor[n]`, `Float`, `PeerIdVec`."""
     if text == _FLOAT:
-        return Promise(ValueType(types.TENSOR), floating=True)
+        return PortPromise(ValueType(types.TENSOR), floating=True)
     match = _TYPE.fullmatch(text.replace(" ", ""))
     node: TypeNode | None = None
     if match is not None:
@@ -197,10 +172,10 @@ def _parsed(text: str) -> Promise:
     if match is None or node is None:
         raise ValueError(f"{text!r} is not a type")
     if match["dims"] is None:
-        return Promise(ValueType(node))
+        return PortPromise(ValueType(node))
     dims = [d for d in match["dims"].split(",") if d]
     leading = dims[:1] in (["..."], ["…"])
-    return Promise(ValueType(node, tuple(_dim(d) for d in dims[leading:])), leading)
+    return PortPromise(ValueType(node, tuple(_dim(d) for d in dims[leading:])), leading)
 
 
 def _dim(text: str) -> Dim:
@@ -217,7 +192,7 @@ class Port:
     name: str
     is_input: bool
     index: int
-    promise: Promise
+    promise: PortPromise
 
 
 def ports_of(op: Op, of: Promises) -> tuple[Port, ...]:
@@ -240,7 +215,7 @@ def unify(op: Op, ports: tuple[Port, ...], terms: Terms) -> None:
     TypeConstraintFailed where a value cannot be what the component takes.
     """
     sizes: dict[str, int] = {}
-    there: list[tuple[str, ValueType | None, Promise]] = []
+    there: list[tuple[str, ValueType | None, PortPromise]] = []
     for port in ports:
         names = op.inputs if port.is_input else op.outputs
         name = names[port.index] if port.index < len(names) else ""
@@ -281,13 +256,13 @@ def like_output(op: Op, slot: str, terms: Terms) -> None:
     if known is None or output is None or output.shape is None or known == output:
         return
     dims = tuple(d if isinstance(d, int) else None for d in output.shape)
-    port = Port("grad", True, 0, Promise(ValueType(output.node, dims)))
+    port = Port("grad", True, 0, PortPromise(ValueType(output.node, dims)))
     if not _agrees(known, port.promise, {}):
         raise _refused(op, port, known, {})
     terms.put(op.inputs[0], port.promise.type, op)
 
 
-def _agrees(known: ValueType, promise: Promise, sizes: dict[str, int]) -> bool:
+def _agrees(known: ValueType, promise: PortPromise, sizes: dict[str, int]) -> bool:
     """Whether a value can be what is promised; sizes of symbols are noted."""
     node, shape = promise.type
     if not types.compatible(known.node, node):
@@ -318,7 +293,7 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
     promise = port.promise
     if promise.type.shape is not None:
         dims = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in promise.type.shape)
-        promise = Promise(ValueType(promise.type.node, dims), promise.leading)
+        promise = PortPromise(ValueType(promise.type.node, dims), promise.leading)
     verb = "takes" if port.is_input else "yields"
     slot = op.meta.get(keys.SLOT_KEY, "")
     empty = " or an empty vector" if port.promise.or_empty else ""
@@ -331,5 +306,5 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
     )
 
 
-def _element(promise: Promise) -> str:
+def _element(promise: PortPromise) -> str:
     return "F32" if promise.floating else print_type(ValueType(promise.type.node))

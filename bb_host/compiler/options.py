@@ -4,14 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from bb_edge.ir.types import TypeNode
+from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.diagnostics import ProgramWarning
 from bb_host.program import AttrValue, Function
+from bb_host.text_printer import print_type
 
-if TYPE_CHECKING:
-    from bb_host.compiler.bound_types import Promise
+
+@dataclass(frozen=True, slots=True)
+class PortPromise:
+    """One port's type, as a bound component says it.
+
+    `leading` allows any dimensions before those of the shape, `or_empty` an empty vector in its place.
+    `floating` leaves of a Tensor those of floating point.
+    """
+
+    type: ValueType
+    leading: bool = False
+    or_empty: bool = False
+    floating: bool = False
+
+    def __str__(self) -> str:
+        node, shape = self.type
+        if self.floating:
+            return "F32, F64 or F16"
+        if shape is None:
+            return print_type(self.type)
+        dims = ["?" if not isinstance(d, int) else str(d) for d in shape]
+        name = print_type(ValueType(node))
+        return f"{name}[{','.join(['…', *dims] if self.leading else dims)}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,7 +55,7 @@ class Binding:
     storage_types: Mapping[str, TypeNode] = field(default_factory=dict)
     where: str = ""
     warnings: tuple[ProgramWarning, ...] = ()
-    port_types: Mapping[str, Promise] = field(default_factory=dict)
+    port_types: Mapping[str, PortPromise] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,9 @@ BACKOFF = "BackoffGateTx"
 TX_GATES = {PEER_HEALTH: "up", BACKOFF: "ready"}
 """In the order in which they stand before a send, each with the suffix of the peers that it passes."""
 
+CHECK = "DeadlineCheck"
+"""The syscall that drops a send whose deadline has passed; it stands before the gates."""
+
 _GATED_INPUT = {OP_SEND: -1, OP_SEND_REQ: -2}
 
 

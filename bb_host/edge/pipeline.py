@@ -1,7 +1,7 @@
 """The passes that make bytes of a compiled program, in order, with what each needs and gives.
 
 What makes the compiled program is listed in `bb_host/compiler/pipeline.py` for recorded programs, and in
-`bb_host/edge/cleanup` for ordinary ONNX models. `PORTABLE_PASSES` write the file of the whole program;
+`bb_host/cleanup` for ordinary ONNX models. `PORTABLE_PASSES` write the file of the whole program;
 `SHARED_PASSES` run once for all targets, `TARGET_PASSES` once for each.
 """
 

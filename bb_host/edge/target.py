@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.plain_values import from_json
+from bb_host.compiler.driver import Compiler, as_program
 from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
@@ -39,6 +40,7 @@ from bb_host.edge.pipeline import (
     TargetProgram,
     check,
 )
+from bb_host.edge.quantize import Accuracy, Quantization
 from bb_host.edge.quantize.errors import NothingToQuantizeError
 from bb_host.edge.quantize.qdq import PAIRS_OPSET
 from bb_host.edge.report import TargetReport, describe_target
@@ -46,14 +48,12 @@ from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import targets_of
 from bb_host.edge.tflite.lower import BackendChoice, Lowering
 from bb_host.onnx_files import read_onnx
+from bb_host.onnx_model import at_least_opset
 from bb_host.passes.one_pass import Observer, Pass, PassReport, summed
 from bb_host.passes.runner import run_passes
+from bb_host.plain import compile_plain, is_plain
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_bytes
-
-if TYPE_CHECKING:
-    from bb_host.compiler.driver import Compiler
-    from bb_host.edge.quantize import Accuracy, Quantization
 
 __all__ = [
     "Artifact",
@@ -247,8 +247,6 @@ def build_edge(
     opset = PAIRS_OPSET if in_pairs else 0
     program = _compiled(source, compiler, shapes, opset, name, observe, reports)
     if accepts:
-        from bb_host.compiler.driver import as_program
-
         program = accepting(program, [as_program(model) for model in accepts])
     module = program.meta.get(keys.MODULE_KEY) or program.name
     structure = _structure(source) if keys.STRIPPED_KEY in program.meta else ""
@@ -324,10 +322,6 @@ def _compiled(
     reports: list[PassReport],
 ) -> Program:
     """`opset` is the oldest that an ordinary model may be in; an older one is converted."""
-    from bb_host.compiler.driver import Compiler, as_program
-    from bb_host.onnx_model import at_least_opset
-    from bb_host.plain import compile_plain, is_plain
-
     if hasattr(source, "graph") and hasattr(source, "metadata_props"):
         if is_plain(source):
             model = at_least_opset(source, opset)

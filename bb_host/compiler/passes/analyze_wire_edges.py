@@ -27,7 +27,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import Bundles
 from bb_host.compiler.options import Options
-from bb_host.compiler.passes.partition_by_wire_ops import WireEdge, wire_edges
+from bb_host.compiler.wire_edges import WireEdge, wire_edges
 from bb_host.errors import NotWireEligible, named, source
 from bb_host.ir.queries import captured, has_subgraph
 from bb_host.passes.one_pass import Stats
@@ -82,13 +82,13 @@ class _Analysis:
     def run(self) -> None:
         paired: set[int] = set()
         for edge in self.edges:
-            sender = self.by_name[edge.producer_role]
+            sender = self.by_name[edge.sender_target]
             for sent, arrived in zip(
                 flow.payload_inputs(edge.send), _payload_outputs(edge.recv), strict=False
             ):
-                self.came_as[edge.consumer_role, arrived] = sender, sent
+                self.came_as[edge.receiver_target, arrived] = sender, sent
         for edge in self.edges:
-            sender, receiver = self.by_name[edge.producer_role], self.by_name[edge.consumer_role]
+            sender, receiver = self.by_name[edge.sender_target], self.by_name[edge.receiver_target]
             self._edge(edge, sender, receiver)
             paired.update((id(edge.send), id(edge.recv)))
         groups: dict[tuple[str, str], int] = {}

@@ -16,6 +16,7 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
+from bb_host.compiler.tx_chain import CHECK
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -25,7 +26,6 @@ LATER_DEADLINE_NS = 30_000_000_000
 _NOT_OURS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
 _AT_ONCE = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN})
 """Domains whose ops answer at once, or wait on purpose."""
-CHECK = "DeadlineCheck"
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:

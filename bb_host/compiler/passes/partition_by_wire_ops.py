@@ -22,7 +22,6 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
-from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
 from bb_host.compiler.class_stamps import classes_of
@@ -34,16 +33,6 @@ from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
 from bb_host.errors import InvalidClassName
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
-
-
-@dataclass(frozen=True, slots=True)
-class WireEdge:
-    """A pair of wire ops across two partitions, or within one: who sends, who receives."""
-
-    producer_role: str
-    consumer_role: str
-    send: Op
-    recv: Op
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -192,23 +181,3 @@ def _start(bootstrap: Function, part: _Part, where: str, name: str) -> Function:
         opsets=flow.used_opsets(part.ops, bootstrap.opsets),
         **_values(bootstrap, part),  # type: ignore[arg-type]
     )
-
-
-def wire_edges(program: Program) -> list[WireEdge]:
-    """All pairs of halves in a partitioned program; a half alone is an open port and in no edge."""
-    sends: dict[str, tuple[str, Op]] = {}
-    recvs: list[tuple[str, Op]] = []
-    for function in program.functions:
-        if not flow.is_main(function):
-            continue
-        for op in flow.wire_ops(function):
-            if flow.is_send_flavored(op):
-                sends[flow.wire_id(op)] = (function.name, op)
-            else:
-                recvs.append((function.name, op))
-    found = []
-    for role, recv in recvs:
-        partner = sends.get(flow.wire_id(recv))
-        if partner is not None and (recv.op_type != OP_RECV_RESP_BATCHED or keys.SITE_IDS_KEY in recv.meta):
-            found.append(WireEdge(partner[0], role, partner[1], recv))
-    return found

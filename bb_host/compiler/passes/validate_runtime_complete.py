@@ -22,10 +22,9 @@ from bb_host.compiler import flow
 from bb_host.compiler.backends import Supports, supports_of
 from bb_host.compiler.gradients import check_slot
 from bb_host.compiler.options import Options
-from bb_host.compiler.passes.insert_async_deadlines import CHECK
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.slot_table import TargetSlots, targets_of
-from bb_host.compiler.tx_chain import TX_GATES, gated_input
+from bb_host.compiler.tx_chain import CHECK, TX_GATES, gated_input
 from bb_host.compiler.verify import calls_problem, crossings_of, values_problem, wire_problem
 from bb_host.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
 from bb_host.ir.queries import ONNX_DOMAINS

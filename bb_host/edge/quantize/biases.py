@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.cleanup.values import Values, constant
+from bb_host.cleanup.values import Values, constant
 from bb_host.edge.quantize.calibration import FunctionKey, batches, observed_bodies, runs
 from bb_host.edge.quantize.parameters import BIAS_MOST
 from bb_host.edge.quantize.qdq import Quantized

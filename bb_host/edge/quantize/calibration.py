@@ -26,7 +26,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError
-from bb_host.edge.cleanup.values import constant_array
+from bb_host.cleanup.values import constant_array
 from bb_host.edge.quantize.errors import CalibrationError
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Array, Function, Op, Program

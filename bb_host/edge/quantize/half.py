@@ -13,7 +13,7 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import TensorProto
-from bb_host.edge.cleanup.values import Values, constant, constant_array
+from bb_host.cleanup.values import Values, constant, constant_array
 from bb_host.program import Function, Op, Program
 
 __all__ = ["SMALLEST", "halve", "halve_function"]

@@ -29,7 +29,7 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.cleanup.values import Values, constant
+from bb_host.cleanup.values import Values, constant
 from bb_host.edge.quantize.calibration import Range
 from bb_host.edge.quantize.errors import QuantizeError
 from bb_host.edge.quantize.parameters import LOGISTIC, TANH, Parameters, bias_of, of_range, weights_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bb_host.edge.cleanup.values import Values
+from bb_host.cleanup.values import Values
 from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Function

@@ -9,8 +9,8 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.passes.partition_by_wire_ops import wire_edges
 from bb_host.compiler.pipeline import pass_named
+from bb_host.compiler.wire_edges import wire_edges
 from bb_host.program import Program
 from bb_host.text import parse
 
@@ -77,7 +77,7 @@ def test_a_constant_output_is_of_one_partition_of_home_where_it_is_there(
 
 def test_wire_edges_join_the_halves(run_pass: Callable[..., Program]) -> None:
     (edge,) = wire_edges(run_pass("partition_by_wire_ops", TWO))
-    assert (edge.producer_role, edge.consumer_role) == ("Server", "Client")
+    assert (edge.sender_target, edge.receiver_target) == ("Server", "Client")
     assert (edge.send.op_type, edge.recv.op_type) == ("Send", "Recv")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bb_host.edge.cleanup import (
+from bb_host.cleanup import (
     TENSOR_PASSES,
     ShapeArgumentError,
     batch_first,

@@ -17,7 +17,7 @@ from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
-from bb_host.edge.cleanup.values import Values
+from bb_host.cleanup.values import Values
 from bb_host.edge.quantize import CalibrationError, Quantization, QuantizeError
 from bb_host.edge.quantize.calibration import HEADROOM
 from bb_host.edge.quantize.qdq import quantize_function

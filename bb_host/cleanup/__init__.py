@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bb_host.cleanup import batch_first, batch_norm, constants, dead_code, identities, picks, transposes
+from bb_host.cleanup.shapes import ShapeArgumentError, fix_shapes, parse_shapes
 from bb_host.compiler.verify import check_functions
-from bb_host.edge.cleanup import batch_first, batch_norm, constants, dead_code, identities, picks, transposes
-from bb_host.edge.cleanup.shapes import ShapeArgumentError, fix_shapes, parse_shapes
 from bb_host.onnx_model import infer_types
 from bb_host.passes.one_pass import Observer, Pass, PassReport, Stats
 from bb_host.passes.runner import run_passes

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bb_host.edge.cleanup.values import Values, constant
+from bb_host.cleanup.values import Values, constant
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Function, Op
 

@@ -17,7 +17,7 @@ import numpy as np
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
 from bb_edge.roles.errors import BackendError
-from bb_host.edge.cleanup.values import Values, constant, constant_array
+from bb_host.cleanup.values import Values, constant, constant_array
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Array, Function, Op, RawTensor
 from bb_host.program_proto import function_to_proto

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 
 from bb_edge.ir.types import ValueType
-from bb_host.edge.cleanup.values import Values, constant
+from bb_host.cleanup.values import Values, constant
 from bb_host.ir.queries import is_onnx
 from bb_host.program import AttrValue, Function, Op
 

@@ -14,7 +14,7 @@ import dataclasses
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.edge.cleanup.values import Values
+from bb_host.cleanup.values import Values
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Function, Op
 

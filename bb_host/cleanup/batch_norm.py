@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_host.edge.cleanup.values import Values, constant
+from bb_host.cleanup.values import Values, constant
 from bb_host.ir.queries import is_onnx
 from bb_host.program import Array, Function, Op
 
