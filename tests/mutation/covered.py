@@ -29,6 +29,7 @@ MODULES = (
     "bb_edge/engine/net/journal.py",
     "bb_edge/engine/net/marks*.py",
     "bb_edge/engine/net/records.py",
+    "bb_edge/engine/net/writing.py",
     "bb_edge/engine/older_snapshots.py",
     "bb_edge/engine/plain.py",
     "bb_edge/engine/snapshot.py",
@@ -52,6 +53,7 @@ TESTS = (
     (
         *(f"{ENGINE}/test_durable.py", f"{ENGINE}/test_durable_corners.py"),
         *(f"{ENGINE}/test_durable_sends.py", f"{ENGINE}/test_durable_receipts.py"),
+        *(f"{ENGINE}/test_durable_room.py", f"{ENGINE}/test_durable_repetitions.py"),
         *(f"{ENGINE}/test_marks.py", f"{ENGINE}/test_older_states.py", f"{ENGINE}/test_known_peers.py"),
         *(f"{ENGINE}/test_durable_missing.py", f"{ENGINE}/test_durable_rounds.py"),
         f"{ENGINE}/test_older_snapshots.py",

@@ -48,13 +48,19 @@ MODULES: dict[str, tuple[str, ...]] = {
         )
     },
     "bb_edge/engine/callbacks.py": (f"{ENGINE}journal.py", *RESTARTS),
-    "bb_edge/engine/net/journal.py": (f"{ENGINE}journal.py", *RESTARTS),
+    "bb_edge/engine/net/journal.py": (
+        *(f"{ENGINE}{name}.py" for name in ("journal", "durable", "durable_receipts", "marks", "replay")),
+        *RESTARTS,
+    ),
     "bb_edge/engine/plain.py": (f"{ENGINE}saved.py", f"{ENGINE}net_saved.py"),
     **{
         f"bb_edge/engine/net/{name}.py": (
             *(
                 f"{ENGINE}{t}.py"
-                for t in ("durable", "durable_sends", "shared_on_disk", "marks", "older_states")
+                for t in (
+                    *("durable", "durable_sends", "durable_room", "durable_repetitions", "durable_receipts"),
+                    *("shared_on_disk", "marks", "older_states", "failed_answers"),
+                )
             ),
             *RESTARTS,
         )

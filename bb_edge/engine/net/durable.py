@@ -94,10 +94,8 @@ class Durable:
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
             return
-        if not any(other.peer == unit.peer and other.to is None for other in self.waiting):
-            yield from self._try(unit, now_ns, set())
-        else:
-            self.waiting.append(unit)
+        # What waits for a peer leaves before what comes now, which may be small enough for the room there is.
+        yield from self._try(unit, now_ns, {other.peer for other in self.waiting if other.to is None})
         if self.waiting and self.waiting[-1] is unit:
             if len(self.waiting) > self._runtime.config.outbound_queue:
                 self.waiting.pop()

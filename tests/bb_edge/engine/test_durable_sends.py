@@ -13,6 +13,7 @@ from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
+from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, SendEnvelope, SnapshotWanted
@@ -71,7 +72,8 @@ def test_at_its_deadline_a_reply_is_too_late(make, patience_ns, leaves):
     assert not records(answering(node, 2, 2 * S)), "its deadline is at 2 s and 2 ns"
     assert node.counters["outbound.put_off"] == 1
     now_ns = 2 + patience_ns
-    assert len(records([*node.poll(now_ns), *node.poll(now_ns)])) == leaves
+    found = [*node.poll(now_ns), *node.poll(now_ns)]
+    assert len(records(found)) == leaves and not of(OutboundDropped, found)
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
 
 
@@ -89,6 +91,8 @@ def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves
     found = [*node.poll(at_ns), *node.poll(at_ns)]
     assert [record.key.peer for record in records(found)] == [A] * leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
+    told = [step.reason for step in of(OutboundDropped, found)]
+    assert told == ([] if leaves else [NOT_SENT])
 
 
 def test_a_request_that_waits_for_room_beyond_its_deadline_is_told_as_not_sent(make):

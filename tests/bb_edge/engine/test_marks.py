@@ -18,7 +18,7 @@ from bb_edge.engine.steps import Journal, SendEnvelope, WireReceiveFailed
 from bb_edge.wire import envelope, marks
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.envelope import Ack, Envelope, Fill
-from bb_edge.wire.marks import SUFFIX, Ask, Heard, Open, Taken, Took
+from bb_edge.wire.marks import SUFFIX, Ask, Heard, MarksError, Open, Taken, Took
 
 KNOWS = {features.META: [features.MARKS]}
 
@@ -170,7 +170,10 @@ def test_what_a_node_says_to_itself_needs_no_marks(make):
 def test_other_bytes_are_told_and_change_nothing(make, payload):
     node = met(make())
     found = take(node, 2, envelope.encode(Envelope([Fill(SUFFIX, payload)])))
-    assert [(s.peer, s.kind) for s in of(WireReceiveFailed, found)] == [(A, "DecodeFailed")]
+    (failed,) = of(WireReceiveFailed, found)
+    with pytest.raises(MarksError) as error:
+        marks.decoded(payload)
+    assert (failed.peer, failed.kind) == (A, "DecodeFailed") and error.value.what in failed.detail
     assert not said(found) and "marks.received" not in node.counters
 
 

@@ -124,6 +124,7 @@ def test_a_hearer_with_an_empty_folder_has_begun_anew_which_is_a_note(pair):
     assert pair.heard == [2]
     found = [step for step in pair.teller.said if isinstance(step, steps.PeerBeganAnew)]
     assert [step.peer for step in found] == [pair.hearer.node.peer_id]
+    assert pair.teller.node.counters["peers.began_anew"] == 1
     assert (pair.events(pair.teller), pair.events(pair.hearer)) == (["anew"], [])
     assert not pair.told(pair.teller) and not pair.told(pair.hearer)
 

@@ -13,7 +13,7 @@ from kinds_of_steps import of
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import snapshot
 from bb_edge.engine.snapshot import SnapshotError
-from bb_edge.engine.steps import EngineStep, OutboundDropped, SendEnvelope
+from bb_edge.engine.steps import EngineStep, OutboundDropped, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.state import StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, restore
@@ -124,6 +124,25 @@ def test_the_body_goes_with_the_last_record_that_names_it(machine):
     assert machine.keeper.counters["state.outbox_bytes"] < LARGE.nbytes, "two snapshots later its bytes go"
     machine.start(10)
     assert machine.restored.outbox == 0
+
+
+def test_who_does_not_acknowledge_is_sent_all_of_it_again(machine):
+    asked = {step.peer: step for step in machine.ask(2)}
+    again = [step for step in of(SendEnvelope, machine.poll(2 * S)) if step.durable]
+    assert {step.peer for step in again} == set(PEERS)
+    assert {step.body for step in again} == {asked[PEERS[0]].body} != {b""}
+
+
+def test_rows_that_a_snapshot_alone_has_are_written_with_their_body(machine):
+    machine.node.invoke("Main", {"x": LARGE, "ask": PEERS})
+    asked = of(PersistOutbox, [*machine.node.poll(2), *machine.node.poll(2)])
+    bodies = {(step.body_name, step.body) for step in asked if step.body}
+    assert len(bodies) == 1
+    again = machine.make(machine.node.snapshot(3), 4)
+    again.adopt_outbox([], 4, 4)
+    written = of(PersistOutbox, [*again.poll(5), *again.poll(5)])
+    assert {(step.body_name, step.body) for step in written if step.body} == bodies
+    assert len([step for step in written if step.body]) == len(PEERS)
 
 
 def test_the_same_body_is_written_again_after_it_has_gone(machine):
