@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import onnx
+
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host.cleanup import TENSOR_PASSES
@@ -16,6 +18,7 @@ from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, LEAVABLE_PASS_NAMES,
 from bb_host.edge.pipeline import DEVICE_PASSES, TargetProgram
 from bb_host.errors import UnknownStage
 from bb_host.passes.one_pass import Observer, PassReport
+from bb_host.plain import is_plain
 from bb_host.program import Function, Program
 from bb_host.text import print_program
 
@@ -27,17 +30,19 @@ Run: TypeAlias = "Callable[[Observer], Sequence[PassReport]]"
 _QUIET = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY})
 """Metadata on every op that says nothing about a pass."""
 
+_WORK = (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
+
 _LONG_BYTES = re.compile(r"0x([0-9a-f]{16})[0-9a-f]{48,}")
 _CONTEXT_LINES = 3
 
 
 _BUILDING = tuple(one.name for one in (*TENSOR_PASSES, *DEVICE_PASSES))
-"""Passes that run when files are built: over ordinary models, and over targets."""
+"""Passes that run when files are built: over tensor work, and over targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a pass got and gave, in our notation, and what it counted: once per target, or per round.
+    """What a pass got and gave, in our notation, and what it counted: once per target, function or round.
 
     `refused` is what a later pass refuses the program for; there is no report then.
     """
@@ -85,12 +90,19 @@ def explain(module: Source, compiler: Compiler, name: str, build: Run | None = N
     those before it refuse.
     """
     name = pass_name(name, compiler)
+    if name not in _BUILDING and isinstance(module, onnx.ModelProto) and is_plain(module):
+        passes_of_models = ", ".join(dict.fromkeys(_BUILDING))
+        raise UnknownStage(
+            f"{name} is a pass over recorded programs, and this is an ordinary ONNX model",
+            "explain",
+            f"passes over such a model: {passes_of_models}; backend",
+        )
     runs: list[tuple[str, str, str]] = []
 
     def observe(one: str, before: Any, after: Any) -> None:
         if one == name:
-            target = after.target if isinstance(after, TargetProgram) else ""
-            runs.append((f"{name} of {target}" if target else name, _text(before), _text(after)))
+            of = _of(before)
+            runs.append((f"{name} of {of}" if of else name, _text(before), _text(after)))
 
     report: PassReport | None = None
     refused: BBError | None = None
@@ -107,9 +119,16 @@ def explain(module: Source, compiler: Compiler, name: str, build: Run | None = N
     if not runs:
         hint = "give a program that is not compiled yet"
         if name in _BUILDING:
-            hint = "some passes are for programs, some for ordinary ONNX models"
+            hint = "the program has no work for it, or no artifact is made (--target portable)"
         raise UnknownStage(f"{name} did not run", "explain", hint)
     return Explanation(name, tuple(runs), report, refused)
+
+
+def _of(unit: Program | Function | TargetProgram) -> str:
+    """What tells a pass's runs apart: the target, the function of a program's tensor work."""
+    if isinstance(unit, TargetProgram):
+        return unit.target
+    return unit.name if isinstance(unit, Function) and unit.domain in _WORK else ""
 
 
 def _text(unit: Program | Function | TargetProgram) -> str:

@@ -30,6 +30,8 @@ from bb_host.compiler.driver import Compiler, as_program
 from bb_host.compiler.identity import accepting
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.edge.budget import Budget, BudgetError, Limits, budget_of, refuse
+from bb_host.edge.clean_work import clean_work
+from bb_host.edge.collapse import Collapsed
 from bb_host.edge.memory_plan import PlannedGraph
 from bb_host.edge.pipeline import (
     PORTABLE_PASSES,
@@ -264,6 +266,8 @@ def build_edge(
     if portable:
         return Build(module, program, data or to_bytes(program), (), summed(reports), base, structure)
     shared = run(SHARED_PASSES, TargetProgram(program))
+    cleaned = clean_work(Collapsed(shared.program, shared.origins), observe, reports)
+    shared = dataclasses.replace(shared, program=cleaned.program, origins=cleaned.origins)
     artifacts = []
     empty: list[NothingToQuantizeError] = []
     targets = targets_of(program)

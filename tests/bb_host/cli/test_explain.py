@@ -138,7 +138,21 @@ def test_passes_over_an_ordinary_model_are_explained_round_by_round(tmp_path, ca
     assert "check changes nothing in this program" in capsys.readouterr().out
 
 
-def test_a_pass_over_ordinary_models_does_not_run_over_a_program(tmp_path, capsys):
-    (tmp_path / "hello.py").write_text(PROGRAM)
-    assert main(["compile", str(tmp_path / "hello.py"), "--explain", "transposes"]) == 1
-    assert "transposes did not run" in capsys.readouterr().err
+def test_clean_up_of_a_program_is_explained_function_by_function(tmp_path, capsys):
+    (tmp_path / "hello.py").write_text(PROGRAM.replace("x + big", "g.onnx.identity(x) + big"))
+    assert main(["compile", str(tmp_path / "hello.py"), "--explain", "identities"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"^--- before identities of subgraph_", out, re.MULTILINE)
+    assert [line for line in out.splitlines() if "Identity" in line and line.startswith("-")]
+
+
+def test_a_pass_over_programs_does_not_run_over_an_ordinary_model(tmp_path, capsys):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        net (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "net.onnx")
+    assert main(["compile", str(tmp_path / "net.onnx"), "--explain", "place"]) == 1
+    assert "no pass 'place'" in capsys.readouterr().err
+    assert main(["compile", str(tmp_path / "net.onnx"), "--explain", "validate"]) == 1
+    err = capsys.readouterr().err
+    assert "validate is a pass over recorded programs, and this is an ordinary ONNX model" in err
+    assert "identities" in err
