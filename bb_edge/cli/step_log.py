@@ -181,6 +181,7 @@ _LEVEL = {
     steps.AnswerRefused: "warning",
     steps.NobodyHeard: "warning",
     steps.ContributionsGivenUp: "warning",
+    steps.ContributionsClipped: "warning",
     steps.ContributionsDominate: "warning",
     steps.LayoutUndeclared: "warning",
     steps.RoundBackedOff: "warning",

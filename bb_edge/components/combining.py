@@ -16,10 +16,11 @@ import numpy as np
 from bb_edge.components.combiner import Combiner
 from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
-from bb_edge.components.update_norm import clipped, is_finite, update_norm
+from bb_edge.components.update_norm import clipped as shortened
+from bb_edge.components.update_norm import is_finite, update_norm
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.adoption import Adoption
-from bb_edge.roles.contracts import Aggregator, Dominant, GivenUp
+from bb_edge.roles.contracts import Aggregator, Clipped, Dominant, GivenUp
 from bb_edge.roles.errors import AggregateNotFinite, ComponentError
 from bb_edge.roles.settings import Setting
 
@@ -56,7 +57,8 @@ class CombiningAggregator(Aggregator):
     round, or the only one there is (`OpenSums`).
 
     Contributions that count more than a hundred times as much as the median of their sum, by weight × length,
-    are taken, and named (`take_dominant`).
+    are taken, and named (`take_dominant`). So are those that were scaled, where most were not
+    (`take_clipped`).
 
     Where the combination is not finite, `aggregate` raises AggregateNotFinite, which names the peers that
     were in it; the sum is gone, and `current_tensor` stays.
@@ -87,6 +89,7 @@ class CombiningAggregator(Aggregator):
         self._sums = OpenSums(self.combiner, where, remembered_rounds, max_peers)
         self._current: Array = np.empty(0, np.float32)
         self._dominant: list[Dominant] = []
+        self._clipped: list[Clipped] = []
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> CombiningAggregator:
@@ -121,6 +124,12 @@ class CombiningAggregator(Aggregator):
         told, self._dominant = self._dominant, []
         return told
 
+    def take_clipped(self) -> Sequence[Clipped]:
+        if not self._clipped:
+            return ()
+        told, self._clipped = self._clipped, []
+        return told
+
     def reserve(self, size: int) -> None:
         self._sums.reserve(size)
 
@@ -144,11 +153,13 @@ class CombiningAggregator(Aggregator):
         if whose is not None and sums.counted(found, whose, number):
             return
         self._check_form(contribution, found)
-        values, length = self._checked(contribution.reshape(-1), sent)
+        values, length, times = self._checked(contribution.reshape(-1), sent)
         if whose is not None:
             sums.mark(found, whose, number)
         found.add(contribution.shape, values, factor)
         found.pulls.add(factor, length, whose)
+        if times > 1.0:
+            found.pulls.clip(times, factor, whose)
 
     def aggregate(self, ctx: Ctx, stack: object = None, round: Array | None = None) -> tuple[Array, Array]:
         """Returns the combination and the total weight of a sum, and closes it.
@@ -162,6 +173,9 @@ class CombiningAggregator(Aggregator):
         if far is not None:
             self._dominant.append(far)
         total = found.total
+        clipped = found.pulls.clipped(found.count, total, self._where)
+        if clipped is not None:
+            self._clipped.append(clipped)
         result: Array = np.empty(0, np.float32)
         try:
             if found.combiner is not None and total > 0.0:
@@ -218,8 +232,11 @@ class CombiningAggregator(Aggregator):
                 f"a contribution has shape {list(contribution.shape)}, those before it {list(found.shape)}"
             )
 
-    def _checked(self, values: Array, sent: Array | None = None) -> tuple[Array, float]:
-        """Returns what counts of a contribution, itself or clipped, and the length of its update."""
+    def _checked(self, values: Array, sent: Array | None = None) -> tuple[Array, float, float]:
+        """Returns what counts of a contribution, itself or clipped, and the length that its update has then.
+
+        The third is how many times as long it was: 1 where it is not clipped.
+        """
         base = None if sent is None or sent.size != values.size else sent.reshape(-1)
         norm = update_norm(values, base)
         # Of float32 a norm that is a finite number is proof that all elements are.
@@ -227,8 +244,9 @@ class CombiningAggregator(Aggregator):
         if not proof and not self._allow_nonfinite and not is_finite(values):
             raise self._not_finite()
         if self._clip_norm and norm > self._clip_norm:
-            return clipped(values, base, self._clip_norm / norm), self._clip_norm
-        return values, norm
+            times = norm / self._clip_norm
+            return shortened(values, base, self._clip_norm / norm), self._clip_norm, times
+        return values, norm, 1.0
 
     def _not_finite(self) -> ComponentError:
         return self._error(
@@ -244,9 +262,11 @@ class CombiningAggregator(Aggregator):
             if not self._allow_nonfinite and not is_finite(row.reshape(-1)):
                 raise self._not_finite()
         for row in stack:
-            values, length = self._checked(row.reshape(-1))
+            values, length, times = self._checked(row.reshape(-1))
             found.add(row.shape, values, 1.0)
             found.pulls.add(1.0, length, None)
+            if times > 1.0:
+                found.pulls.clip(times, 1.0, None)
 
     def _error(self, what: str, hint: str = "") -> ComponentError:
         return ComponentError(what, self._where, hint)

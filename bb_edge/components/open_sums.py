@@ -251,6 +251,7 @@ class OpenSums:
         return {
             "sums": [_row(each) for each in self._sums.values()],
             "pulls": [each.pulls.save(each.peers) for each in self._sums.values()],
+            "clipped": [each.pulls.save_clipped(each.peers) for each in self._sums.values()],
             "closed": list(self._closed),
             "closings": self._closings,
             "duplicates": self.duplicates,
@@ -262,9 +263,11 @@ class OpenSums:
         sums: dict[Key, Sum] = {}
         closed = [number for number in read.items("closed") if isinstance(number, int)]
         closings, duplicates, stale = (read.integer(n) for n in ("closings", "duplicates", "stale"))
-        pulls = read.optional_items("pulls")  # beside the rows: older versions neither write nor read it
+        # Beside the rows: older versions neither write nor read these.
+        pulls, clipped = read.optional_items("pulls"), read.optional_items("clipped")
         for number, row in enumerate(read.items("sums")):
-            found = self._restored(row, pulls[number] if number < len(pulls) else (), read)
+            of = [rows[number] if number < len(rows) else () for rows in (pulls, clipped)]
+            found = self._restored(row, of, read)
             sums[found.key] = found
         self._sums, self._closed, self._closings = sums, closed, closings
         self.duplicates, self.stale = duplicates, stale
@@ -296,7 +299,8 @@ class OpenSums:
                     size *= dim
                 found.combiner = self._make(size)
                 found.combiner.restore([read.decode(packed) for packed in arrays])
-            found.pulls.restore(pulls, found.peers)
+            found.pulls.restore(pulls[0], found.peers)
+            found.pulls.restore_clipped(pulls[1], found.peers)
         except (TypeError, ValueError, IndexError, PeerIdError) as error:
             raise read.error(f"a sum of it is damaged: {error}") from error
         return found

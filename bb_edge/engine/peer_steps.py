@@ -220,3 +220,17 @@ class ContributionsDominate(EngineStep):
     contributions: int
     times: float
     peers: tuple[PeerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionsClipped(EngineStep):
+    """Contributions to an aggregate were longer than its bound, unlike most others: they count, shortened.
+
+    `times` is how many times the bound the longest was, `peers` whose they are, as far as they say so.
+    """
+
+    target: str
+    why: str
+    contributions: int
+    times: float
+    peers: tuple[PeerId, ...] = ()

@@ -42,6 +42,7 @@ RequestFailed = peer_steps.RequestFailed
 AnswerRefused = peer_steps.AnswerRefused
 NobodyHeard = peer_steps.NobodyHeard
 LayoutUndeclared = peer_steps.LayoutUndeclared
+ContributionsClipped = peer_steps.ContributionsClipped
 ContributionsDominate = peer_steps.ContributionsDominate
 
 

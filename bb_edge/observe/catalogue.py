@@ -81,6 +81,7 @@ METRICS: Mapping[str, Metric] = {
         requests__failed="peers that answered a request with a failure",
         requests__failures_sent="failures that this node answered, because it had no reply",
         requests__refused="answers that do not count: they cannot be read, or their execution failed",
+        contributions__clipped="contributions that were shortened to the clip_norm of their aggregator",
         contributions__dominant="contributions that counted a hundred times as much as the median of theirs",
         contributions__given_up="contributions that counted, and whose sum was never aggregated",
         requests__answers_refused="times that a peer told that it refuses answers of this node",

@@ -179,6 +179,19 @@ class Dominant(NamedTuple):
     peers: tuple[PeerId, ...] = ()
 
 
+class Clipped(NamedTuple):
+    """Contributions to an aggregate that were shortened: how many, and the longest of them over the bound.
+
+    `why` says so in words where they are the exception, with `peers`, whose they are; empty where half of all
+    or more were shortened.
+    """
+
+    why: str
+    contributions: int
+    times: float
+    peers: tuple[PeerId, ...] = ()
+
+
 class Aggregator(_Contract):
     """Joins contributions of many peers into one tensor."""
 
@@ -230,6 +243,13 @@ class Aggregator(_Contract):
         """Returns which contributions decided an aggregate by themselves, since it was asked last.
 
         The engine asks behind each `aggregate`, and tells it. The base looks at none.
+        """
+        return ()
+
+    def take_clipped(self) -> Sequence[Clipped]:
+        """Returns what was shortened, one for each aggregate that has any of it, since it was asked last.
+
+        The engine asks behind each `aggregate`, counts, and tells it. The base shortens nothing.
         """
         return ()
 

@@ -105,7 +105,7 @@ def _refusing(
 
 
 def _telling(component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
-    """Returns an `aggregate` behind which it is told who decided the result alone."""
+    """Returns an `aggregate` behind which it is told who decided the result alone, and who was shortened."""
 
     def aggregate(ctx: OpContext, *inputs: Any) -> object:
         try:
@@ -114,6 +114,10 @@ def _telling(component: Aggregator, method: Callable[..., object]) -> Callable[.
             for far in component.take_dominant():
                 ctx.runtime.count("contributions.dominant", far.contributions)
                 ctx.runtime.emit(steps.ContributionsDominate(ctx.target, *far))
+            for clipped in component.take_clipped():
+                ctx.runtime.count("contributions.clipped", clipped.contributions)
+                if clipped.why:
+                    ctx.runtime.emit(steps.ContributionsClipped(ctx.target, *clipped))
 
     return aggregate
 

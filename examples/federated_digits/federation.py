@@ -32,7 +32,10 @@ CLIP_NORM = 3.0
 """What one client may change in a round: an honest update measures 2.5 in the first, and ever less."""
 
 MAX_SAMPLES = 1500
-"""What one client may say that it has: 1,437 digits are there to be dealt."""
+"""What one client may say that it has, where nobody knows better: 1,437 digits are there to be dealt.
+
+Who deals them does: one client with half of the weight decides what is learned, whatever `CLIP_NORM` is.
+"""
 
 PIXELS, DIGITS = 64, 10
 LAYERS = {"mlp": [PIXELS, 32, DIGITS], "softmax": [PIXELS, DIGITS]}
@@ -114,16 +117,20 @@ def model(kind: str = "mlp", seed: int = 0) -> TrainableModel:
 
 
 def program(
-    kind: str = os.environ.get("MODEL", "mlp"), seed: int = 0, **options: int
+    kind: str = os.environ.get("MODEL", "mlp"),
+    seed: int = 0,
+    max_samples: int = MAX_SAMPLES,
+    **options: int,
 ) -> tuple[FederatedDigits, Compiler]:
     """What `bb-host compile` takes: the module, and what its slots are bound to.
 
-    Where the data lies is the device's business: `--set shard.path=FILE`. `options` are FederatedDigits'.
+    Where the data lies is the device's business: `--set shard.path=FILE`. `max_samples` are those of the
+    client that has most; `options` are FederatedDigits'.
     """
     compiler = (
         Compiler()
         .bind_model("model", GraphModel, model(kind, seed))
-        .bind_aggregator("agg", FedAvg, {"clip_norm": CLIP_NORM, "max_weight": MAX_SAMPLES})
+        .bind_aggregator("agg", FedAvg, {"clip_norm": CLIP_NORM, "max_weight": max_samples})
         .bind_peer_selector("clients", PresenceSelector)
         .bind_data_source("shard", ArrayDataSource, {"batch_size": BATCH, "one_hot": DIGITS})
         .bind_data_source("test", ArrayDataSource, {"batch_size": 0, "one_hot": DIGITS})

@@ -65,6 +65,7 @@ def compile_artifacts(arguments: argparse.Namespace, out: Path) -> tuple[Path, P
     module, compiler = program(
         arguments.model,
         arguments.seed,
+        max(map(len, deal(arguments).shards)),
         rounds=arguments.rounds,
         clients=arguments.clients,
         local_steps=arguments.steps,
@@ -75,11 +76,16 @@ def compile_artifacts(arguments: argparse.Namespace, out: Path) -> tuple[Path, P
     return out / "FederatedDigits.Server.edge.onnx", out / "FederatedDigits.Client.edge.onnx"
 
 
+def deal(arguments: argparse.Namespace) -> data.Split:
+    """Which digits are the server's, and which each client's."""
+    _, y = data.load_digits()
+    return data.split(y, arguments.clients, alpha=arguments.alpha, seed=arguments.seed)
+
+
 def write_data(arguments: argparse.Namespace, out: Path) -> tuple[Path, tuple[Path, ...]]:
     """Deals the digits; the server's test file and one shard per client."""
     x, y = data.load_digits()
-    parts = data.split(y, arguments.clients, alpha=arguments.alpha, seed=arguments.seed)
-    return data.write_shards(out, x, y, parts)
+    return data.write_shards(out, x, y, deal(arguments))
 
 
 def node_command(

@@ -510,6 +510,38 @@ def test_who_decides_a_round_alone_is_named(what: str, sent: bool) -> None:
     assert server.node.counters["contributions.dominant"] == 2
 
 
+def clippers(server: Server) -> list[tuple[int, tuple[PeerId, ...]]]:
+    return [(s.contributions, s.peers) for s in of(steps.ContributionsClipped, server.seen)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_is_shortened_where_others_are_not_is_named_with_its_weight(restarted: bool) -> None:
+    server = Server(Averaging(), (EVIL, *HONEST), clip_norm=10.0)
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], -1e4 * PARAMS, 3.0)
+    if restarted:
+        server.restart()
+    for peer in HONEST:
+        server.answer(peer, asked[peer], PARAMS + 1)
+    assert clippers(server) == [(1, (EVIL,))] and dominant(server) == []
+    (told,) = of(steps.ContributionsClipped, server.seen)
+    assert told.times > 1000 and told.target == "Server"
+    assert "slot 'agg': 1 of 4 contributions were shortened to clip_norm" in told.why
+    assert "with 50% of the weight" in told.why
+    assert server.node.counters["contributions.clipped"] == 1
+    server.round(PARAMS)
+    assert clippers(server) == [(1, (EVIL,))], "a round remembers nothing of the one before"
+
+
+def test_where_most_are_shortened_they_are_counted_and_nobody_is_named() -> None:
+    server = Server(Averaging(), (EVIL, *HONEST), clip_norm=0.5)
+    asked = server.round(PARAMS)
+    for peer in (EVIL, *HONEST):
+        server.answer(peer, asked[peer], PARAMS + 1)
+    assert clippers(server) == []
+    assert server.node.counters["contributions.clipped"] == 4
+
+
 @pytest.mark.parametrize("at", range(5))
 def test_who_decides_a_round_alone_is_named_by_a_server_that_was_restarted_in_it(at: int) -> None:
     server = Server(Averaging(), (EVIL, *HONEST))

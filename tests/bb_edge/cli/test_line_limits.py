@@ -170,6 +170,10 @@ def test_steps_and_events_name_peers() -> None:
         (steps.AnswerRefused(KITCHEN, "inf or nan", "train"), "warning"),
         (steps.NobodyHeard(KITCHEN, "Relay", "nobody answered", "look at them"), "warning"),
         (steps.LayoutUndeclared(KITCHEN, "Server", "agg", (2,), "give sent="), "warning"),
+        (
+            steps.ContributionsClipped("Server", "1 of 9 contributions was shortened", 1, 40.0, (KITCHEN,)),
+            "warning",
+        ),
         (steps.ContributionsDominate("Server", "1 of 9 counts far more", 1, 1e4, (KITCHEN,)), "warning"),
         (steps.ContributionsGivenUp("Server", "round 3 was never aggregated", 2, (KITCHEN,)), "warning"),
     ],
