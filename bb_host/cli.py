@@ -151,14 +151,16 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(run=_compile)
     add_export(verbs)
     add_acl(verbs)
-    p = verbs.add_parser("inspect", help="show partitions, slots, bindings and wire edges")
-    p.add_argument("file", type=Path, help="a recorded, compiled or edge .onnx, or a program file")
+    p = verbs.add_parser("inspect", help="show what a program or an ordinary model holds")
+    p.add_argument("file", type=Path, help="a recorded, compiled, edge or ordinary .onnx, or a program file")
     p.add_argument("--json", action="store_true")
     add_load(p)
     p.set_defaults(run=_inspect)
     p = verbs.add_parser("graph", help="draw partitions, ops and wire edges")
     p.add_argument(
-        "file", type=Path, help="a recorded, compiled or edge .onnx, or a program file (compiled first)"
+        "file",
+        type=Path,
+        help="a recorded, compiled, edge or ordinary .onnx, or a program file (compiled first)",
     )
     p.add_argument(
         "-o", "--out", type=Path, required=True, help="OUT.svg, .png, .pdf, or .dot (Graphviz notation)"
@@ -396,6 +398,8 @@ def _size(text: str) -> int:
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
+    from onnx import ModelProto
+
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
     from bb_host.edge.inspection import describe, describe_model, render
@@ -405,7 +409,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
     load_all(arguments.load)
     source = read_source(arguments.file)
     size = arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0
-    if size and is_plain(source.module):
+    if isinstance(source.module, ModelProto) and is_plain(source.module):
         found = describe_model(source.module, size)
     else:
         program = as_program(source.module)
@@ -416,16 +420,20 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _graph(arguments: argparse.Namespace) -> int:
+    from onnx import ModelProto
+
     from bb_host.compiler import Compiler
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
-    from bb_host.drawing import write_drawing
+    from bb_host.drawing import program_of_model, write_drawing
+    from bb_host.plain import is_plain
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
     source = read_source(arguments.file)
-    program = as_program(source.module)
-    if arguments.file.suffix == ".py" and not arguments.recorded:
+    plain = isinstance(source.module, ModelProto) and is_plain(source.module)
+    program = program_of_model(source.module) if plain else as_program(source.module)
+    if not plain and arguments.file.suffix == ".py" and not arguments.recorded:
         program = (source.compiler or Compiler()).run(program).program
     _show((*source.warnings, *program.warnings), Policy())
     written, remark = write_drawing(program, arguments.out, ops=False if arguments.partitions else None)

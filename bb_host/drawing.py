@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,13 +11,19 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx
+import onnx.shape_inference
+
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
+from bb_edge.ir.type_protos import TypeProtoError
 from bb_host.program import Function, Op, Program
+from bb_host.program_proto import ProgramProtoError, read_graph
+from bb_host.sparse_tensors import SparseTensorError, densified
 from bb_host.text_printer import print_type
 
-__all__ = ["DrawingError", "draw", "write_drawing"]
+__all__ = ["DrawingError", "draw", "program_of_model", "write_drawing"]
 
 MOST_OPS = 2_000
 """Above this many ops a drawing shows partitions only: `dot` would take minutes, and nobody reads it."""
@@ -60,6 +67,25 @@ def draw(program: Program, ops: bool | None = None) -> str:
         lines += _cluster(function, number) if ops else _single(function, number)
     lines += _wire_edges(tops, ops)
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def program_of_model(model: onnx.ModelProto) -> Program:
+    """An ordinary ONNX model as a program of one function, to be drawn, whatever its operators.
+
+    Weights are left out, like all constants. Raises DrawingError for a graph that is damaged.
+    """
+    with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError, RuntimeError):
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)  # else: with the types that it has
+    name = model.graph.name or "model"
+    try:
+        graph = read_graph(densified(model).graph)
+    except (ProgramProtoError, TypeProtoError, SparseTensorError, ValueError) as error:
+        raise DrawingError(
+            f"its graph cannot be read: {error}", f"model {name!r}", "export it again"
+        ) from error
+    inputs = tuple(port for port in graph.inputs if port not in graph.initializers)
+    function = Function(name, keys.PROGRAM_DOMAIN, inputs, graph.outputs, graph.ops, graph.types)
+    return Program(name, (function,))
 
 
 def write_drawing(program: Program, out: Path, ops: bool | None = None) -> tuple[Path, str]:

@@ -1,4 +1,7 @@
-"""What a model holds, JSON-ready: partitions, slots, bindings, wire edges; for all three forms."""
+"""What a model holds, JSON-ready: partitions, slots, bindings, wire edges, in all three forms.
+
+Of an ordinary model: ports, operators, parameters, and how far each backend takes it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
+from bb_host.edge.reach import Reach, reach_of
 from bb_host.edge.report import columns
 from bb_host.ir.queries import is_constant
 from bb_host.program import Function, Op, Program, Slot, Subgraph, walk_ops
@@ -70,7 +74,10 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
 
 
 def describe_model(model: Any, size: int = 0) -> dict[str, Any]:
-    """An ordinary ONNX model as a JSON-ready dict; `size` is its file's, in bytes, without external data."""
+    """An ordinary ONNX model as a JSON-ready dict; `size` is its file's, in bytes, without external data.
+
+    `backends` says how far each takes it, which needs compiling.
+    """
     graph = model.graph
     elements = {t.name: math.prod(t.dims) for t in graph.initializer}
     return {
@@ -84,6 +91,7 @@ def describe_model(model: Any, size: int = 0) -> dict[str, Any]:
         "ops_by_type": dict(Counter(node.op_type for node in graph.node).most_common()),
         "tensors": len(elements),
         "parameters": sum(elements.values()),
+        "backends": reach_of(model).to_dict(),
     }
 
 
@@ -269,12 +277,15 @@ def _type_name(wire_hash: int) -> str:
 def _model_lines(found: dict[str, Any]) -> list[str]:
     ops = ", ".join(f"{op_type} {n}" for op_type, n in found["ops_by_type"].items())
     opsets = ", ".join(f"{domain} {version}" for domain, version in found["opsets"].items())
+    reach = found["backends"]
+    stays = tuple((entry["op"], entry["reason"], entry["times"]) for entry in reach["stays"])
     return [
         f"  inputs: {', '.join(found['inputs']) or 'none'}",
         f"  outputs: {', '.join(found['outputs']) or 'none'}",
         f"  {found['ops']} ops: {ops}",
         f"  opset: {opsets}",
-        f"  parameters: {found['parameters']:,} in {found['tensors']} tensors",
+        f"  parameters: {found['parameters']:,} in {found['tensors']} tensor{'s' * (found['tensors'] != 1)}",
+        *Reach(**{**reach, "stays": stays}).lines(),
     ]
 
 

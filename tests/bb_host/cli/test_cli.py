@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from host_commands import run
 
@@ -248,3 +249,63 @@ def test_an_ordinary_model_compiles(tmp_path, capsys):
     assert (code, err) == (0, "")
     assert (tmp_path / "net.edge.onnx").exists()
     assert json.loads(run(capsys, "inspect", tmp_path / "net.edge.onnx", "--json")[1])["form"] == "edge"
+
+
+ORDINARY = """<ir_version: 8, opset_import: ["": 17]>
+    net (float[N, 3] x) => (float[N, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}>
+    { a = MatMul (x, w)  b = Identity (a)  c = Erf (b)  d = Erf (c)  y = Relu (d) }"""
+
+
+@pytest.fixture
+def ordinary(tmp_path):
+    """A file with an ordinary model; `ordinary(old, new)` with another operator in it."""
+
+    def saved(old="", new=""):
+        path = tmp_path / "net.onnx"
+        onnx.save(onnx.parser.parse_model(ORDINARY.replace(old, new)), path)
+        return path
+
+    return saved
+
+
+def test_inspect_says_what_an_ordinary_model_holds_and_who_runs_it(ordinary, capsys):
+    code, out, _ = run(capsys, "inspect", ordinary())
+    assert code == 0
+    assert "  inputs: x: Tensor<F32>[N,3]\n  outputs: y: Tensor<F32>[N,2]\n  5 ops: " in out
+    assert "  parameters: 6 in 1 tensor\n" in out
+    assert "  backend numpy: all 4 ops that clean-up leaves\n" in out
+    assert "    Erf (2 times) stays: there is no rule for it\n" in out
+    backends = json.loads(run(capsys, "inspect", ordinary(), "--json")[1])["backends"]
+    assert backends["ops"] == 4
+    assert backends["tflite"] + sum(entry["times"] for entry in backends["stays"]) == 4
+
+
+def test_inspect_says_why_nobody_runs_an_ordinary_model(ordinary, capsys):
+    code, out, _ = run(capsys, "inspect", ordinary("= Relu", "= RandomNormalLike"))
+    assert code == 0
+    assert "RandomNormalLike 1" in out
+    assert "  no backend runs it: cannot run RandomNormalLike (opset 17) at RandomNormalLike → y" in out
+
+
+@pytest.mark.parametrize("last", ["Relu", "RandomNormalLike"])
+def test_an_ordinary_model_is_drawn(last, ordinary, tmp_path, capsys):
+    assert run(capsys, "graph", ordinary("= Relu", f"= {last}"), "-o", tmp_path / "net.dot")[0] == 0
+    drawn = (tmp_path / "net.dot").read_text()
+    assert [drawn.count(f'label="{op}"') for op in ("MatMul", "Identity", "Erf", last)] == [1, 1, 2, 1]
+    assert 'label="x: F32[N,3]", shape=ellipse' in drawn
+    assert '[label="F32[N,2]"]' in drawn
+    assert " w" not in drawn
+    assert drawn.count("->") == 6
+
+
+def test_a_drawing_of_a_damaged_model_is_refused(ordinary, tmp_path, capsys):
+    path = ordinary()
+    model = onnx.load(path)
+    damaged = model.graph.sparse_initializer.add(dims=[4])
+    damaged.values.CopyFrom(onnx.numpy_helper.from_array(np.ones(2, np.float32), "broken"))
+    damaged.indices.CopyFrom(onnx.numpy_helper.from_array(np.array([0, 9]), "places"))
+    onnx.save(model, path)
+    code, _, err = run(capsys, "graph", path, "-o", tmp_path / "net.dot")
+    assert code == 1
+    assert err.startswith("bb-host: error: model 'net': its graph cannot be read: ")
+    assert "broken" in err
