@@ -74,7 +74,7 @@ FLAGS = {
     "half an IPv6 address": (["--broker", "mqtt://user:secret@[::1"], "not well formed"),
     "a deep value": (["--broker", "mqtt://h", "--set", "backend.arena_limit=" + "[" * 100_000], "nested"),
     "a closed deep value": (["--broker", "mqtt://h", "--set", f"a.b={'[' * 900}{']' * 900}"], "nested"),
-    "a deep input": (["--broker", "mqtt://h", "--bootstrap", "Main.x=" + "[" * 3_000], "nested"),
+    "a deep input": (["--broker", "mqtt://h", "--bootstrap", "Main.x=" + "[" * 100_000], "nested"),
     "a long number": (["--broker", "mqtt://h", "--set", "backend.arena_limit=" + "9" * 5_000], "integer"),
     "a module that exits": (["--broker", "mqtt://h", "--load", "./ends.py"], "ends.py:2"),
     "a module that raises": (["--broker", "mqtt://h", "--load", "./boom.py"], "boom.py:2"),
