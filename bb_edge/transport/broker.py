@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import ssl
 from dataclasses import dataclass, fields
 from urllib.parse import unquote, urlsplit
@@ -65,7 +66,8 @@ class Broker:
         except ValueError as error:
             raise BrokerUrlError(f"{shown!r}: {error}", "broker", hint) from error
         host = parts.hostname or ""
-        sound = _is_host(host) and parts.path in ("", "/") and port != 0
+        bracketed = parts.netloc.rpartition("@")[2].startswith("[")
+        sound = (_is_ipv6(host) if bracketed else _is_host(host)) and parts.path in ("", "/") and port != 0
         if parts.scheme not in ("mqtt", "mqtts") or not host or not sound:
             raise BrokerUrlError(f"{shown!r} is not a broker URL", "broker", hint)
         tls = parts.scheme == "mqtts"
@@ -125,15 +127,22 @@ _MOST_HOST = 253
 
 
 def _is_host(host: str) -> bool:
-    """Whether a name could be looked up; an IPv6 address has been looked at by `urlsplit`."""
+    """Whether a name could be looked up."""
     if not host.isprintable() or any(character.isspace() for character in host):
         return False
-    if ":" in host:
-        return True
     try:
         return len(host.encode("idna")) <= _MOST_HOST and "%" not in host
     except UnicodeError:  # an empty label, or one of more than 63 characters
         return False
+
+
+def _is_ipv6(host: str) -> bool:
+    """Whether it is an IPv6 address, with a zone or without; in Python 3.10 `urlsplit` does not look."""
+    try:
+        socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    except (OSError, ValueError):  # a NUL, or characters beyond ASCII
+        return False
+    return host.isprintable()
 
 
 def _unquoted(what: str, text: str | None, hint: str) -> str | None:

@@ -68,7 +68,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting(fifo: Path, tmp_path
 
 def test_a_name_with_a_nul_is_no_name(tmp_path: Path) -> None:
     for take in (lambda p: read_regular(p, 1), refuse_special):
-        with pytest.raises(FileRefused, match="null (byte|character)"):
+        with pytest.raises(FileRefused, match=r"null (byte|character)"):
             take("a\0b")
 
 

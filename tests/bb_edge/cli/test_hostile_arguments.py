@@ -127,6 +127,9 @@ def test_a_deep_configuration(
     [
         "mqtt://[::1",
         "mqtt://[zz]:1",
+        "mqtt://[v1.a]:1",
+        "mqtt://[::1\x00]:1",
+        "mqtt://[1.2.3.4]:1",
         "mqtt://h:0",
         "mqtt://a\x00b",
         "mqtt://u:pw@[::1",
