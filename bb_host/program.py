@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
 
@@ -184,9 +187,68 @@ class Slot:
         return self.state is not None
 
 
+class OpList(tuple[Op, ...]):
+    """The ops of a function, with what they hold: passes skip what is not there.
+
+    Each answer is found when it is first asked for, most lists are asked for few of them, and is kept with
+    the list. Compares as any tuple of ops.
+    """
+
+    @cached_property
+    def kinds(self) -> frozenset[tuple[str, str]]:
+        """Domain and op type, of the list itself."""
+        return frozenset(zip([op.domain for op in self], [op.op_type for op in self], strict=True))
+
+    @cached_property
+    def all_kinds(self) -> frozenset[tuple[str, str]]:
+        """Domain and op type, those of subgraphs too."""
+        if not self.has_subgraphs:
+            return self.kinds
+        return frozenset((op.domain, op.op_type) for op in walk_ops(self))
+
+    @cached_property
+    def domains(self) -> frozenset[str]:
+        """Those of subgraphs too."""
+        return frozenset(domain for domain, _ in self.all_kinds)
+
+    @cached_property
+    def meta(self) -> frozenset[str]:
+        """All metadata keys of the list itself."""
+        return frozenset().union(*[op.meta for op in self])
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether ops run on slots. Of branches nothing is known here but that they are there."""
+        return keys.SLOT_KEY in self.meta or self.has_subgraphs
+
+    @cached_property
+    def on_slots(self) -> tuple[Op, ...]:
+        """The ops that run on a slot, those of subgraphs too."""
+        if not self.has_slots:
+            return ()
+        ops = walk_ops(self) if self.has_subgraphs else self
+        return tuple([op for op in ops if keys.SLOT_KEY in op.meta])
+
+    @cached_property
+    def has_subgraphs(self) -> bool:
+        """Whether a branch or loop body hangs on an op."""
+        values = chain.from_iterable([op.attrs.values() for op in self if op.attrs])
+        return Subgraph in map(type, values)
+
+    @cached_property
+    def wire(self) -> tuple[int, ...]:
+        """The indices of the wire ops."""
+        places = [op.domain for op in self]
+        found: list[int] = []
+        for _ in range(places.count(keys.WIRE_DOMAIN)):
+            found.append(places.index(keys.WIRE_DOMAIN, found[-1] + 1 if found else 0))
+        return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """One FunctionProto; ops in topological order. `slots` are in the order of their declaration.
+    """One FunctionProto; ops in topological order, an `OpList` whatever they come in. `slots` are in the
+    order of their declaration.
 
     Metadata about slots stands in `slots` and not in `meta`. `extra` is a serialized FunctionProto of the
     rest.
@@ -203,6 +265,10 @@ class Function:
     opsets: dict[str, int] = field(default_factory=dict)
     extra: bytes = b""
     foreign_types: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if type(self.ops) is not OpList:
+            object.__setattr__(self, "ops", OpList(self.ops))
 
     def __repr__(self) -> str:
         return f"<Function {_signature(self.name, self.inputs, self.outputs)}: {_count(len(self.ops), 'op')}>"

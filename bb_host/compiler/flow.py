@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
-from itertools import chain, compress, count
+from itertools import compress, count
 from operator import is_not
 
 from bb_edge.ir import keys, opsets
@@ -19,7 +18,7 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 from bb_host.ir.queries import reads
-from bb_host.program import Function, Op, Program, Subgraph, walk_ops
+from bb_host.program import Function, Op, OpList, Program, walk_ops
 from bb_host.text_names import opsets_of_kinds
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
@@ -76,76 +75,9 @@ def is_wire_entry(op: Op) -> bool:
     return op.domain == keys.WIRE_DOMAIN and op.op_type in WIRE_ENTRIES
 
 
-class Summary:
-    """What kinds of ops and what metadata a list of ops holds: passes skip what is not there.
-
-    Each answer is found when it is first asked for: most lists are asked for few of them.
-    """
-
-    def __init__(self, ops: tuple[Op, ...]) -> None:
-        self._ops = ops
-
-    @cached_property
-    def kinds(self) -> frozenset[tuple[str, str]]:
-        """Domain and op type, of the list itself."""
-        ops = self._ops
-        return frozenset(zip([op.domain for op in ops], [op.op_type for op in ops], strict=True))
-
-    @cached_property
-    def all_kinds(self) -> frozenset[tuple[str, str]]:
-        """Domain and op type, those of subgraphs too."""
-        if not self.has_subgraphs:
-            return self.kinds
-        return frozenset((op.domain, op.op_type) for op in walk_ops(self._ops))
-
-    @cached_property
-    def domains(self) -> frozenset[str]:
-        """Those of subgraphs too."""
-        return frozenset(domain for domain, _ in self.all_kinds)
-
-    @cached_property
-    def meta(self) -> frozenset[str]:
-        """All metadata keys of the list itself."""
-        return frozenset().union(*[op.meta for op in self._ops])
-
-    @property
-    def has_slots(self) -> bool:
-        """Whether ops run on slots. Of branches nothing is known here but that they are there."""
-        return keys.SLOT_KEY in self.meta or self.has_subgraphs
-
-    @cached_property
-    def has_subgraphs(self) -> bool:
-        """Whether a branch or loop body hangs on an op."""
-        values = chain.from_iterable([op.attrs.values() for op in self._ops if op.attrs])
-        return Subgraph in map(type, values)
-
-    @cached_property
-    def wire(self) -> tuple[int, ...]:
-        """The indices of the wire ops."""
-        places = [op.domain for op in self._ops]
-        found: list[int] = []
-        for _ in range(places.count(keys.WIRE_DOMAIN)):
-            found.append(places.index(keys.WIRE_DOMAIN, found[-1] + 1 if found else 0))
-        return tuple(found)
-
-
-_summaries: OrderedDict[int, tuple[tuple[Op, ...], Summary]] = OrderedDict()
-_KEPT_SUMMARIES = 16
-
-
-def summary(ops: tuple[Op, ...]) -> Summary:
-    """The summary of a list of ops. Ops do not change, so it is remembered while it is in use."""
-    known = _summaries.get(id(ops))
-    if known is not None and known[0] is ops:
-        return known[1]
-    return _remember(ops, Summary(ops))
-
-
-def _remember(ops: tuple[Op, ...], found: Summary) -> Summary:
-    _summaries[id(ops)] = (ops, found)
-    while len(_summaries) > _KEPT_SUMMARIES:
-        _summaries.popitem(last=False)
-    return found
+def summary(ops: tuple[Op, ...]) -> OpList:
+    """What a list of ops holds. A function's keeps what it was asked, any other is walked each time."""
+    return ops if isinstance(ops, OpList) else OpList(ops)
 
 
 def ends_shared(ops: tuple[Op, ...], old: tuple[Op, ...]) -> tuple[int, int]:
@@ -156,21 +88,24 @@ def ends_shared(ops: tuple[Op, ...], old: tuple[Op, ...]) -> tuple[int, int]:
     return first, min(last, most - first)
 
 
-def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
-    """The summary of a list that was made from another one: what they share is not walked again."""
-    known = _summaries.get(id(ops))
-    if known is not None and known[0] is ops:
-        return known[1]
+def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
+    """A list that was made from another one: what they share is not walked again for what that one knows.
+
+    A list of a function's is returned itself, and knows more then.
+    """
+    new = summary(ops)
+    answers = vars(new)
+    if answers:  # it was asked already
+        return new
     before = summary(old)
     first, last = ends_shared(ops, old)
     if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
-        return summary(ops)
-    gone = Summary(old[first : len(old) - last])
-    came = Summary(ops[first : len(ops) - last])
+        return new
+    gone = OpList(old[first : len(old) - last])
+    came = OpList(ops[first : len(ops) - last])
     if came.has_subgraphs:
-        return summary(ops)
-    found = Summary(ops)
-    answers, there = vars(found), vars(before)
+        return new
+    there = vars(before)
     answers["has_subgraphs"] = False
     if "wire" in there:
         shift = len(ops) - len(old)
@@ -183,22 +118,20 @@ def summary_from(ops: tuple[Op, ...], old: tuple[Op, ...]) -> Summary:
         # What only ops had that are gone is known by a walk alone.
         if name in there and getattr(gone, name) <= getattr(came, name):
             answers[name] = there[name] | getattr(came, name)
-    return _remember(ops, found)
+    return new
 
 
 _UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")
 """Answers in which metadata plays no part."""
 
 
-def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> tuple[Op, ...]:
+def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> OpList:
     """A list of the ops of `old`, one by one, with these metadata keys at some of them."""
-    new = tuple(ops)
-    found, there = Summary(new), vars(summary(old))
-    answers = vars(found)
+    new, there = OpList(ops), vars(summary(old))
+    answers = vars(new)
     answers.update((name, there[name]) for name in _UNSTAMPED if name in there)
     if "meta" in there:
         answers["meta"] = there["meta"].union(added)
-    _remember(new, found)
     return new
 
 

@@ -15,9 +15,6 @@ from bb_host.program import Function, Op
 from bb_host.program_proto import function_to_proto
 
 _IR_VERSION = 10
-_REMEMBERED = 4096
-
-_seen: dict[tuple[object, ...], tuple[ValueType | None, ...]] = {}
 
 
 def infer(op: Op, terms: Terms, version: int) -> None:
@@ -28,11 +25,11 @@ def infer(op: Op, terms: Terms, version: int) -> None:
         _abstract(op, terms)
         return
     key = _key(op, known, version)
-    found = _seen.get(key) if key is not None else None
+    found = terms.inferred.get(key) if key is not None else None
     if found is None:
         found = _infer(op, names, known, terms, version)
-        if key is not None and len(_seen) < _REMEMBERED:
-            _seen[key] = found
+        if key is not None:
+            terms.inferred[key] = found
     for name, value in zip(op.outputs, found, strict=True):
         terms.put(name, value, op)
 

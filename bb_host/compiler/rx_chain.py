@@ -74,11 +74,9 @@ def _insert(
     done += ops[at:]
     if not types:
         return function
-    guarded_ops = tuple(done)
-    flow.summary_from(guarded_ops, ops)
     return dataclasses.replace(
         function,
-        ops=guarded_ops,
+        ops=flow.derived(tuple(done), ops),
         types={**function.types, **types},
         opsets={**function.opsets, keys.GATE_DOMAIN: 1},
     )

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from functools import lru_cache
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.bindings import role_of
-from bb_host.program import Function, Op, Program, Slot, walk_ops
+from bb_host.program import Function, Op, Program, Slot
 
 
-def slotted_ops(function: Function) -> list[Op]:
+def slotted_ops(function: Function) -> tuple[Op, ...]:
     """The ops of a function that run on a slot, those in branches included."""
-    slot, there = keys.SLOT_KEY, flow.summary(function.ops)
-    if not there.has_slots:
-        return []
-    ops = walk_ops(function.ops) if there.has_subgraphs else function.ops
-    return [op for op in ops if slot in op.meta]
+    return flow.summary(function.ops).on_slots
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,7 +34,6 @@ class TargetSlots:
         return role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
 
 
-@lru_cache(maxsize=1)  # passes that change nothing are followed by one that asks the same
 def targets_of(program: Program) -> tuple[TargetSlots, ...]:
     """All partitions of a program with the slots that they use, bootstraps and called functions included."""
     keyed = {f.key: f for f in program.functions}

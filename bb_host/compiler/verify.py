@@ -61,7 +61,7 @@ class Seam:
         for function in changed:
             last = self._sound.get(function.key)
             if last is not None:
-                flow.summary_from(function.ops, last.ops)
+                flow.derived(function.ops, last.ops)
         typed = self._typed and Promise.TYPED in self._held
         bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
         if Promise.TYPED in one.gives:

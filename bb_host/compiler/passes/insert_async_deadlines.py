@@ -78,13 +78,11 @@ def _stamp(function: Function, stats: Stats) -> Function:
     if not changed and not checks:
         return function
     stats.count("async_deadlines_stamped", changed + len(checks))
-    new = flow.stamped(ops, function.ops, (deadline,)) if changed else function.ops
+    new = flow.stamped(ops, function.ops, (deadline,)) if changed else flow.summary(function.ops)
     if checks:
         for index in reversed(checks):
             ops[index : index + 1] = checks[index]
-        with_checks = tuple(ops)
-        flow.summary_from(with_checks, new)
-        new = with_checks
+        new = flow.derived(tuple(ops), new)
     imports = {**function.opsets, keys.SYSCALL_DOMAIN: 1} if types else function.opsets
     return dataclasses.replace(function, ops=new, types={**function.types, **types}, opsets=imports)
 

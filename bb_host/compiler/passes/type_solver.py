@@ -30,7 +30,7 @@ from bb_host.compiler.bound_types import Promises, like_output, note_forward, po
 from bb_host.compiler.onnx_inference import infer
 from bb_host.compiler.options import Options
 from bb_host.compiler.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
-from bb_host.compiler.type_terms import Shape, Terms, conflict
+from bb_host.compiler.type_terms import Inferred, Shape, Terms, conflict
 from bb_host.errors import MalformedOp, UnresolvedType, UnsupportedType
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.one_pass import Stats
@@ -129,6 +129,7 @@ class _Solver:
         self._own: dict[str, Opset] = {}
         self._first_of: dict[tuple[int, Shape], ValueType] = {}
         self._kernels = runs_on_kernels(program, options)
+        self._inferred: Inferred = {}
         self._promised = promises(program, options)
         for binding in options.bindings:
             declare = getattr(binding.component, "atomic_opset", None)
@@ -171,7 +172,7 @@ class _Solver:
                 replies[flow.wire_id(op)] = op
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
                 linked = True
-        terms = Terms(function, self._functions, replies)
+        terms = Terms(function, self._functions, replies, self._inferred)
         terms.types = self._shared(function.types)
         changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import ClassVar
 
 import onnx
@@ -12,7 +13,7 @@ from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Compiler
 from bb_host.compiler.driver import as_program
-from bb_host.program import Program
+from bb_host.program import Op, Program
 from bb_host.program_proto import from_proto, to_proto
 from bb_host.text import parse
 
@@ -136,3 +137,24 @@ def test_every_refusal_is_a_compile_error_of_its_own_name() -> None:
         *("MalformedSlotMetadata", "CyclicGraph", "OpsetNotImported", "UnboundSlot"),
     ):
         assert issubclass(getattr(errors, name), CompileError)
+
+
+ADDS = """program P {module=P}
+
+function program.P(x: F32[2]) -> (y)
+  of_this_test: Tensor = Add(x, x)
+  y: Tensor = Erf(of_this_test)
+"""
+
+
+def test_nothing_of_a_program_stays_behind_in_the_compiler() -> None:
+    """What passes find out about ops lives with these ops, and no longer."""
+    compiled = Compiler().compile_program(parse(ADDS))
+
+    def alive() -> list[Op]:
+        gc.collect()
+        return [op for op in gc.get_objects() if type(op) is Op and "of_this_test" in op.outputs]
+
+    assert alive()
+    del compiled
+    assert alive() == []

@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.sound_names import Names, names_after
 from bb_host.compiler.verify import values_problem
-from bb_host.program import Function, Op, Subgraph
+from bb_host.program import Function, Op, OpList, Subgraph
 
 F32 = ValueType(types.TENSOR_F32)
 
@@ -82,7 +82,7 @@ def test_what_the_short_way_finds_sound_is_sound(seed: int, typed: bool) -> None
 ANSWERS = ("kinds", "domains", "meta", "has_subgraphs", "wire")
 
 
-def answers(summary: flow.Summary) -> dict[str, object]:
+def answers(summary: OpList) -> dict[str, object]:
     return {name: getattr(summary, name) for name in ANSWERS}
 
 
@@ -97,24 +97,26 @@ def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
             kind, domain, (), (f"v{number}",), {}, {dice.choice("abc"): ""} if dice.random() < 0.2 else {}
         )
 
-    old = tuple(op(i) for i in range(dice.randrange(1, 60)))
+    old = OpList(op(i) for i in range(dice.randrange(1, 60)))
     for _ in range(20):
         at = dice.randrange(len(old) + 1)
         end = min(len(old), at + dice.randrange(4))
-        new = (*old[:at], *(op(100 + i) for i in range(dice.randrange(4))), *old[end:])
+        new = OpList((*old[:at], *(op(100 + i) for i in range(dice.randrange(4))), *old[end:]))
         for name in dice.sample(ANSWERS, dice.randrange(len(ANSWERS))):
             getattr(flow.summary(old), name)
-        assert answers(flow.summary_from(new, old)) == answers(flow.Summary(new))
+        assert answers(flow.derived(new, old)) == answers(OpList(new))
         old = new or old
 
 
 @pytest.mark.parametrize("asked", [(), ("meta",), ANSWERS], ids=["nothing", "metadata", "all"])
 def test_the_summary_of_stamped_ops_is_that_of_a_walk(asked: tuple[str, ...]) -> None:
     send = Op("Send", keys.WIRE_DOMAIN, (), ("sent",), {}, {"a": ""})
-    old = (send, Op("If", "", (), ("y",), {"then_branch": Subgraph(ops=(send,))}), Op("Add", "", (), ("z",)))
+    old = OpList(
+        (send, Op("If", "", (), ("y",), {"then_branch": Subgraph(ops=(send,))}), Op("Add", "", (), ("z",)))
+    )
     for name in asked:
         getattr(flow.summary(old), name)
     new = flow.stamped((old[0], old[1].with_meta({"b": ""}), old[2]), old, {"b"})
-    assert answers(flow.summary(new)) == answers(flow.Summary(new))
+    assert answers(flow.summary(new)) == answers(OpList(new))
     assert flow.summary(new).domains == {keys.WIRE_DOMAIN, ""}
     assert flow.summary(new).meta == {"a", "b"}
