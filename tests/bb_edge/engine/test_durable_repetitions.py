@@ -85,7 +85,9 @@ def test_a_repetition_is_told_from_the_first_copy_and_counted(make):
         assert (again.resent, again.kept, again.expires_in_ns) == (True, True, 0)
         assert again.payload == first.payload
         assert node.counters["wire.resent"] == number
-    assert node.counters["wire.sent"] == 1
+    assert node.counters["wire.sent"] == node.pending_sends == 1
+    acknowledge(node, first, 10 * S)
+    assert node.pending_sends == 0
 
 
 def test_every_copy_says_what_is_left_of_the_deadline(make):

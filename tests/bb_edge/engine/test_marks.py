@@ -157,8 +157,17 @@ def test_what_comes_before_the_presence_of_its_sender_waits_for_that(make):
     assert of(Journal, take(node, 4, durable_message(0xA1, 1)))
 
 
+def test_a_peer_that_comes_back_in_a_version_without_marks_is_taken_as_it_is(make):
+    node = met(make())
+    take(node, 2, marks.encoded(Ask(5)))
+    node.peer_presence(A, True, (HERE,), epoch=2)
+    node.poll(3)
+    assert len(of(Journal, take(node, 4, durable_message(0xA1, 1)))) == 1
+
+
 def test_what_a_node_says_to_itself_needs_no_marks(make):
     node = met(make())
+    node.presences_come()  # nobody tells it of its own
     say(node, to=(SELF,))
     found = kept(node, 2)
     for step in of(Journal, found):
