@@ -16,7 +16,7 @@ import onnx.shape_inference
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, RECV_FLAVORED, SEND_FLAVORED
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_host.program import Function, Op, Program
 from bb_host.program_proto import ProgramProtoError, read_graph
@@ -216,7 +216,7 @@ def _wire_edges(tops: list[Function], ops: bool) -> Iterator[str]:
                     receives.append((number, i, op))
     for number, i, op in receives:
         found = sends.get(op.meta.get(keys.WIRE_ID_KEY, ""))
-        if found is None or (op.op_type == "RecvRespBatched" and keys.SITE_IDS_KEY not in op.meta):
+        if found is None or (op.op_type == OP_RECV_RESP_BATCHED and keys.SITE_IDS_KEY not in op.meta):
             continue
         source = f"f{found[0]}_{found[1] if ops else 0}"
         target = f"f{number}_{i if ops else 0}"
@@ -225,7 +225,7 @@ def _wire_edges(tops: list[Function], ops: bool) -> Iterator[str]:
 
 
 def _wire_label(send: Op, function: Function) -> str:
-    tail = 1 if send.op_type == "Send" else 2
+    tail = 1 if send.op_type == OP_SEND else 2
     types = function.types
     kinds = [print_type(types[name]) if name in types else "?" for name in send.inputs[:-tail]]
     parts = [send.meta.get(keys.PORT_KEY, ""), ", ".join(kinds)]

@@ -18,7 +18,7 @@ from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
 from bb_edge.roles.errors import BackendError
 from bb_host.cleanup.values import Values, constant, constant_array
-from bb_host.ir.queries import is_onnx
+from bb_host.ir.queries import DRAWS, is_onnx
 from bb_host.program import Array, Function, Op, RawTensor
 from bb_host.program_proto import function_to_proto
 
@@ -27,9 +27,6 @@ __all__ = ["LARGE", "run"]
 LARGE = 64 * 1024
 """Bytes; a folded result up to here may be larger than its inputs."""
 
-_DRAWS = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
-)
 _BACKEND = NumPyBackend()
 
 
@@ -62,7 +59,7 @@ def _folded(
 ) -> tuple[Array, ...] | None:
     if (
         not is_onnx(op)
-        or op.op_type in _DRAWS
+        or op.op_type in DRAWS
         or op.op_type == "Constant"
         or any(True for _ in op.subgraphs())
     ):

@@ -24,7 +24,7 @@ from bb_edge.ir.opsets.wire import (
 )
 from bb_host.compiler import flow
 from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
-from bb_host.ir.queries import reads
+from bb_host.ir.queries import DRAWS, reads
 from bb_host.program import Function, Op, Slot
 
 _PEER_SYSCALLS = frozenset(
@@ -34,17 +34,7 @@ _PEER_SYSCALLS = frozenset(
     }
 )
 _JOINS_PEERS = frozenset({"Any", "PeerList"})
-_RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Dropout",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
+_RANDOM = DRAWS | {"Dropout"}
 _HANDS_ON_PEERS = ONNX_OPS_OVER_PEERS | _PEER_SYSCALLS
 _CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
 

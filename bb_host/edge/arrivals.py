@@ -24,12 +24,9 @@ from bb_edge.ir.opsets import lookup
 from bb_edge.ir.opsets.records import Ready
 from bb_edge.ir.types import TENSOR, ValueType, compatible
 from bb_host.compiler.host_gates import ACROSS
-from bb_host.ir.queries import ONNX_DOMAINS, is_constant, reads
+from bb_host.ir.queries import DRAWS, ONNX_DOMAINS, is_constant, reads
 from bb_host.program import Function, Op
 
-_RANDOM = frozenset(
-    ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
-)
 _PASSING = frozenset(
     ("Gate", "PassThrough", "Tee", "GateDispatch", "GateManyDispatch", "OnTrigger", "DeadlineCheck")
 )
@@ -79,7 +76,7 @@ def is_tensor_op(op: Op, types: dict[str, ValueType]) -> bool:
     Ops with control inputs, on values that are known to be no tensors (peer lists), random ones, and those
     whose subgraphs hold other ops are not.
     """
-    if op.domain not in ONNX_DOMAINS or op.op_type in _RANDOM or keys.CONTROL_INPUTS_KEY in op.meta:
+    if op.domain not in ONNX_DOMAINS or op.op_type in DRAWS or keys.CONTROL_INPUTS_KEY in op.meta:
         return False
     for name in (*op.inputs, *op.outputs):
         known = types.get(name)

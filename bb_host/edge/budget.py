@@ -19,7 +19,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
-from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
 from bb_host.edge.columns import columns
 from bb_host.edge.memory_plan import PlannedGraph
 from bb_host.edge.tflite.lower import Lowered
@@ -52,8 +52,6 @@ _FRAME, _EXECUTION, _ENTRY = 320, 1200, 8
 """Bytes of a frame and an execution without their entries, and of an entry; CPython's records."""
 
 _ARENA = "arena, shared: the largest of"
-_SENDS = frozenset(("Send", "SendReqBatched", "SendResp"))
-_RECVS = RECV_FLAVORED
 
 
 class BudgetError(CompileError):
@@ -298,9 +296,9 @@ def _queues(program: Program, config: NodeConfig) -> Iterator[Share]:
     ops = [op.op_type for f in program.functions for op in walk_ops(f.ops) if op.domain == keys.WIRE_DOMAIN]
     if ops:
         yield Share("MQTT client (estimate)", MQTT_CLIENT)
-    if any(op in _RECVS for op in ops):
+    if any(op in RECV_FLAVORED for op in ops):
         yield Share("inbound envelopes (ingress_bytes)", config.ingress_bytes, ceiling=True)
-    if any(op in _SENDS for op in ops):
+    if any(op in SEND_FLAVORED for op in ops):
         yield Share("outbound envelopes (ingress_bytes)", config.ingress_bytes, ceiling=True)
     yield Share("one invoke (invoke_bytes)", config.invoke_bytes, ceiling=True)
     yield Share("one app event (app_event_bytes)", config.app_event_bytes, ceiling=True)

@@ -14,6 +14,16 @@ import numpy as np
 
 from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import (
+    OP_RECV,
+    OP_RECV_REQ,
+    OP_RECV_RESP,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+    SEND_FLAVORED,
+)
 from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
@@ -28,8 +38,11 @@ __all__ = ["describe", "describe_model", "form_of", "render"]
 ORDINARY = "ordinary ONNX model"
 """The form of a model that was not recorded here."""
 
-_SENDS = {"Send": "one way", "SendReqBatched": "request", "SendResp": "reply"}
-_RECVS = frozenset(("Recv", "RecvReq", "RecvResp", "RecvRespBatched"))
+_KINDS = {
+    **dict.fromkeys((OP_SEND, OP_RECV), "one way"),
+    **dict.fromkeys((OP_SEND_REQ, OP_RECV_REQ), "request"),
+    **dict.fromkeys((OP_SEND_RESP, OP_RECV_RESP, OP_RECV_RESP_BATCHED), "reply"),
+}
 
 
 def form_of(program: Program) -> str:
@@ -224,27 +237,20 @@ def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for function in functions:
         for op in walk_ops(function.ops):
-            if op.domain != keys.WIRE_DOMAIN or op.op_type not in (*_SENDS, *_RECVS):
+            if op.domain != keys.WIRE_DOMAIN or op.op_type not in _KINDS:
                 continue
             wire_id = op.meta.get(keys.WIRE_ID_KEY, "")
             edge = found.setdefault(
                 f"{wire_id or op.outputs}",
                 {"wire_id": int(wire_id) if wire_id.isdigit() else None, "from": None, "to": None},
             )
-            edge["from" if op.op_type in _SENDS else "to"] = function.name
+            edge["from" if op.op_type in SEND_FLAVORED else "to"] = function.name
             _wire_facts(op, edge)
     return sorted(found.values(), key=lambda e: (e["wire_id"] is None, e["wire_id"]))
 
 
 def _wire_facts(op: Op, edge: dict[str, Any]) -> None:
-    kinds = {
-        **_SENDS,
-        "Recv": "one way",
-        "RecvReq": "request",
-        "RecvResp": "reply",
-        "RecvRespBatched": "reply",
-    }
-    edge["kind"] = kinds[op.op_type]
+    edge["kind"] = _KINDS[op.op_type]
     for key, name in (
         (keys.PORT_KEY, "port"),
         (keys.WIRE_TRANSPORT_KEY, "transport"),
@@ -256,7 +262,7 @@ def _wire_facts(op: Op, edge: dict[str, Any]) -> None:
     if op.meta.get(keys.DURABLE_KEY):
         edge["durable"] = True
     deadline = op.attrs.get(keys.ATTR_DEADLINE_NS)
-    if isinstance(deadline, int) and op.op_type in _SENDS:
+    if isinstance(deadline, int) and op.op_type in SEND_FLAVORED:
         edge["deadline_ns"] = deadline
     hashes = op.meta.get(keys.WIRE_TYPES_KEY)
     if hashes:

@@ -14,6 +14,11 @@ from bb_host.program import Op, Subgraph
 ONNX_DOMAINS = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 """ONNX's own domain, as it is written on disk and as people write it."""
 
+DRAWS = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+"""ONNX operators that give something else each time. `Dropout` does in training mode alone."""
+
 
 def is_onnx(op: Op, *op_types: str) -> bool:
     """Whether an op is one of ONNX's own operators, of these types where any are named."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.contracts import method_name, offers
@@ -35,7 +36,7 @@ from bb_host.errors import AmbiguousRole, BindingError
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
 
-DEFAULT_BACKEND = "bb.NumPyBackend"
+DEFAULT_BACKEND = NumPyBackend.TYPE_NAME
 EMPTY_STATE = b"\xa0"
 """An empty CBOR map."""
 

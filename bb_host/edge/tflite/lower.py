@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from bb_edge.backends import NumPyBackend
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
@@ -49,7 +50,7 @@ BackendChoice = Literal["auto", "numpy", "tflite"]
 MODEL = "Model"
 _OPEN = {"Reshape": -1, "Expand": 1}
 """What stands for the open batch in a shape that is written down."""
-NUMPY_BACKEND = "bb.NumPyBackend"
+NUMPY_BACKEND = NumPyBackend.TYPE_NAME
 TFLITE_BACKEND = "bb.TFLiteBackend"
 
 
