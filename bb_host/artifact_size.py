@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_host.program import Array, Program, RawTensor, Subgraph, walk_ops
 
@@ -51,7 +50,7 @@ def _tensors(program: Program) -> Iterator[tuple[int, str, str]]:
     """Bytes of each tensor, what it is, and its author's line."""
     for function in program.functions:
         for op in walk_ops(function.ops):
-            line = op.meta.get(keys.SOURCE_LINE_KEY, "")
+            line = op.source
             for value in op.attrs.values():
                 if isinstance(value, np.ndarray | RawTensor):
                     yield _size_of(value), f"{op.op_type} → {', '.join(op.outputs)}", line

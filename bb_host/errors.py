@@ -24,7 +24,7 @@ def label(op: Op) -> str:
 
 def source(op: Op) -> str:
     """`file.py:12`, or an empty text where the op has no author."""
-    return op.meta.get(keys.SOURCE_LINE_KEY, "")
+    return op.source
 
 
 def named(op: Op) -> str:

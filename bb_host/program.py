@@ -148,6 +148,16 @@ class Op:
             self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra
         )
 
+    @property
+    def source(self) -> str:
+        """The author's line, `file.py:12`; empty where the op has no author."""
+        return self.meta.get(keys.SOURCE_LINE_KEY, "")
+
+    def beside(self) -> dict[str, str]:
+        """Metadata for an op that a pass puts beside this one: it is of the same line."""
+        line = self.meta.get(keys.SOURCE_LINE_KEY)
+        return {} if line is None else {keys.SOURCE_LINE_KEY: line}
+
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""
         for key, value in self.attrs.items():

@@ -98,9 +98,8 @@ class Inliner:
         for key in (keys.AT_CLASS_KEY, keys.ON_INVOKE_KEY):
             if key in call.meta:
                 meta.setdefault(key, call.meta[key])
-        line = call.meta.get(keys.SOURCE_LINE_KEY)
-        if line is not None:
-            meta.setdefault(keys.SOURCE_LINE_KEY, line)
+        for key, line in call.beside().items():
+            meta.setdefault(key, line)
         if flow.is_wire(op):
             stamps.apply(meta)
         return meta
@@ -109,8 +108,7 @@ class Inliner:
         known = self._types.get(source)
         if known is not None:
             self._types.setdefault(target, known)
-        line = call.meta.get(keys.SOURCE_LINE_KEY)
-        meta = {} if line is None else {keys.SOURCE_LINE_KEY: line}
+        meta = call.beside()
         if known is not None and types.is_subtype(known.node, types.TENSOR):
             self._opsets.setdefault(keys.ONNX_DOMAIN, 21)
             return Op("Identity", keys.ONNX_DOMAIN, (source,), (target,), {}, meta)

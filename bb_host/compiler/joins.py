@@ -15,7 +15,7 @@ from bb_edge.ir.opsets import OpDef, OpKind, Ready
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.host_gates import ACROSS
-from bb_host.errors import CrossExecutionJoin, JoinAcrossSends, label, named
+from bb_host.errors import CrossExecutionJoin, JoinAcrossSends, named
 from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
@@ -184,5 +184,4 @@ def entry_of(entry: int, state: Joins) -> str:
     """What starts an execution, for messages."""
     if entry == _INVOKE:
         return "the program's inputs"
-    op = state.ops[entry]
-    return f"{label(op)} ({op.meta[keys.SOURCE_LINE_KEY]})" if keys.SOURCE_LINE_KEY in op.meta else label(op)
+    return named(state.ops[entry])

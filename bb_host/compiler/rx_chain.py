@@ -104,9 +104,7 @@ def _split(
     if flow.is_wire(op):
         moved[_key(op)] = names
     before = dataclasses.replace(op, outputs=tuple(names.get(n, n) for n in op.outputs))
-    meta = {keys.WIRE_ID_KEY: flow.wire_id(op)}
-    if keys.SOURCE_LINE_KEY in op.meta:
-        meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
+    meta = {keys.WIRE_ID_KEY: flow.wire_id(op), **op.beside()}
     guard = Op(gate, keys.GATE_DOMAIN, tuple(names.values()), tuple(names), {}, meta)
     return before, guard
 

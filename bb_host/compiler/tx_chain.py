@@ -66,9 +66,7 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
             name += "_"
         taken.add(name)
         new_types[name] = ValueType(types.PEER_ID_VEC)
-        meta = {keys.WIRE_ID_KEY: flow.wire_id(op)}
-        if keys.SOURCE_LINE_KEY in op.meta:
-            meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
+        meta = {keys.WIRE_ID_KEY: flow.wire_id(op), **op.beside()}
         inputs = list(op.inputs)
         inputs[_GATED_INPUT[op.op_type]] = name
         done += ops[at:index]

@@ -71,8 +71,8 @@ def _entry(op: Op, value: str) -> dict[str, str]:
     entry = {"op": op.op_type}
     if op.name:
         entry["name"] = op.name
-    if keys.SOURCE_LINE_KEY in op.meta:
-        entry["source"] = op.meta[keys.SOURCE_LINE_KEY]
+    if op.source:
+        entry["source"] = op.source
     if len(entry) == 1:
         return {}
     return {**entry, "value": value} if value else entry

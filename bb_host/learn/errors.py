@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_host.program import Op
 
 
 def place_of(op: Op) -> str:
     """Names an op for a reader: the author's line, its name, else what it writes."""
-    line = op.meta.get(keys.SOURCE_LINE_KEY)
     label = (
         f"{op.op_type} {op.name!r}" if op.name else f"{op.op_type} → {', '.join(filter(None, op.outputs))}"
     )
-    return f"{line}, {label}" if line else label
+    return f"{op.source}, {label}" if op.source else label
 
 
 class LearnError(CompileError):

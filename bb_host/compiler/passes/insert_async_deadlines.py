@@ -102,11 +102,8 @@ def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[O
         name += "_"
     if payload in function.types:
         types[name] = function.types[payload]
-    meta = {}
-    if keys.SOURCE_LINE_KEY in op.meta:
-        meta[keys.SOURCE_LINE_KEY] = op.meta[keys.SOURCE_LINE_KEY]
     attrs = {keys.ATTR_DEADLINE_NS: int(op.meta[keys.DEADLINE_NS_KEY])}
-    check = Op(CHECK, keys.SYSCALL_DOMAIN, (payload,), (name,), dict(attrs), meta)
+    check = Op(CHECK, keys.SYSCALL_DOMAIN, (payload,), (name,), dict(attrs), op.beside())
     prefix = keys.DEST_SITE_NAME_PREFIX
     stamps = {(prefix + name if k == prefix + payload else k): v for k, v in op.meta.items()}
     if payload in op.inputs[1:] and prefix + payload in op.meta:

@@ -294,8 +294,7 @@ class _Surfaces:
         self.types[outputs[1]] = ValueType(types.PEER_ID_VEC)
         meta = {k: reply.meta[k] for k in _STAMPS if k in reply.meta and k != keys.SITE_IDS_KEY}
         meta[keys.WIRE_REQUEST_KEY] = flow.wire_id(request)
-        if keys.SOURCE_LINE_KEY in request.meta:
-            meta[keys.SOURCE_LINE_KEY] = request.meta[keys.SOURCE_LINE_KEY]
+        meta.update(request.beside())
         if home is not None:
             meta[keys.HOME_CLASS_KEY] = home
         self.stats.count("wire_recvs_synthesized")
