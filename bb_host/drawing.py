@@ -248,10 +248,10 @@ def _typed(function: Function, name: str) -> str:
 
 
 def _label(op: Op) -> str:
-    slot = op.meta.get(keys.SLOT_KEY)
+    slot = op.slot
     port = op.meta.get(keys.PORT_KEY) if op.domain == keys.WIRE_DOMAIN else None
     if op.domain == keys.BACKEND_DOMAIN:
-        slot, name = None, "subgraph"
+        slot, name = "", "subgraph"
     else:
         name = op.op_type
     text = f"{slot}.{name}" if slot else name

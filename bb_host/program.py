@@ -153,6 +153,11 @@ class Op:
         """The author's line, `file.py:12`; empty where the op has no author."""
         return self.meta.get(keys.SOURCE_LINE_KEY, "")
 
+    @property
+    def slot(self) -> str:
+        """The slot that it runs on; empty where it runs on none."""
+        return self.meta.get(keys.SLOT_KEY, "")
+
     def beside(self) -> dict[str, str]:
         """Metadata for an op that a pass puts beside this one: it is of the same line."""
         line = self.meta.get(keys.SOURCE_LINE_KEY)

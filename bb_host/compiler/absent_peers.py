@@ -56,7 +56,7 @@ def _sends(function: Function, absent: set[str]) -> Sequence[tuple[Op, str]]:
     found = []
     for op in function.ops:
         if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
-            if (slot := op.meta.get(keys.SLOT_KEY, "")) in absent:
+            if (slot := op.slot) in absent:
                 chosen.update(dict.fromkeys(op.outputs, slot))
         elif op.domain == keys.WIRE_DOMAIN:
             if flow.is_send_flavored(op) and (slot := chosen.get(flow.peers_input(op), "")):

@@ -295,7 +295,7 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
         dims = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in promise.type.shape)
         promise = PortPromise(ValueType(promise.type.node, dims), promise.leading)
     verb = "takes" if port.is_input else "yields"
-    slot = op.meta.get(keys.SLOT_KEY, "")
+    slot = op.slot
     empty = " or an empty vector" if port.promise.or_empty else ""
     wanted = types.compatible(known.node, promise.type.node) and not promise.floating
     remedy = "give it that shape" if wanted else f"cast it with g.onnx.cast(x, to={_element(promise)!r})"

@@ -26,11 +26,11 @@ def check_executions(main: Function, joins: Joins) -> None:
     seen: dict[str, list[set[int] | None]] = {}
     for op in main.ops:
         if (op.domain, op.op_type) == _FORWARD:
-            slot = op.meta.get(keys.SLOT_KEY, "")
+            slot = op.slot
             forwards.setdefault(slot, []).append(op)
             seen.setdefault(slot, []).append(_executions(op, joins))
     for op in main.ops:
-        slot = op.meta.get(keys.SLOT_KEY, "")
+        slot = op.slot
         if (op.domain, op.op_type) != _BACKWARD or slot not in forwards:
             continue  # no Forward in this function: `check_slot` looks at the others too
         where = _executions(op, joins)

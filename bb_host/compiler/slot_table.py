@@ -55,7 +55,7 @@ def targets_of(program: Program) -> tuple[TargetSlots, ...]:
         declared: dict[str, Slot] = {}
         for function in reached.values():
             for op in slotted_ops(function):
-                name = op.meta[keys.SLOT_KEY]
+                name = op.slot
                 if name in ops:
                     ops[name].append(op)
                 else:

@@ -47,7 +47,7 @@ def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
 def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) -> Function:
     by_slot: dict[str, list[tuple[int, Op]]] = {}
     for index, op in _all_of(function):
-        by_slot.setdefault(op.meta.get(keys.SLOT_KEY, ""), []).append((index, op))
+        by_slot.setdefault(op.slot, []).append((index, op))
     joins = check_joins(function)
     changed: dict[int, Op] = {}
     for slot, found in by_slot.items():
@@ -86,9 +86,7 @@ def _beside(other: Function, main: Function) -> bool:
 def _uses(function: Function, slot: str) -> int:
     """How often a slot is contributed to or aggregated in a function, its branches included."""
     return _has_sums(function) and sum(
-        op.domain == keys.ROLE_AGGREGATOR_DOMAIN
-        and op.op_type in _ROUND_INPUT
-        and op.meta.get(keys.SLOT_KEY, "") == slot
+        op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT and op.slot == slot
         for op in walk_ops(function.ops)
     )
 

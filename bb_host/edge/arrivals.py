@@ -87,7 +87,7 @@ def is_tensor_op(op: Op, types: dict[str, ValueType]) -> bool:
 
 def backend_slot(op: Op) -> str:
     """The slot of the backend that an ONNX op asks for, "" for its target's own."""
-    return op.meta.get(keys.SLOT_KEY, "")
+    return op.slot
 
 
 def arrivals(function: Function) -> Arrivals:

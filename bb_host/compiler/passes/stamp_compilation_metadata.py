@@ -109,8 +109,8 @@ def _slot_of(
         seen.add(name)
         for reader in readers.get(name, ()):
             at = function.ops[reader]
-            if keys.SLOT_KEY in at.meta and name in flow.data_inputs(at):
-                return numbers.get(at.meta[keys.SLOT_KEY])
+            if at.slot and name in flow.data_inputs(at):
+                return numbers.get(at.slot)
             if at.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
                 backend = numbers.get(keys.ROLE_BACKEND)
             elif is_rx_gate(at):

@@ -314,7 +314,7 @@ _PAIR = {"Forward": note_forward, "Backward": like_output}
 def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:
     def solve_pair(op: Op, terms: Terms) -> None:
         solve(op, terms)
-        pair(op, op.meta.get(keys.SLOT_KEY, ""), terms)
+        pair(op, op.slot, terms)
 
     return solve_pair
 
@@ -353,7 +353,7 @@ def _by_row(
             return
         relation(op, row, terms)
         if promised:
-            slot = op.meta.get(keys.SLOT_KEY, "")
+            slot = op.slot
             if slot in promised:
                 unify(op, ports_of(op, promised[slot]), terms)
 

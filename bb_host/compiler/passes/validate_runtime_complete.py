@@ -126,7 +126,7 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
             ):
                 continue
         for op in walk_ops(function.ops):
-            type_name, supports = backends.get(op.meta.get(keys.SLOT_KEY, ""), default)
+            type_name, supports = backends.get(op.slot, default)
             if _denied(op.domain, op.op_type, supports, version) and not _over_peers(op, function):
                 lacking.setdefault((op.op_type, type_name), []).append(op)
     if lacking:
