@@ -25,6 +25,11 @@ adds a sixth to what is written."""
 LARGEST_PLANNED_JOURNAL = 32 << 20
 """Bytes of the longest journal that nobody has configured: a start reads it into memory."""
 
+LEAST_ENVELOPE = 48
+"""Bytes of an envelope with nothing but its head and one empty payload, about."""
+LEAST_SNAPSHOT = 512
+"""Bytes of a snapshot of a node that has done nothing, and no model: no program has fewer."""
+
 
 class Level(enum.Enum):
     """What follows from a finding: it is refused, somebody is left out, or it takes turns."""
@@ -91,7 +96,10 @@ def findings(
         trained = sum(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
         )
-        for request in requests_of(graph, target.name):
+        asks = tuple(requests_of(graph, target.name))
+        if disk is not None and not any(request.durable for request in asks):
+            found += _of_snapshots(target.name, disk, trained)
+        for request in asks:
             found += _of_peers(request, config)
             found += _of_answers(request, config)
             if not request.durable:
@@ -215,9 +223,10 @@ def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int])
         what = f"an envelope of {planned} bytes{part} is never taken: caps.ceiling_bytes is"
         hint = f"raise limits.caps.ceiling_bytes to {2 * planned}"
         yield Finding(Level.REFUSED, f"{what} {caps.ceiling_bytes}", where, hint)
-    if planned > config.ingress_bytes:
-        what = f"an envelope of {planned} bytes is never taken: ingress_bytes is {config.ingress_bytes}"
-        hint = f"raise limits.ingress_bytes to {2 * planned}: room for the next while one is worked on"
+    least = max(planned, LEAST_ENVELOPE)
+    if least > config.ingress_bytes:
+        what = f"an envelope of {least} bytes is never taken: ingress_bytes is {config.ingress_bytes}"
+        hint = f"raise limits.ingress_bytes to {2 * least}: room for the next while one is worked on"
         yield Finding(Level.REFUSED, what, where, hint)
     most = broker.get("max_envelope_bytes", planned)
     if planned > most:
@@ -302,6 +311,16 @@ def _of_records(request: Request, config: NodeConfig) -> Iterator[Finding]:
             key = f"limits.outbox_bytes to {needed}"
         what = f"it asks {request.asked} peers durably {at_once} at a time, with a snapshot after each"
         yield Finding(Level.NOTE, what, where, f"raise {key} to ask all at once")
+
+
+def _of_snapshots(where: str, disk: DiskLimits, trained: int) -> Iterator[Finding]:
+    """A node with a folder that can write none keeps what comes in until its journal is full."""
+    least, room = trained + LEAST_SNAPSHOT, disk.snapshot_bytes
+    if least > room:
+        what = (
+            f"no snapshot is ever written: it has {least} bytes at least, and disk.snapshot_bytes is {room}"
+        )
+        yield Finding(Level.REFUSED, what, where, f"raise disk.snapshot_bytes to {2 * least}")
 
 
 def _of_disk(request: Request, disk: DiskLimits, trained: int) -> Iterator[Finding]:

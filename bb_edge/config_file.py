@@ -28,6 +28,7 @@ from bb_edge.run_config import (
     checked_every,
     checked_give_up,
     checked_interval,
+    checked_seed,
     checked_snapshot_rounds,
     misfit_of_peer,
 )
@@ -232,6 +233,7 @@ class _Reader:
             checked_snapshot_rounds(config.snapshot_rounds)
             checked_every(config.save_every)
             checked_give_up(config.give_up_after)
+            checked_seed(config.seed)
         except StateError as error:
             raise self._fail("disk", error.what, error.hint) from error
         except ConfigError as error:

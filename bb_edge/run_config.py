@@ -108,6 +108,10 @@ class RunConfig:
             ]
         if self.adopt_without_outbox and self.adopt is None:
             warnings.append("adopt_without_outbox has no effect: no state is adopted (--adopt)")
+        if self.give_up_after != 10 and not self.until_done:
+            warnings.append(
+                "give_up_after has no effect without --until-done: rounds are tried again for ever"
+            )
         if self.bootstrap and not self.run_bootstraps:
             warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
         return warnings
@@ -197,6 +201,12 @@ def checked_give_up(rounds: int) -> None:
     """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
     if rounds < 0:
         raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")
+
+
+def checked_seed(seed: int | None) -> None:
+    """Checks a seed. Raises ConfigFileError below 0, which would give the numbers of another one."""
+    if seed is not None and seed < 0:
+        raise ConfigFileError(f"the seed {seed}", "run", "give a whole number of 0 or more")
 
 
 def checked_adopt(adopt: Path | None, state: Path | None) -> None:

@@ -63,15 +63,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     from bb_edge.cli.arguments import ArgumentError
-    from bb_edge.cli.endings import INTERRUPTED, Exit, tell
-    from bb_edge.cli.stopping import StopAsked
+    from bb_edge.cli.endings import Exit, nobody_reads, tell
+    from bb_edge.cli.stopping import INTERRUPTED, StopAsked, tell_interrupted
     from bb_edge.ir.errors import BBError
 
     arguments = parser().parse_args(words)
     arguments.stop = stop
     try:
         code: int = arguments.run(arguments)
+        if stop is None:
+            sys.stdout.flush()  # else the interpreter does, and complains by itself
         return code
+    except BrokenPipeError:
+        if stop is not None:
+            raise
+        nobody_reads()
+        return Exit.FAILED
     except (BBError, MemoryError, OSError) as error:
         if stop is not None:
             stop.check()
@@ -80,5 +87,5 @@ def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     except StopAsked:
         raise
     except KeyboardInterrupt:
-        print("bb-edge: interrupted", file=sys.stderr)
+        tell_interrupted()
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import IntEnum
 
@@ -20,10 +21,6 @@ class Exit(IntEnum):
     USAGE = 2  # the command line is wrong
     REFUSED = 3  # artifact, configuration or state: a restart ends in the same way
     NO_RESULT = 4  # with --until-done, where too many rounds in a row have reached nobody
-
-
-INTERRUPTED = 130
-"""What shells report for a process that SIGINT ended; Ctrl-C before a node runs."""
 
 
 class MayPass(BBError):
@@ -45,6 +42,11 @@ def exit_of_refusal(error: BaseException) -> Exit:
     if isinstance(error, ConstructionFailed):
         return Exit.FAILED if isinstance(error.__cause__, OSError | MemoryError) else Exit.REFUSED
     return Exit.FAILED if isinstance(error, MayPass | MemoryError) else Exit.REFUSED
+
+
+def nobody_reads() -> None:
+    """Lets the end of the process say nothing of a stdout that nobody reads, as where `head` has enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def tell(error: BaseException, debug: bool = False) -> None:

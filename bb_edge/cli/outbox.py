@@ -180,6 +180,8 @@ def _look(store: StateStore, where: str) -> Folder:
     found = newest_in(store, lambda body: body)
     body = {} if found is None else found.body
     opened = store.open() if found is None else found.opened
+    if found is None and not opened.outbox and not opened.journal:
+        raise OutboxRefused("it holds no state of a node", where, "name the folder of bb-edge run --state")
     try:
         saved = body.get("outbound", {}).get("flows", ())
         next_id, _, live = saved or (1, (), ())

@@ -124,7 +124,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
     from bb_edge.observe.metrics import parse_address
-    from bb_edge.run_config import checked_give_up, checked_interval, checked_snapshot_rounds
+    from bb_edge.run_config import checked_give_up, checked_interval, checked_seed, checked_snapshot_rounds
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.topics import check_federation
 
@@ -132,6 +132,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         ("--give-up-after", checked_give_up),
         ("--snapshot-interval", checked_interval),
         ("--snapshot-rounds", checked_snapshot_rounds),
+        ("--seed", checked_seed),
         ("--broker", Broker.from_url),
         ("--federation", check_federation),
         ("--metrics", parse_address),

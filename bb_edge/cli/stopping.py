@@ -1,4 +1,4 @@
-"""SIGTERM while a node starts: the stop that was asked for, as it is later.
+"""SIGTERM while a node starts: the stop that was asked for, as it is later; and Ctrl-C while a verb starts.
 
 It may come at any moment: the service manager stops a node that it has just started. A node that has not
 begun has sent and written nothing of its own, so what was opened is closed, and the exit code is DONE.
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 IMPORTS = "<frozen importlib"
 """Where Python's own code that imports modules says it is from."""
 TOLD = "bb-edge: asked to stop before the node ran"
+INTERRUPTED = 130
+"""What shells report for a process that SIGINT ended; Ctrl-C before a node runs."""
 
 
 class StopAsked(KeyboardInterrupt):
@@ -31,6 +33,21 @@ def end_at_once(_number: int, _frame: FrameType | None) -> None:
         os.write(2, f"{TOLD}\n".encode())
     finally:  # also where nobody reads stderr any more
         os._exit(0)
+
+
+def tell_interrupted() -> None:
+    """Says that Ctrl-C ended the command."""
+    os.write(2, b"bb-edge: interrupted\n")
+
+
+def interrupt(_number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt; while a module is imported it ends the process, with `INTERRUPTED`."""
+    if not _imports(frame):
+        raise KeyboardInterrupt
+    try:
+        tell_interrupted()
+    finally:
+        os._exit(INTERRUPTED)
 
 
 class StopAtStart:

@@ -90,6 +90,17 @@ def test_what_fits_at_once_says_nothing(plan):
     assert found(plan(peers=8, durable=True), EDGE, StoreLimits()) == []
 
 
+def test_bounds_under_which_nothing_comes_in_or_is_written_are_refused(plan):
+    data = plan(peers=1, sent=0, answer=0)  # of sizes that nobody knows
+    (first, *_) = refusals(found(data, EDGE.with_(ingress_bytes=10)))
+    assert "an envelope of 48 bytes is never taken: ingress_bytes is 10 (raise limits.ingress_bytes" in str(
+        first
+    )
+    (refused,) = refusals(found(data, EDGE, StoreLimits(5, 5, 5)))
+    assert "no snapshot is ever written" in refused.what and "disk.snapshot_bytes is 5" in refused.what
+    assert found(data, EDGE, StoreLimits.edge()) == []
+
+
 def test_streamed_answers_take_turns(plan):
     told = only(plan(peers=1000), Level.NOTE)
     assert "request 'ask': 1000 answers of 1000000 bytes come in 8 at a time (ingress_bytes 8388608)" in told

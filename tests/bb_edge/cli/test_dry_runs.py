@@ -86,6 +86,7 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "disk": ({"disk": {"journal_bytes": -1}, "state": "s"}, "below 1 byte"),
     "interval": ({"snapshot_interval_s": -1}, "-1 seconds"),
     "give-up": ({"give_up_after": -1}, "-1 rounds"),
+    "seed": ({"seed": -1}, "the seed -1"),
     "log": ({"log": {"level": "loud"}}, "loud"),
     "load": ({"load": ["nowhere"]}, "no module 'nowhere'"),
     "load-fault": ({"load": ["./fault.py"]}, "ZeroDivisionError"),
@@ -94,6 +95,7 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
 }
 
 WRONG_FLAGS = [
+    ("--seed", "-1"),
     ("--set", "nonsense"),
     ("--set", "a.b=1", "--set", "a.b=2"),
     ("--bootstrap", "Main"),

@@ -119,6 +119,25 @@ def test_a_stop_while_a_module_is_imported_is_a_stop(name, configured):
     assert done.stderr == "bb-edge: asked to stop before the node ran\n"
 
 
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_interrupt_while_a_module_is_imported_is_one_line(name, configured):
+    lines = f"NAME, CONFIG = {name!r}, {str(configured())!r}\n{AT_AN_IMPORT.replace('SIGTERM', 'SIGINT')}"
+    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert done.stderr == "bb-edge: interrupted\n"
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["check", "--config", "CONFIG", "--json"]])
+def test_a_stdout_that_nobody_reads_is_no_news(words, configured):
+    given = [str(configured()) if word == "CONFIG" else word for word in words]
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "bb_edge.cli", *given]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (Exit.FAILED, "")
+
+
 BEFORE_THE_HANDLER = """
 import os, signal, sys
 
@@ -282,3 +301,10 @@ def test_snapshots_by_rounds_of_a_node_without_rounds_are_told_to_be_none(config
     for rounds, told in ((5, True), (1, False), (0, False)):
         assert main(["check", "--config", str(configured(state="state", snapshot_rounds=rounds))]) == 0
         assert ("snapshot_rounds has no effect" in capsys.readouterr().err) is told
+
+
+@pytest.mark.broker
+def test_a_number_of_rounds_that_nothing_waits_for_is_told_to_be_none(configured, capsys):
+    for settings, told in (({"give_up_after": 3}, True), ({"give_up_after": 3, "until_done": True}, False)):
+        assert main(["check", "--config", str(configured(**settings))]) == 0
+        assert ("give_up_after has no effect without --until-done" in capsys.readouterr().err) is told

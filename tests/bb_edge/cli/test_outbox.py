@@ -140,6 +140,9 @@ def test_an_empty_outbox_and_a_folder_of_a_node_that_never_ran(world, capsys):
     assert capsys.readouterr().out == "0 records, 0 bytes\n"
     assert main(["outbox", "--state", str(world.folder / "not")]) == 1
     assert "no such folder" in capsys.readouterr().err
+    assert main(["outbox", "--state", str(world.folder.parent)]) == 1
+    said = capsys.readouterr()
+    assert "it holds no state of a node" in said.err and not said.out, "a wrong path is not an empty outbox"
 
 
 def test_a_record_that_is_named_goes_at_once(world, capsys):
