@@ -262,8 +262,8 @@ class OpList(tuple[Op, ...]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """One FunctionProto; ops in topological order, an `OpList` whatever they come in. `slots` are in the
-    order of their declaration.
+    """One FunctionProto; ops in topological order, an `OpList` where they come as a tuple. `slots` are
+    in the order of their declaration.
 
     Metadata about slots stands in `slots` and not in `meta`. `extra` is a serialized FunctionProto of the
     rest.
@@ -282,7 +282,7 @@ class Function:
     foreign_types: dict[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if type(self.ops) is not OpList:
+        if type(self.ops) is tuple:  # of what is none, the check behind a pass of an author's speaks
             object.__setattr__(self, "ops", OpList(self.ops))
 
     def __repr__(self) -> str:

@@ -42,8 +42,8 @@ class Reach:
             return [f"  no backend runs it: {self.refused}"]
         of_models = f" in {self.models} model{'s' if self.models > 1 else ''}" if self.models else ""
         found = [
-            f"  backend numpy: all {self.ops} ops that clean-up leaves",
-            f"  backend tflite: {self.tflite} of them{of_models}",
+            f"  backend numpy: {self.ops} of {self.ops} ops, after clean-up",
+            f"  backend tflite: {self.tflite} of {self.ops} ops{of_models}",
         ]
         for op, reason, times in self.stays:
             found.append(f"    {op}{f' ({times} times)' if times > 1 else ''} stays: {reason}")

@@ -323,7 +323,7 @@ def test_inspect_shows_an_ordinary_model(tmp_path: Path, capsys: pytest.CaptureF
         "y: Tensor<F32>[N,3]",
         "1 ops: MatMul 1",
         "ai.onnx 17",
-        "12 in 1 tensors",
+        "12 in 1 tensor\n",
     ):
         assert words in shown, shown
     assert cli.main(["inspect", str(path), "--json"]) == 0

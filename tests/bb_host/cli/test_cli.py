@@ -273,7 +273,7 @@ def test_inspect_says_what_an_ordinary_model_holds_and_who_runs_it(ordinary, cap
     assert code == 0
     assert "  inputs: x: Tensor<F32>[N,3]\n  outputs: y: Tensor<F32>[N,2]\n  5 ops: " in out
     assert "  parameters: 6 in 1 tensor\n" in out
-    assert "  backend numpy: all 4 ops that clean-up leaves\n" in out
+    assert "  backend numpy: 4 of 4 ops, after clean-up\n" in out
     assert "    Erf (2 times) stays: there is no rule for it\n" in out
     backends = json.loads(run(capsys, "inspect", ordinary(), "--json")[1])["backends"]
     assert backends["ops"] == 4
