@@ -216,7 +216,8 @@ class RoundBackedOff(EngineStep):
 class RoundWaits(EngineStep):
     """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
 
-    `failing` are up as well, and left requests unanswered. Said once, when the wait begins.
+    `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. Said when
+    the wait begins, and again where others lack by then, ever more seldom.
     """
 
     target: str

@@ -5,7 +5,8 @@ again brings the same part. So a node that was told of many peers publishes a ca
 hears: all share the queue, so what was dropped may be of any of them. The peers of a called class say their
 presence again, each at a moment of its own within the time that the call names: as long as it takes at
 `PER_S` a second for twice as many as were heard. While a call brings somebody new, more may be there, and the
-next one comes after a wait that doubles; two calls without news end it, for an hour.
+next one comes after a wait that doubles; two calls without news end it, for a minute at first, and ever
+longer, up to an hour. Nodes that were told of few begin with that rest.
 
 Who is new is told by what was heard in this connection, not by what the node's table of peers holds: that may
 be full, and who finds no place in it has come all the same.
@@ -35,8 +36,11 @@ UNECHOED_S = 5.0
 slow link may pause, and a full queue drops that, too."""
 WAIT_S = (5.0, 600.0)
 """Seconds between two calls while there are news: the first wait, doubling up to the longest."""
-REST_S = 3600.0
-"""Seconds after which the roll is called again: a presence that was lost while the node was connected."""
+REST_S = (60.0, 3600.0)
+"""Seconds after which the roll is called again, the first time and the longest: doubling in between.
+
+A presence may have been lost while the node was connected, or hidden: what somebody else retains in its
+place, and is larger than a node takes, is told to nobody, and its peer cannot know."""
 ANSWER_S = 10.0
 """Seconds between two answers of one peer: whoever calls again and again is not answered more often."""
 MAX_CALLED = 64
@@ -121,6 +125,7 @@ class RollCall:
         self._at = 0.0  # when the state is over, in monotonic seconds
         self._quiet_s = QUIET_S
         self._wait_s = WAIT_S[0]
+        self._rest_s = REST_S[0]
         self._heard = Heard()  # in this connection
         self._before = 0  # peers that were heard before the last call
         self._quiet_calls = 0
@@ -132,7 +137,7 @@ class RollCall:
         self._heard = Heard()
         # A broker that has told nothing has not begun: it tells a node at least of itself.
         self._at, self._wait_s, self._quiet_calls = math.inf, WAIT_S[0], 0
-        self._quiet_s = UNECHOED_S
+        self._quiet_s, self._rest_s = UNECHOED_S, REST_S[0]
 
     def echoed(self, now: float) -> None:
         """The broker has told what the node says of itself in this connection; `now` as below."""
@@ -161,11 +166,11 @@ class RollCall:
             self._quiet_calls = 0 if self._heard.count > self._before else self._quiet_calls + 1
             self._enter(Event.NO_NEWS if self._quiet_calls >= 2 else Event.NEWS, now)
         else:
-            self._classes = tuple(sorted({*self._classes, *self._called()}))
+            self._classes = tuple(sorted({*self._classes, *self._hears, *self._told}))
             if self._classes:
                 self._enter(Event.DUE, now)
             else:
-                self._at = now + REST_S
+                self._rest(now)
 
     def _called(self) -> tuple[str, ...]:
         """The classes that are to be called, by what was told; none where it was few."""
@@ -184,7 +189,12 @@ class RollCall:
             self._at = now + self._wait_s
             self._wait_s = min(self._wait_s * 2, WAIT_S[1])
         else:
-            self._at, self._wait_s, self._quiet_calls = now + REST_S, WAIT_S[0], 0
+            self._wait_s, self._quiet_calls = WAIT_S[0], 0
+            self._rest(now)
+
+    def _rest(self, now: float) -> None:
+        self._at = now + self._rest_s
+        self._rest_s = min(self._rest_s * 2, REST_S[1])
 
 
 def spread_of(heard: int) -> float:

@@ -29,6 +29,8 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
 
 
 FIRST_ATTEMPT = 1
+SAID_AGAIN_NS = 5_000_000_000
+"""So long a wait between two counts has lasted for as long again: who is missing then is said once more."""
 """Of a round. Older versions wrote the number of the attempt into their records."""
 
 
@@ -60,6 +62,7 @@ class Rounds:
         self.backoff_ns = 0
         self.timer = 0
         self.wait_ns = 0  # until peers are counted again, while the round waits for them
+        self._lack: Lack | None = None  # what was said of that last
         # A round is the same after a restart: no epoch of an envelope has that bit.
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
@@ -85,7 +88,9 @@ class Rounds:
         """
         if not self.wait_ns:
             self._runtime.count("rounds.waited")
+        if not self.wait_ns or (self.wait_ns >= SAID_AGAIN_NS and lack != self._lack):
             self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack))
+            self._lack = lack
         config = self._runtime.config
         self.wait_ns = min(self.wait_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
         when = self._runtime.now_ns + self.wait_ns

@@ -245,10 +245,7 @@ class PeerStates:
         return self.health.is_up(peer)
 
     def takes_from(self, peer: PeerId) -> bool:
-        """Whether what has come from the peer is worth running: not where it stopped answering.
-
-        Who said goodbye sent it before, and it arrived.
-        """
+        """Whether what has come from the peer is worth running: also where it said goodbye behind it."""
         return self.health.is_up(peer) or self.presences.is_down(peer)
 
     def up_peers(self, peer_class: str) -> tuple[PeerId, ...]:
@@ -262,8 +259,9 @@ class PeerStates:
         return tuple(sorted({*peers, self._runtime.own_peer})) if peer_class in self.own_classes else peers
 
     def failing_of(self, peer_class: str) -> tuple[PeerId, ...]:
-        """The peers of a class that are up and failing; sorted."""
-        return tuple(peer for peer in self.up_peers(peer_class) if peer in self.failing)
+        """The peers of a class that say they are up, and are failing or acknowledge nothing; sorted."""
+        mute = {*self.presences.unreachable(peer_class)} - self.programs.strangers.keys()
+        return tuple(sorted({p for p in self.up_peers(peer_class) if p in self.failing} | mute))
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""

@@ -144,7 +144,15 @@ def test_a_wait_in_the_middle_is_said_again_and_outlives_a_restart(compile_text)
     world.sim.add(client)
     world.sim.run(for_ns=S)
     assert len(world.began()) > before and again.open_rounds == 0
-    assert len(world.of(steps.RoundWaits)) == 2
+    assert len(world.of(steps.RoundWaits)) == 3, "and once by the node that was restarted"
+
+
+def test_who_lacks_later_is_said_again(compile_text):
+    world = World(compile_text, 3)
+    world.sim.run(for_ns=100 * S)
+    world.join()
+    world.sim.run(for_ns=200 * S)
+    assert [(s.there, s.wanted) for s in world.of(steps.RoundWaits)] == [(0, 3), (1, 3)]
 
 
 def test_a_round_whose_peers_are_all_missing_is_not_counted(compile_text):

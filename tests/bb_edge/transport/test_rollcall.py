@@ -73,7 +73,7 @@ def test_the_states_of_a_roll_call() -> None:
         few.goes_on(State.RESTING, UNECHOED_S + 2)  # listening: told few
         assert few.calls == []
         few.tell(1)
-        few.goes_on(State.CALLING, REST_S + 2)  # resting: due
+        few.goes_on(State.CALLING, REST_S[0] + 2)  # resting: due
         assert [name for name, _ in few.calls] == ["Client"]
         few.roll.connected()  # calling: connected
         assert few.roll.state is State.LISTENING
@@ -131,6 +131,42 @@ def test_a_node_alone_rests_once_it_hears_itself() -> None:
     roll.roll.connected()
     roll.roll.echoed(roll.now)
     roll.goes_on(State.RESTING, 3)
+
+
+def test_a_node_that_heard_few_calls_ever_more_seldom() -> None:
+    """Twice each time, in case the first answer was lost; a new connection begins anew."""
+    roll, rests = Roll("Server"), []
+    for _ in range(2):
+        roll.roll.connected()
+        roll.roll.echoed(roll.now)
+        roll.goes_on(State.RESTING, 3)
+        for _ in range(8):
+            began = roll.now
+            roll.goes_on(State.CALLING, REST_S[1] + 2)
+            rests.append(round(roll.now - began))
+            for state in (State.WAITING, State.CALLING, State.RESTING):
+                roll.goes_on(state, 20)
+    assert rests[:8] == rests[8:]
+    assert [abs(rest - rests[0] * 2**n) <= 2 for n, rest in enumerate(rests[:6])] == [True] * 6
+    assert rests[6] >= REST_S[1] - 2 and rests[7] <= REST_S[1] + 2
+    assert {name for name, _ in roll.calls} == {"Server"}
+
+
+def test_a_peer_that_something_too_large_hides_is_found(
+    mosquitto_broker, loop, doors, url, monkeypatch
+) -> None:
+    """What is retained in the place of its presence is larger than any node takes: nobody is told."""
+    monkeypatch.setattr(rollcall, "REST_S", (0.5, 1.0))
+    monkeypatch.setattr(membership, "ANSWER_S", 0.0)
+    hidden, server = doors("hidden"), doors("server")
+    hidden.hears, server.classes = (), ("Server",)
+    node = loop.join(hidden, url(mosquitto_broker))
+    loop.until(lambda: node.counters["presences"] == 1)
+    topic = Topics("test", hidden.peer_id).presence("Client", hidden.peer_id)
+    where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+    publish.single(topic, bytes(9_000_000), qos=1, retain=True, **where)
+    loop.join(server, url(mosquitto_broker))
+    loop.until(lambda: hidden.peer_id in server.presence)
 
 
 def test_waits_double_while_there_are_news() -> None:
