@@ -227,7 +227,7 @@ def error_line(error: BBError) -> str:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
-    from bb_host.cleanup import parse_shapes
+    from bb_host.cleanup.shapes import parse_shapes
     from bb_host.diagnostics import Policy
     from bb_host.edge.budget import Limits
     from bb_host.edge.report import table, timings

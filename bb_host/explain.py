@@ -12,7 +12,7 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_host.cleanup import TENSOR_PASSES
+from bb_host.cleanup.cleaning import TENSOR_PASSES
 from bb_host.compiler.driver import Compiler, Source
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, LEAVABLE_PASS_NAMES, STAMP
 from bb_host.edge.pipeline import DEVICE_PASSES, TargetProgram

@@ -25,7 +25,8 @@ from bb_edge.backends.program import NumPyProgram
 from bb_edge.ir import keys
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
-from bb_host.cleanup import clean_up, fix_shapes
+from bb_host.cleanup.cleaning import clean_up
+from bb_host.cleanup.shapes import fix_shapes
 from bb_host.ir.hashing import content_digest
 from bb_host.onnx_model import (
     Refusal,

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     from bb_edge.cli.arguments import ArgumentError
     from bb_edge.cli.endings import Exit, nobody_reads, tell
-    from bb_edge.cli.stopping import INTERRUPTED, StopAsked, tell_interrupted
+    from bb_edge.cli.stopping import INTERRUPTED, INTERRUPTED_TOLD, StopAsked
     from bb_edge.ir.errors import BBError
 
     arguments = parser().parse_args(words)
@@ -87,5 +87,5 @@ def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     except StopAsked:
         raise
     except KeyboardInterrupt:
-        tell_interrupted()
+        print(INTERRUPTED_TOLD, file=sys.stderr)
         return INTERRUPTED

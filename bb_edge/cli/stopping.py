@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 IMPORTS = "<frozen importlib"
 """Where Python's own code that imports modules says it is from."""
 TOLD = "bb-edge: asked to stop before the node ran"
+INTERRUPTED_TOLD = "bb-edge: interrupted"
 INTERRUPTED = 130
 """What shells report for a process that SIGINT ended; Ctrl-C before a node runs."""
 
@@ -37,7 +38,7 @@ def end_at_once(_number: int, _frame: FrameType | None) -> None:
 
 def tell_interrupted() -> None:
     """Says that Ctrl-C ended the command."""
-    os.write(2, b"bb-edge: interrupted\n")
+    os.write(2, f"{INTERRUPTED_TOLD}\n".encode())
 
 
 def interrupt(_number: int, frame: FrameType | None) -> None:

@@ -20,7 +20,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from bb_edge.ir import keys
-from bb_host.cleanup import clean_up
+from bb_host.cleanup.cleaning import clean_up
 from bb_host.edge.collapse import Collapsed, Origin
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.queries import is_constant

@@ -132,8 +132,11 @@ def test_a_reader_of_stdout_that_goes_away(run) -> None:
     assert done.stderr.count("nobody reads stdout any more") == 1 and "k has stopped" in done.stderr
 
 
-def test_snapshots_that_never_fit_are_a_failure(run, tmp_path) -> None:
+def test_snapshots_that_never_fit_are_refused_where_that_is_known_and_else_a_failure(run, tmp_path) -> None:
     (tmp_path / "k.json").write_text('{"disk": {"snapshot_bytes": 1}}')
+    done = run("--bootstrap", ZEROS, "--config", "k.json")
+    assert done.returncode == 3 and "raise disk.snapshot_bytes to" in done.stderr
+    (tmp_path / "k.json").write_text('{"disk": {"snapshot_bytes": 600}}')
     done = run("--bootstrap", ZEROS, "--config", "k.json")
     assert done.returncode == 1 and "the last snapshot was not written" in done.stderr
 

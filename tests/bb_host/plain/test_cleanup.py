@@ -9,19 +9,16 @@ import numpy as np
 import pytest
 
 from bb_host.cleanup import (
-    TENSOR_PASSES,
-    ShapeArgumentError,
     batch_first,
     batch_norm,
-    clean_up,
     constants,
     dead_code,
-    fix_shapes,
     identities,
-    parse_shapes,
     picks,
     transposes,
 )
+from bb_host.cleanup.cleaning import TENSOR_PASSES, clean_up
+from bb_host.cleanup.shapes import ShapeArgumentError, fix_shapes, parse_shapes
 from bb_host.passes.one_pass import Pass, Stats
 from bb_host.program import Function
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bb_host.cleanup import clean_up
+from bb_host.cleanup.cleaning import clean_up
 from bb_host.program import Function
 
 PERMS = ([0, 2, 3, 1], [0, 3, 1, 2], [0, 1, 2, 3], [0, 1, 3, 2])
