@@ -32,6 +32,10 @@ MOST_LIST_BYTES = 16 << 20
 """Of a list of peers: a hundred thousand lines, with their ids, are half of it."""
 
 
+PATTERN_LETTERS = frozenset("*+#%?")
+"""What no name in a list of peers holds: in topics, access rules and shells it stands for many names."""
+
+
 class AclError(BBError):
     """A list of peers, or artifacts, that no access rules can be made of."""
 
@@ -65,6 +69,9 @@ def read_members(path: Path) -> tuple[Member, ...]:
         where = f"{path}:{number}"
         if len(words) != 2:
             raise AclError(f"{line.strip()!r} is no name and classes", where, "write: kitchen Client")
+        if not set(words[0]).isdisjoint(PATTERN_LETTERS):
+            hint = "write a line per peer: a name stands for one of them"
+            raise AclError(f"{words[0]!r} looks like a pattern, and is no name of a peer", where, hint)
         classes = words[1].split(",")
         if not all(classes) or len(set(classes)) < len(classes):
             raise AclError(f"{words[1]!r} is no list of classes", where, "each once, with commas: Client,Hub")

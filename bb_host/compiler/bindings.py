@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from bb_edge.ir import keys
@@ -62,6 +63,19 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
         tuple(w.at(line) for w in warned),
         declared_types(known, state, where),
     )
+
+
+def check_single(bindings: Sequence[Binding], new: Binding) -> None:
+    """BindingError, at the author's line, where a slot gets a second binding for one target, or for all."""
+    for old in bindings:
+        if (old.slot, old.target) == (new.slot, new.target):
+            on = "" if new.target is None else f" on {new.target}"
+            first = f"{old.type_name} ({old.where}, bind_{old.role})"
+            raise BindingError(
+                f"slot {new.slot!r} is bound twice{on}: to {first}, and here to {new.type_name}",
+                f"{new.where}, bind_{new.role}({new.slot!r})",
+                "keep one of them; target='CLASS' binds it for one class, and without_binding takes one back",
+            )
 
 
 def _check_names(role: str, slot: object, target: object, line: str) -> None:

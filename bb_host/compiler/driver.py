@@ -13,7 +13,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
-from bb_host.compiler.bindings import check_against, make_binding
+from bb_host.compiler.bindings import check_against, check_single, make_binding
 from bb_host.compiler.identity import identified
 from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pipeline import LEAVABLE_PASS_NAMES, Stage, run_pipeline
@@ -84,13 +84,14 @@ class Compiler(Suggests):
     def bind(
         self, role: str, slot: str, component: type | str, config: Any = None, target: str | None = None
     ) -> Compiler:
-        """Binds a component to a slot of `role`, in place of an earlier binding of slot and target.
+        """Binds a component to a slot of `role`, in place of the slot's own default.
 
-        Raises BindingError where role and component do not go together or the config cannot be written.
+        Raises BindingError where role and component do not go together, the config cannot be written, or the
+        slot is bound already for that target (see `without_binding`).
         """
         new = make_binding(role, slot, component, config, target)
-        kept = tuple(b for b in self.bindings if (b.slot, b.target) != (slot, target))
-        return replace(self, bindings=(*kept, new))
+        check_single(self.bindings, new)
+        return replace(self, bindings=(*self.bindings, new))
 
     def bind_backend(
         self, slot: str, component: type | str, config: Any = None, target: str | None = None
@@ -158,6 +159,20 @@ class Compiler(Suggests):
                 "give whole nanoseconds, 0 or more: 500 * MS, from bb_host import MS",
             )
         return replace(self, per_hop_budget_ns=budget_ns)
+
+    def without_binding(self, slot: str, target: str | None = None) -> Compiler:
+        """Takes back what a slot is bound to for `target`, or for all: it can be bound to something else.
+
+        BindingError where it has no such binding.
+        """
+        kept = tuple(b for b in self.bindings if (b.slot, b.target) != (slot, target))
+        if len(kept) == len(self.bindings):
+            what = f"slot {slot!r} has no binding for {'all' if target is None else target}"
+            bound = {b.slot: "" for b in self.bindings}
+            raise BindingError(
+                what, f"{short_line(author_line())}, without_binding", suggestion(slot, bound, "bound are: ")
+            )
+        return replace(self, bindings=kept)
 
     def without_stage(self, name: str) -> Compiler:
         """Leaves a canonical pass out, for tests. UnknownStage where there is none of that name."""

@@ -43,6 +43,7 @@ def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
     MalformedOp too for two counters that are spelt alike, and for a limit that waits for itself.
     """
     for target in targets:
+        _sums(target, stats)
         found = [
             op
             for function in target.functions
@@ -71,6 +72,33 @@ def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
                 source(op),
                 f"record {other}({_place(op)!r}, …) in the same program and class, under the same name",
             )
+
+
+def _sums(target: TargetSlots, stats: Stats) -> None:
+    """Warns of contributions that nothing aggregates, and of aggregates to which nothing is contributed.
+
+    An aggregate of a `stack` needs no contribution.
+    """
+    for slot, ops in target.ops.items():
+        if target.role(slot) != keys.ROLE_AGGREGATOR:
+            continue
+        giving = [op for op in ops if op.op_type == "Contribute"]
+        closing = [op for op in ops if op.op_type == "Aggregate"]
+        for op in giving if not closing else ():
+            _alone(op, target, "nothing aggregates what is contributed", "aggregate(g, …)", stats)
+        for op in closing if not giving else ():
+            inputs = flow.data_inputs(op)
+            if not (inputs and inputs[0]):
+                _alone(op, target, "nothing is contributed, and it has no stack", "contribute(g, …)", stats)
+
+
+def _alone(op: Op, target: TargetSlots, what: str, other: str, stats: Stats) -> None:
+    stats.warn(
+        "missing-half",
+        f"{label(op)}: {what} (slot {op.slot!r}, on {target.main.name})",
+        source(op),
+        f"record {other} on the same slot and class",
+    )
 
 
 def _sizes(found: Sequence[Op]) -> None:

@@ -5,7 +5,8 @@
    starts it all. Each op says how many executions up the asking one is.
 2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
-4. A `Contribute` says which shape it is given, as far as it is known.
+4. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
+   `sent` is refused.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bb_edge.ir import keys
-from bb_edge.ir.stamped_shapes import write_shapes
+from bb_edge.ir.stamped_shapes import shape_text, write_shapes
+from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins, check_joins
-from bb_host.errors import MissingRound, source
+from bb_host.errors import MissingRound, TypeConstraintFailed, source
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, walk_ops
 
@@ -57,6 +59,8 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
             stamps = {keys.COHORT_KEY: cohort}
             if op.op_type == "Contribute":
                 known = function.types.get(op.inputs[0])
+                if _has(op, _SENT_INPUT):
+                    _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
                 stamps[keys.SHAPES_KEY] = shapes = write_shapes([known.shape if known is not None else None])
                 if cohort not in _OWN and (not shapes or "?" in shapes) and not _has(op, _SENT_INPUT):
                     _warn(op, shapes, stats)
@@ -74,6 +78,23 @@ def _warn(op: Op, shapes: str, stats: Stats) -> None:
         source(op),
         "give what was sent, contribute(…, sent=params), or reshape what is replied",
     )
+
+
+def _check_sent(op: Op, given: ValueType | None, sent: ValueType | None) -> None:
+    """TypeConstraintFailed where no contribution can have the shape of what was sent."""
+    if given is None or sent is None or given.shape is None or sent.shape is None:
+        return
+    fits = len(given.shape) == len(sent.shape) and not any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(given.shape, sent.shape, strict=True)
+    )
+    if not fits:
+        raise TypeConstraintFailed(
+            f"it is given {shape_text(given.shape)}, and `sent` is {shape_text(sent.shape)}: contributions of"
+            " another shape than what was sent are refused, so none would count",
+            hint="reply with a value of the shape that was sent, or leave sent= out",
+            op=op,
+        )
 
 
 def _beside(other: Function, main: Function) -> bool:

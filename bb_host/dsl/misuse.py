@@ -86,6 +86,14 @@ def fails_to_start(error: TypeError) -> bool:
     return error.__traceback__ is not None and error.__traceback__.tb_next is None
 
 
+def last_line(error: BaseException) -> tuple[str, int]:
+    """File and line of the frame that raised an error."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+
+
 def _misuse(function: Callable[..., Any], spoken: str, kwargs: dict[str, Any], error: TypeError) -> CallError:
     parameters = list(inspect.signature(function).parameters.values())
     what = str(error).rpartition("() ")[2] or str(error)

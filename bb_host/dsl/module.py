@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,12 @@ from bb_host.author_lines import author_line, authoring_error, is_ours
 from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.catalog_ops import Done
 from bb_host.dsl.graph import Graph
-from bb_host.dsl.misuse import Suggests, fails_to_start
+from bb_host.dsl.misuse import Suggests, fails_to_start, last_line
 from bb_host.dsl.recorder import PORT_NAME, UNORDERED
-from bb_host.dsl.remarks import misspelt, unused_slots
-from bb_host.dsl.session import RECORDING, ModuleRecord, Session
+from bb_host.dsl.remarks import misspelt, unread_sends, unused_slots
+from bb_host.dsl.session import MANY_CALLS, RECORDING, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
-from bb_host.errors import ModuleError
+from bb_host.errors import ArityError, ModuleError
 from bb_host.program import Function, Program, Slot
 from bb_host.program_proto import to_proto
 from bb_host.text_names import implied_program_opsets
@@ -28,6 +29,9 @@ from bb_host.text_names import implied_program_opsets
 if TYPE_CHECKING:
     from bb_host.dsl.composition import ModuleCall
 
+
+_UNPACKED = re.compile(r"(not enough|too many) values to unpack")
+"""Python's own message."""
 
 _RESERVED_DOMAINS = (keys.ONNX_DOMAIN_ALIAS, keys.PREFIX)
 
@@ -92,6 +96,7 @@ class Module(Suggests):
         components = [f for f in children if f.domain == keys.COMPONENT_DOMAIN]
         unused = [ProgramWarning("unused-slot", *about) for about in unused_slots(session)]
         functions = (root.function, *bodies, *bootstraps, *components)
+        unused += [ProgramWarning("unread-result", *about) for about in unread_sends(session, functions)]
         meta = {keys.MODULE_KEY: root.function.name}
         return Program(
             root.function.name,
@@ -233,6 +238,25 @@ class Module(Suggests):
         """Runs `body` or `bootstrap`. What they return is lost, which authors of other frameworks forget."""
         try:
             returned = method(g)
+        except RecursionError:
+            if g.session.depth(self) >= MANY_CALLS:
+                raise  # modules that call others of their class: the session names them
+            raise g.error(
+                ModuleError,
+                f"module {self.module_name!r}: {method.__name__} calls itself, or functions that it calls do",
+                "a program has no recursion: use g.rounds, or a Python loop that ends",
+                _first_line(method),
+            ) from None
+        except ValueError as error:
+            about, line = g.session.unpacked
+            if _UNPACKED.match(str(error)) is None or last_line(error) != line or not about:
+                raise
+            raise g.error(
+                ArityError,
+                f"{about}; {str(error).partition(' (')[0]}",
+                "give each value a name, in the order of sending: a, b = …",
+                line,
+            ) from None
         except TypeError as error:
             if not fails_to_start(error):
                 raise

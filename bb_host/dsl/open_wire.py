@@ -1,4 +1,4 @@
-"""`g.wire`: wire ops by hand. Semantics §6: without partner, they are open ports of the program."""
+"""`g.wire`: wire ops by hand. Without partner in the program, they are open ports of it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,19 @@ class OpenWire(Suggests):
     def __init__(self, graph: WireOps) -> None:
         self._graph = graph
 
-    def send(self, name: str, peers: Output, value: Payload, after: After = UNORDERED) -> None:
-        """A Send whose receiver is another program."""
-        self._graph.net_out(name, peers, value, after=after)
+    def send(
+        self,
+        name: str,
+        peers: Output,
+        value: Payload,
+        after: After = UNORDERED,
+        *,
+        durable: bool = False,
+        deadline_ns: int | None = None,
+    ) -> None:
+        """A Send whose receiver is another program; `durable` and `deadline_ns` are those of `g.net_out`."""
+        found = self._graph.net_out(name, peers, value, durable=durable, deadline_ns=deadline_ns, after=after)
+        self._graph.may_go_unread.append(found.sender)  # it is read elsewhere
 
     def recv(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
         """A Recv whose sender is another program: `(payload…, sender)`, and a trigger at the end where

@@ -10,7 +10,7 @@ import numpy as np
 from bb_edge.ir import types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.author_lines import authoring_error
+from bb_host.author_lines import author_line, authoring_error
 from bb_host.dsl.numpy_names import numpy_alternative
 from bb_host.errors import AnswerModeError, UnknownAttributeError, ValueTypeError
 from bb_host.program import Array
@@ -441,30 +441,43 @@ class Received(Output):
         self.sender: Output
 
 
-class Answers(tuple[Output, ...]):
-    """Several values that arrive together, in the order of sending; `sender` is who sent them."""
+class Parts(tuple[Output, ...]):
+    """Several values of one payload, in the order of sending. `about` is what messages call them."""
+
+    about: str = ""
+
+    def __iter__(self) -> Iterator[Output]:
+        if self.about:  # where they are unpacked into too few or too many names, Python does not say whose
+            self[0].graph.session.unpacked = (self.about, author_line())
+        return super().__iter__()
+
+
+class Answers(Parts):
+    """Several values that arrive together; `sender` is who sent them."""
 
     sender: Output
 
-    @classmethod
-    def of(cls, values: Sequence[Output], sender: Output) -> Answers:
-        found = cls(values)
-        found.sender = sender
-        return found
-
 
 @overload
-def one_or_many(values: Sequence[Output], sender: Output, single: bool) -> Received | Answers: ...
-@overload
-def one_or_many(values: Sequence[Output], sender: None, single: bool) -> Output | tuple[Output, ...]: ...
 def one_or_many(
-    values: Sequence[Output], sender: Output | None, single: bool
+    values: Sequence[Output], sender: Output, single: bool, about: str = ""
+) -> Received | Answers: ...
+@overload
+def one_or_many(
+    values: Sequence[Output], sender: None, single: bool, about: str = ""
+) -> Output | tuple[Output, ...]: ...
+def one_or_many(
+    values: Sequence[Output], sender: Output | None, single: bool, about: str = ""
 ) -> Received | Answers | Output | tuple[Output, ...]:
     """The one value, where the author sent one; the tuple, where a list was sent."""
-    if sender is None:
-        return values[0] if single else tuple(values)
     if not single:
-        return Answers.of(values, sender)
+        found = Parts(values) if sender is None else Answers(values)
+        found.about = about
+        if isinstance(found, Answers) and sender is not None:
+            found.sender = sender
+        return found
+    if sender is None:
+        return values[0]
     value = values[0]
     assert isinstance(value, Received)
     value.sender = sender

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
+from bb_edge.ir.opsets.wire import OP_SEND
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
 from bb_host.errors import AttributeValueError
@@ -152,6 +153,9 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     for draft in drafts:
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
+        if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND:
+            graph.session.unread_sends.append(draft)
+            continue
         if draft.op_type == "Constant" or matters(draft.domain, draft.op_type, called):
             continue
         if draft.op_type == "Forward" and draft.meta.get(keys.SLOT_KEY) in backward:
@@ -213,6 +217,23 @@ def _alike(name: str, meant: str) -> bool:
 
 
 # --- the program ------------------------------------------------------------------------------------------
+
+
+def unread_sends(session: Session, functions: Iterable[Function]) -> Iterator[tuple[str, str, str]]:
+    """(what, where, hint) per `net_out` of which nothing reads what arrives, in its module or in another.
+
+    A module's port that another one reads is an output of the function that sends.
+    """
+    waiting = {draft.meta[keys.WIRE_ID_KEY]: draft for draft in session.unread_sends}
+    for function in functions if waiting else ():
+        for op in function.ops:
+            draft = waiting.get(op.meta.get(keys.WIRE_ID_KEY, ""))
+            if draft is not None and op.op_type == OP_SEND and set(op.outputs).isdisjoint(function.outputs):
+                yield (
+                    f"nothing reads what net_out {op.meta[keys.PORT_KEY]!r} sends: no device takes it",
+                    draft.meta[keys.SOURCE_LINE_KEY],
+                    "use what it returns, or say g.wire.send where another program receives it",
+                )
 
 
 def unused_slots(session: Session) -> Iterator[tuple[str, str, str]]:

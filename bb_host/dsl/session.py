@@ -18,10 +18,11 @@ from bb_host.program_proto import function_to_proto
 if TYPE_CHECKING:
     from bb_host.dsl.graph import Graph
     from bb_host.dsl.module import Module
+    from bb_host.dsl.recorder import Draft
     from bb_host.dsl.slots import ComponentSlot
 
 
-_MANY_CALLS = 10
+MANY_CALLS = 10
 """So many open modules of one class, where Python's stack ends, call each other without end."""
 
 
@@ -68,6 +69,8 @@ class Session:
     open_graphs: list[Graph] = field(default_factory=list)  # of the bodies that are being recorded
     seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     warnings: list[ProgramWarning] = field(default_factory=list)
+    unread_sends: list[Draft] = field(default_factory=list)  # in their own body; a caller may read them
+    unpacked: tuple[str, tuple[str, int]] = ("", ("", 0))  # what was iterated over last, and where
     halves: dict[int, tuple[object, str, str, tuple[str, int]]] = field(default_factory=dict)
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)
@@ -127,8 +130,8 @@ class Session:
             try:
                 found = self.recorded[key] = module._record(self, given)
             except RecursionError as error:
-                depth = sum(type(m) is type(module) for m in self.open_modules)
-                if depth < _MANY_CALLS:
+                depth = self.depth(module)
+                if depth < MANY_CALLS:
                     raise
                 raise authoring_error(
                     ModuleError,
@@ -136,6 +139,10 @@ class Session:
                     "a program has no recursion: let the innermost module call no other, or use g.rounds",
                 ) from error
         return found
+
+    def depth(self, module: Module) -> int:
+        """How many modules of its class are being recorded."""
+        return sum(type(m) is type(module) for m in self.open_modules)
 
     def any_record(self, module: Module) -> ModuleRecord:
         """A sub-module's record, whatever its inputs: the first one, recorded now where there is none."""

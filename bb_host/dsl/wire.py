@@ -15,7 +15,7 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_edge.ir.types import ValueType
-from bb_host.author_lines import author_line
+from bb_host.author_lines import author_line, short_line
 from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
@@ -71,7 +71,8 @@ class Request(Suggests):
         self._reasons: Output | None = None
         received = ask.outputs[1:-1]
         sender = ask.outputs[-1]
-        self._value = one_or_many(received, sender, single)
+        about = f"request {port!r} asks with {len(received)} values at {short_line(self._line)}"
+        self._value = one_or_many(received, sender, single, about)
 
     @property
     def value(self) -> Received:
@@ -127,7 +128,7 @@ class Request(Suggests):
         self._answer_read = True
         self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_EACH
         *values, sender = self._reply.outputs
-        return cast(Received, one_or_many(values, sender, self._reply_single))
+        return cast(Received, one_or_many(values, sender, self._reply_single, self._replied()))
 
     @property
     def responses(self) -> Output:
@@ -142,7 +143,7 @@ class Request(Suggests):
             self._responses = [self._stack(value) for value in self._reply.outputs[:-1]]
             self._open_tail().outputs.extend(self._responses)
             self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
-        return cast(Output, one_or_many(self._responses, None, self._reply_single))
+        return cast(Output, one_or_many(self._responses, None, self._reply_single, self._replied()))
 
     @property
     def closed(self) -> Output:
@@ -174,6 +175,11 @@ class Request(Suggests):
                 self._line,
             )
         self._open_tail()
+
+    def _replied(self) -> str:
+        assert self._reply is not None
+        count = len(self._reply.outputs) - 1
+        return f"request {self.port!r} was replied with {count} values at {short_line(self._reply_line)}"
 
     def _both(self) -> AnswerModeError:
         return self._graph.error(
@@ -250,7 +256,8 @@ class WireOps(Recorder):
         )
         self.order(draft, self.after_values(after))
         self.add(draft)
-        found = one_or_many(values, sender, single)
+        about = f"net_out {name!r} sends {len(values)} values at {draft.meta[keys.SOURCE_LINE_KEY]}"
+        found = one_or_many(values, sender, single, about)
         self.ports[name] = found
         return cast(Received, found)
 

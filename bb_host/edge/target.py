@@ -137,6 +137,10 @@ class Build:
         """
         folder = Path(out_dir)
         files = self.files
+        if folder.exists() and not folder.is_dir():
+            raise EdgeError(
+                "it is a file, and results go to a folder", str(folder), "name a folder: -o build"
+            )
         if source is not None and source.resolve().parent == folder.resolve() and source.name in files:
             raise EdgeError("the result would take its place", str(source), "choose another output folder")
         origin = "" if source is None else _relative(source, folder)

@@ -20,6 +20,10 @@ def mlp(sizes: Sequence[int], seed: int = 0) -> onnx.ModelProto:
     `w1` [in, out], `b1` [out], `w2`, … as initializers: He normal weights (variance 2/in; the last layer's
     1/in), zero biases. Same sizes and seed, same bytes.
     """
+    for index, size in enumerate(sizes):
+        if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
+            what = f"sizes[{index}] is {size!r}: the width of a layer is a whole number"
+            raise LearnError(what, "mlp", "write mlp([64, 32, 10])")
     if len(sizes) < 2 or min(sizes) < 1:
         raise LearnError(f"sizes {list(sizes)} make no layers", "mlp", "give at least input and output size")
     rng = np.random.default_rng(seed)

@@ -19,6 +19,7 @@ from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host.author_lines import author_line, short_line
 from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.misuse import typed_call
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
@@ -180,6 +181,7 @@ def _named(function: Function, name: str, meta: dict[str, str]) -> Function:
     )
 
 
+@typed_call
 def trainable(
     model: onnx.ModelProto | str | Path | bytes,
     loss: str = LOSSES[0],

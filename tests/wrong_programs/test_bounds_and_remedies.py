@@ -94,7 +94,7 @@ def test_an_average_of_whole_numbers_is_refused(module: Any, dtype: str, bound: 
 def test_an_average_of_floats_compiles(module: Any, dtype: str) -> None:
     def body(g: Graph) -> None:
         agg.contribute(g, g.input("x", dtype, (3,)), 1.0)
-        g.output("y", agg.current_tensor(g, g.pulse()))
+        g.output("y", agg.aggregate(g, after=g.pulse())[0])
 
     Compiler().compile(module(body))
 
@@ -104,6 +104,7 @@ def test_the_largest_numbers_are_recorded(module: Any) -> None:
         g.app_notify("a", g.threshold(2**63 - 1, g.interval(2**63 - 1)))
         agg.contribute(g, x_of(g), 5e-324)
         agg.contribute(g, x_of_again(g), np.float32([2.5]))
+        g.output("y", agg.aggregate(g, after=g.pulse())[0])
 
     def x_of_again(g: Graph) -> Any:
         return g.input("x2", "F32", (3,))

@@ -32,6 +32,8 @@ from bb_host.edge import build_edge
 from bb_host.errors import EntryInBootstrap
 from bb_host.learn import mlp, trainable
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*nothing is contributed")  # what an aggregate gives matters
+
 # --- components that answer wrongly ------------------------------------------------------------------------
 
 

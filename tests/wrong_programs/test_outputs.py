@@ -331,7 +331,7 @@ def test_each_call_of_a_module_has_groups_of_its_own(sends: bool, module: Callab
     def inner(g: Graph) -> None:
         x = x_of(g)
         if sends:
-            g.net_out("out", g.input("to", "PeerIdVec"), x)
+            g.wire.send("out", g.input("to", "PeerIdVec"), x)
         g.output("y", g.any(x, x * 2.0, group="G"))
 
     def body(g: Graph) -> None:
@@ -454,6 +454,7 @@ def test_a_constant_that_the_host_asks_for(module: Callable[..., Module]) -> Non
     assert [int(v) for v in events(module(body), {})["version"]] == [7]
 
 
+@pytest.mark.filterwarnings("ignore:.*nothing is contributed")
 def test_an_output_that_no_call_brings_is_named(module: Callable[..., Module]) -> None:
     agg = AggregatorSlot("agg", FedAvg)
 

@@ -35,13 +35,15 @@ from tests.aids.refusals import quiet, refused, warned
 PEERS = Compiler().bind_peer_selector("clients", PresenceSelector)
 
 
+def unsummed() -> Compiler:
+    """All bindings of `Rounds` but that of its aggregator."""
+    model = PEERS.bind_model("model", GraphModel, trainable(mlp([4, 2])))
+    return model.bind_data_source("shard", ArrayDataSource, {"batch_size": 8})
+
+
 def federation() -> Compiler:
     """All bindings of `Rounds`."""
-    return (
-        PEERS.bind_model("model", GraphModel, trainable(mlp([4, 2])))
-        .bind_aggregator("agg", FedAvg)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": 8})
-    )
+    return unsummed().bind_aggregator("agg", FedAvg)
 
 
 class Rounds(Module):
@@ -673,7 +675,7 @@ class Declared(Sums):
 
 
 def test_a_misspelt_type():
-    compiler = federation().bind_aggregator("agg", "bb.FedAgv")  # <-
+    compiler = unsummed().bind_aggregator("agg", "bb.FedAgv")  # <-
     warned(
         "unknown-component",
         "'bb.FedAgv'",
@@ -696,7 +698,7 @@ def test_a_misspelt_type_in_the_slot():
 
 
 def test_a_component_that_forgets():
-    compiler = federation().bind_aggregator("agg", Sums)  # <-
+    compiler = unsummed().bind_aggregator("agg", Sums)  # <-
     warned("state-not-saved", "Sums", "serialize", "stateless", program=Rounds(), compiler=compiler)
 
 
@@ -707,11 +709,11 @@ class Durable(Rounds):
 
 
 def test_a_component_that_forgets_in_a_durable_program_is_refused():
-    compiler = federation().bind_aggregator("agg", Sums)  # <-
+    compiler = unsummed().bind_aggregator("agg", Sums)  # <-
     with refused(StateNotSaved, "slot 'agg'", "Sums", "serialize", "durable", "stateless"):
         compiler.compile_program(Durable())
-    quiet(Durable(), federation().bind_aggregator("agg", Keeps))
-    quiet(Durable(), federation().bind_aggregator("agg", Declared))
+    quiet(Durable(), unsummed().bind_aggregator("agg", Keeps))
+    quiet(Durable(), unsummed().bind_aggregator("agg", Declared))
 
 
 def test_a_component_that_forgets_on_the_device_is_refused_where_the_program_is_durable():
@@ -728,7 +730,7 @@ def test_a_component_that_forgets_on_the_device_is_refused_where_the_program_is_
     def node(program: Rounds, kind: type[Sums]):
         registry = Registry()
         registry.register(kind)
-        data = to_bytes(federation().bind_aggregator("agg", Keeps).compile_program(program))
+        data = to_bytes(unsummed().bind_aggregator("agg", Keeps).compile_program(program))
         return install(PeerId.from_name("s"), (), data, ["Server"], registry=registry, durable=True)
 
     for kind in (Forgets, Stateful):
@@ -741,8 +743,8 @@ def test_a_component_that_forgets_on_the_device_is_refused_where_the_program_is_
 
 
 def test_components_that_keep_their_state_or_have_none():
-    quiet(Rounds(), federation().bind_aggregator("agg", Keeps))
-    quiet(Rounds(), federation().bind_aggregator("agg", Declared))
+    quiet(Rounds(), unsummed().bind_aggregator("agg", Keeps))
+    quiet(Rounds(), unsummed().bind_aggregator("agg", Declared))
 
     class Encodes(Base):
         codec = CodecSlot("codec")

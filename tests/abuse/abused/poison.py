@@ -122,7 +122,9 @@ def spoiled(folder: Path, rounds: int, deadline_s: float) -> Heard:
     clients = HONEST + len(BEHAVIOUR) + 1
     options = {"rounds": rounds, "clients": clients, "at_least": HONEST, "deadline_ns": round(deadline_s * S)}
     module, compiler = program("mlp", 3, **options)
-    compile_edge(module, compiler.bind_aggregator("agg", FedAvg, {"clip_norm": 2.9}), old)
+    compile_edge(
+        module, compiler.without_binding("agg").bind_aggregator("agg", FedAvg, {"clip_norm": 2.9}), old
+    )
     compile_edge(*program("softmax", 3, **options), other)
     compile_edge(*program("mlp", 3, **options), folder, accepts=[onnx.load(old / "FederatedDigits.onnx")])
     with _running(folder) as digits:

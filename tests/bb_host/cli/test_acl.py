@@ -131,6 +131,15 @@ def test_a_list_of_nobody_is_refused(tmp_path: Path, data: bytes) -> None:
         read_members(path)
 
 
+@pytest.mark.parametrize("name", ["*", "+", "kitchen*", "a+b", "%u"])
+def test_a_name_that_looks_like_a_pattern_is_refused_at_its_line(tmp_path: Path, name: str) -> None:
+    path = listed(tmp_path, f"hub Server\n{name} Client\n")
+    with pytest.raises(AclError, match=r"looks like a pattern") as caught:
+        read_members(path)
+    assert (caught.value.where, caught.value.hint != "") == (f"{path}:2", True)
+    assert repr(name) in caught.value.what
+
+
 # --- as a real broker reads them -------------------------------------------------------------------------
 
 

@@ -49,6 +49,15 @@ def write(tmp_path, monkeypatch):
     return put
 
 
+def test_a_file_in_place_of_the_folder_is_refused_and_kept(write, tmp_path, capsys):
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    code, _, err = run(capsys, "compile", write(PROGRAM), "-o", taken)
+    assert (code, taken.read_text()) == (1, "mine")
+    assert f"{taken}: it is a file" in err
+    assert "name a folder: -o build" in err
+
+
 def test_compile_writes_the_artifacts_and_reports(write, tmp_path, capsys):
     code, out, err = run(
         capsys, "compile", write(PROGRAM), "--target", "edge", "-o", tmp_path / "build", "--timings"

@@ -42,7 +42,7 @@ def compiled(send: Send, selector: type = PresenceSelector, **config: object) ->
 
 
 def durably(g: Graph, x: Any, peers: Any) -> None:
-    g.net_out("told", peers, x, durable=True)
+    g.app_emit("got", g.net_out("told", peers, x, durable=True))
 
 
 def gates(program: Any) -> dict[str, list[str]]:
@@ -59,7 +59,7 @@ def gates(program: Any) -> dict[str, list[str]]:
 def test_durable_sends_go_to_them_without_a_gate() -> None:
     both = ["PeerHealthGateTx", "BackoffGateTx"]
     assert gates(compiled(durably, known=True)) == {"told": [], "ask": both}
-    assert gates(compiled(lambda g, x, peers: g.net_out("told", peers, x))) == {"told": both, "ask": both}
+    assert gates(compiled(lambda g, x, peers: g.wire.send("told", peers, x))) == {"told": both, "ask": both}
 
 
 def asks(g: Graph, x: Any, peers: Any) -> None:
@@ -71,7 +71,7 @@ def asks_durably(g: Graph, x: Any, peers: Any) -> None:
 
 
 def sends(g: Graph, x: Any, peers: Any) -> None:
-    g.net_out("asked", peers, x)
+    g.app_emit("got", g.net_out("asked", peers, x))
 
 
 @pytest.mark.parametrize("send", [asks, asks_durably, sends])

@@ -44,7 +44,7 @@ def test_a_compiler_is_a_value() -> None:
     assert empty.bindings == ()
     assert bound.bindings[0].type_name == "test.Halves"
     assert bound.bindings[0].component is Halves
-    assert bound.bind_codec("codec", "b.Codec").bindings[0].type_name == "b.Codec"
+    assert empty.bind_codec("codec", "b.Codec").bindings[0].type_name == "b.Codec"
     assert len(bound.bind_codec("codec", "b.Codec", target="P").bindings) == 2
     assert not empty.with_strict_types(False).strict_types
     assert empty.with_per_hop_budget_ns(5).per_hop_budget_ns == 5
@@ -94,7 +94,7 @@ def test_what_is_no_program_is_refused() -> None:
 )
 def test_bindings_that_do_not_fit_are_refused(bind: object, what: str) -> None:
     with pytest.raises(errors.BindingError) as caught:
-        bind(Compiler().bind_codec("codec", Halves)).compile(parse(TEXT))  # type: ignore[operator]
+        bind(Compiler()).compile(parse(TEXT))  # type: ignore[operator]
     assert what in caught.value.what
 
 

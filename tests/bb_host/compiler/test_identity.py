@@ -49,9 +49,9 @@ class Hub(Module):
         g.app_emit("missing", r.missing)
 
 
-def bound():
+def bound(path="a.npz"):
     compiler = Compiler().bind_peer_selector("leaves", PresenceSelector)
-    return compiler.bind_data_source("data", ArrayDataSource, {"path": "a.npz"})
+    return compiler.bind_data_source("data", ArrayDataSource, {"path": path})
 
 
 def compiled(**changed):
@@ -102,7 +102,7 @@ def test_the_shape_of_what_lies_in_a_bundle_is_in_the_contract():
 
 
 def test_another_configuration_is_another_program(base):
-    other = bound().bind_data_source("data", ArrayDataSource, {"path": "b.npz"}).compile_program(Hub())
+    other = bound("b.npz").compile_program(Hub())
     assert digest(other) != digest(base)
 
 

@@ -173,6 +173,16 @@ def test_ports_can_be_looked_up(record: Record) -> None:
     record(body)
 
 
+def test_a_send_to_another_program_may_be_durable_and_expire(record: Record, notation: Text) -> None:
+    def body(g: Graph) -> None:
+        x, sender = g.wire.recv("in", "F32")
+        g.wire.send("out", sender, x, durable=True, deadline_ns=S)
+
+    last = notation(record(body)).splitlines()[-1]
+    assert "wire.Send<deadline_ns=1000000000>" in last
+    assert "durable" in last
+
+
 def test_open_ports_are_recorded_by_hand(record: Record, notation: Text) -> None:
     def body(g: Graph) -> None:
         x, sender, trigger = g.wire.recv("enc", "F32", trigger=True)

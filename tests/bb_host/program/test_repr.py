@@ -18,6 +18,7 @@ class Big(Module):
             x = x @ np.ones((4, 4), np.float32)
         y = g.onnx.if_(g.input("up", "BOOL", ()), lambda h: x + 1, lambda h: -x)
         self.sums.contribute(g, y)
+        g.output("mean", self.sums.aggregate(g, after=y)[0])
         g.output("y", y)
 
 
@@ -27,7 +28,7 @@ def test_each_record_is_printed_as_one_line(capsys) -> None:
     assert repr(Big()) == "<module Big>"
     assert capsys.readouterr().out == "<graph of Big: 0 ops recorded>\n"
     assert repr(program) == f"<Program Big: 1 function, {len(function.ops)} ops>"
-    assert repr(function) == f"<Function Big(x, up) → y: {len(function.ops)} ops>"
+    assert repr(function) == f"<Function Big(x, up) → mean, y: {len(function.ops)} ops>"
     assert repr(function.slots["sums"]) == "<Slot aggregator, bb.FedAvg, at self>"
     assert repr(Slot("")) == "<Slot attribute>"
     shown = [repr(op) for op in walk_ops(function.ops)]

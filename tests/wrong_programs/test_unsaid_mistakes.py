@@ -1,0 +1,215 @@
+"""Mistakes that would run and do nothing, or that Python alone would name: said at the author's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.components import ConstantView, FedAvg
+from bb_host import AggregatorSlot, Compiler, Graph, Module, PeerSelectorSlot, S
+from bb_host.errors import ArityError, BindingError, CallError, ModuleError, TypeConstraintFailed
+from bb_host.learn import LearnError, mlp, trainable
+from tests.aids.refusals import quiet, refused, warned
+
+
+class Told(Module):
+    """A server with clients; the test gives the body."""
+
+    name, home = "Told", "Server"
+    clients = PeerSelectorSlot("clients", ConstantView, peer_class="Client", at="Server")
+
+    def __init__(self, body: Callable[[Any, Graph], Any]) -> None:
+        super().__init__()
+        self._body = body
+
+    def body(self, g: Graph) -> None:
+        self._body(self, g)
+
+    def all(self, g: Graph) -> Any:
+        return self.clients.current_view(g, after=g.pulse())
+
+    def asked(self, g: Graph, start: Any, value: Any) -> Any:
+        return g.request("ask", self.clients.sample(g, n=2, after=start), value, deadline_ns=S)
+
+
+class Sums(Told):
+    """One with an aggregator."""
+
+    agg = AggregatorSlot("agg", FedAvg, at="Server")
+
+
+FOUR = np.zeros(4, np.float32)
+
+
+# --- bindings ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [None, "Server"])
+def test_a_slot_bound_twice_is_refused(target: str | None) -> None:
+    once = Compiler().bind_aggregator("agg", FedAvg, {"clip_norm": 2.0}, target)
+    with refused(BindingError, "'agg' is bound twice", "test.Mean", "bb.FedAvg (test_unsaid_mistakes.py:"):
+        once.bind_aggregator("agg", "test.Mean", None, target)  # <-
+
+
+def test_a_binding_may_stand_beside_that_of_one_class_and_above_a_default() -> None:
+    def body(m: Any, g: Graph) -> None:
+        g.app_emit("mean", m.agg.current_tensor(g, after=m.all(g)))
+
+    both = Compiler().bind_aggregator("agg", FedAvg).bind_aggregator("agg", FedAvg, target="Server")
+    assert len(both.bindings) == 2
+    quiet(Sums(body), Compiler().bind_aggregator("agg", FedAvg, {"clip_norm": 1.0}))
+
+
+def test_a_binding_is_taken_back_before_another_one_takes_its_place() -> None:
+    first = Compiler().bind_aggregator("agg", FedAvg).bind_aggregator("agg", FedAvg, target="Server")
+    other = first.without_binding("agg").bind_aggregator("agg", FedAvg, {"clip_norm": 1.0})
+    assert [b.target for b in other.bindings] == ["Server", None]
+    assert first.bindings != other.bindings
+    with refused(BindingError, "slot 'agg' has no binding for Client", "without_binding"):
+        first.without_binding("agg", target="Client")  # <-
+    with refused(BindingError, "slot 'ag' has no binding", "agg"):
+        first.without_binding("ag")  # <-
+
+
+# --- sums -------------------------------------------------------------------------------------------------
+
+
+def test_a_contribution_that_nothing_aggregates() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender)  # <-
+
+    warned("missing-half", "nothing aggregates", "'agg'", "aggregate(g, …)", program=Sums(body))
+
+
+def test_an_aggregate_to_which_nothing_is_contributed() -> None:
+    def body(m: Any, g: Graph) -> None:
+        start = m.all(g)
+        g.app_emit("mean", m.agg.aggregate(g, after=start)[0])  # <-
+
+    warned("missing-half", "nothing is contributed", "contribute(g, …)", program=Sums(body))
+
+
+def test_an_aggregate_of_a_stack_is_whole() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            r.reply(r.value)
+            g.app_emit("mean", m.agg.aggregate(g, r.responses)[0])
+
+    quiet(Sums(body))
+
+
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_contribution_that_can_never_be_of_the_shape_that_was_sent(fits: bool) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            sent = g.constant(FOUR)
+            r = m.asked(g, start, sent)
+            r.reply(r.value if fits else g.onnx.slice(r.value, g.constant([0]), g.constant([3])))
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=sent)  # <-
+            g.app_emit("mean", m.agg.aggregate(g, after=r.closed)[0])
+
+    if fits:
+        quiet(Sums(body))
+        return
+    with refused(TypeConstraintFailed, "given [3]", "`sent` is [4]"):
+        Compiler().run(Sums(body))
+
+
+# --- sends ------------------------------------------------------------------------------------------------
+
+
+def test_a_send_that_nothing_reads() -> None:
+    def body(m: Any, g: Graph) -> None:
+        g.net_out("news", m.all(g), 1.0)  # <-
+
+    warned("unread-result", "net_out 'news'", "g.wire.send", program=Told(body))
+
+
+def test_a_send_whose_value_or_sender_is_read_and_one_to_another_program() -> None:
+    quiet(Told(lambda m, g: g.app_emit("got", g.net_out("news", m.all(g), 1.0))))
+    quiet(Told(lambda m, g: g.app_notify("from", g.net_out("news", m.all(g), 1.0).sender)))
+    quiet(Told(lambda m, g: g.wire.send("news", m.all(g), 1.0)))
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_send_of_a_module_is_read_by_its_caller_or_by_nobody(reads: bool) -> None:
+    class Child(Module):
+        def body(self, g: Graph) -> None:
+            g.net_out("news", g.input("peers", "PeerIdVec"), 1.0)  # <-
+
+    def body(m: Any, g: Graph) -> None:
+        called = g.call(Child(), peers=m.all(g))
+        if reads:
+            g.app_emit("got", called.output("news"))
+
+    if reads:
+        quiet(Told(body))
+    else:
+        warned("unread-result", "net_out 'news'", program=Told(body))
+
+
+# --- what Python alone would say --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["answer", "responses"])
+def test_a_reply_that_is_unpacked_into_more_names(mode: str) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply([r.value, 1.0])
+            a, _, _ = getattr(r, mode)  # <-
+            g.app_emit("a", a)
+
+    with refused(ArityError, "request 'ask' was replied with 2 values", "test_unsaid_mistakes.py:"):
+        Told(body).record()
+
+
+def test_what_is_sent_unpacked_into_fewer_names() -> None:
+    def body(m: Any, g: Graph) -> None:
+        (only,) = g.net_out("news", m.all(g), [1.0, g.constant([1, 2])])  # <-
+        g.app_emit("only", only)
+
+    with refused(ArityError, "net_out 'news' sends 2 values", "too many values"):
+        Told(body).record()
+
+
+def test_an_error_of_the_authors_own_unpacking_is_left_alone() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply([r.value, 1.0])
+            a, _ = r.answer
+            g.app_emit("a", a)
+            own: list[int] = [1]
+            _, _ = own
+
+    with pytest.raises(ValueError, match="not enough values"):
+        Told(body).record()
+
+
+def test_a_body_that_calls_itself() -> None:
+    class Again(Module):
+        def body(self, g: Graph) -> None:  # <-
+            self.body(g)
+
+    with refused(ModuleError, "'Again': body calls itself"):
+        Again().record()
+
+
+def test_a_misspelt_argument_of_trainable() -> None:
+    misspelt: Any = {"learning_rat": 0.1}
+    with refused(CallError, "no argument 'learning_rat'", "did you mean 'learning_rate'?"):
+        trainable(mlp([2, 1]), **misspelt)  # <-
+
+
+@pytest.mark.parametrize(("sizes", "named"), [([2, 1.5], "sizes[1] is 1.5"), (["2", 1], "sizes[0] is '2'")])
+def test_a_width_that_is_no_whole_number(sizes: Any, named: str) -> None:
+    with refused(LearnError, named, marked=False):
+        mlp(sizes)
