@@ -17,7 +17,7 @@ from bb_host.construction import (
     construction_state,
     construction_warnings,
 )
-from bb_host.dsl.recorder import PORT_NAME
+from bb_host.dsl.names import PORT_NAME
 from bb_host.errors import BindingError
 from bb_host.program import Program
 

@@ -1,4 +1,4 @@
-"""The recorder: a Module's body becomes NodeProtos (semantics §2)."""
+"""The recorder: what a Module's body calls becomes the ops of a function, with the author's lines."""
 
 from __future__ import annotations
 

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Port, Ready
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.author_lines import author_line
+from bb_host.dsl.drafts import Draft
 from bb_host.dsl.literals import KINDS, as_attribute, check_names, lift, type_hint
+from bb_host.dsl.names import snake
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import UNORDERED, After, Draft
+from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import on_call
 from bb_host.dsl.shapes import CATALOG_SHAPES
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, AttributeValueError, UnknownOp, ValueTypeError
 from bb_host.program import AttrValue
 
-if TYPE_CHECKING:
-    from bb_host.dsl.recorder import Recorder
-
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\.")
 _SINGLE_PORTS = frozenset({"DeadlineMatch"})
 """Ops whose any-ready ports take one value each."""
 
 Result = "Output | tuple[Output, ...] | None"
-
-
-@functools.cache  # names of the catalogs
-def snake(op_type: str) -> str:
-    """``Limit.Acquire`` → ``limit_acquire``."""
-    return _HUMP.sub("_", op_type).lower()
 
 
 def find_op(graph: Recorder, domain: str, name: str) -> OpDef:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
+from bb_host.dsl.drafts import Draft
 from bb_host.dsl.literals import lift
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.module_ports import expose, port_names
-from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
-from bb_host.dsl.recorder import UNORDERED, After, Draft
-from bb_host.dsl.session import RECORDING, ModuleRecord, is_engine_op
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.port_graph import PortGraph
+from bb_host.dsl.received import Answers, Received, one_or_many
+from bb_host.dsl.session import RECORDING, ModuleRecord, Recordable, is_engine_op
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import (
     ModuleError,
     OpInSubgraph,
@@ -25,17 +28,13 @@ from bb_host.errors import (
 )
 from bb_host.program import Function
 
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
-    from bb_host.dsl.module import Module
-
 
 @typed_calls
 class ModuleOutputs(Suggests):
     """What a call yields, by port name."""
 
     def __init__(
-        self, graph: Graph, module: str, values: dict[str, Output], record: ModuleRecord, call: Draft
+        self, graph: PortGraph, module: str, values: dict[str, Output], record: ModuleRecord, call: Draft
     ) -> None:
         self._graph = graph
         self._module = module
@@ -87,7 +86,7 @@ class ModuleOutputs(Suggests):
 class ModuleCall(Suggests):
     """One call being put together; `build` records it."""
 
-    def __init__(self, module: Module, name: str | None, phase: str) -> None:
+    def __init__(self, module: Recordable, name: str | None, phase: str) -> None:
         self._module = module
         self._name = name
         self._phase = phase
@@ -106,7 +105,7 @@ class ModuleCall(Suggests):
         self._inputs[name] = value
         return self
 
-    def build(self, g: Graph, *, after: After = UNORDERED) -> ModuleOutputs:
+    def build(self, g: PortGraph, *, after: After = UNORDERED) -> ModuleOutputs:
         """Records the call, and the module where it was not yet recorded with inputs of these types.
 
         Raises UnknownPortError for inputs that the module does not have, or has and did not get.
@@ -160,7 +159,7 @@ class ModuleCall(Suggests):
             g.made.append(outputs)
         return outputs
 
-    def _check_shapes(self, g: Graph, function: Function, values: Mapping[str, Output]) -> None:
+    def _check_shapes(self, g: PortGraph, function: Function, values: Mapping[str, Output]) -> None:
         """What is known of the values' shapes fits what the inputs declare; names stand for one size each."""
         name = self._module.module_name
         sizes: dict[str, tuple[int, str]] = {}
@@ -187,7 +186,7 @@ class ModuleCall(Suggests):
                     "pass a value of that shape, or declare the input otherwise",
                 )
 
-    def _check_place(self, g: Graph, record: ModuleRecord) -> None:
+    def _check_place(self, g: PortGraph, record: ModuleRecord) -> None:
         """In a bootstrap no module may send; in a branch a module is tensor work alone, without bootstrap."""
         name = self._module.module_name
         if g.parent is not None or g.open_branch is not None:
@@ -220,7 +219,7 @@ class ModuleCall(Suggests):
             )
 
 
-def add_call(g: Graph, function: Function, inputs: Sequence[Output], name: str, after: After) -> Draft:
+def add_call(g: PortGraph, function: Function, inputs: Sequence[Output], name: str, after: After) -> Draft:
     """The call's node, with its outputs."""
     outputs: list[Output] = []
     for port in function.outputs:

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
+from bb_host.dsl.drafts import SubgraphDraft
 from bb_host.dsl.literals import as_array, lift
 from bb_host.dsl.misuse import fails_to_start, typed_calls
-from bb_host.dsl.onnx_ops import call_onnx, refuse_constant_condition
+from bb_host.dsl.onnx_ops import call_onnx, record_one, refuse_constant_condition
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import UNORDERED, After, SubgraphDraft
+from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, ValueTypeError
-
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
 
 
 @typed_calls
 class ControlFlow:
     """What `g.onnx` has of operators that hold graphs."""
 
-    _graph: Graph
+    _graph: Recorder
     _meta: dict[str, str]
 
     def op(
@@ -41,8 +40,8 @@ class ControlFlow:
     def if_(
         self,
         cond: Value,
-        then_branch: Callable[[Graph], Any],
-        else_branch: Callable[[Graph], Any],
+        then_branch: Callable[..., Any],
+        else_branch: Callable[..., Any],
         *,
         after: After = UNORDERED,
     ) -> Any:
@@ -110,7 +109,7 @@ class ControlFlow:
         trip = None if max_trip is None else lift(graph, max_trip, types.TENSOR_I64)
         first = None if cond is None else lift(graph, cond, types.TENSOR_BOOL)
         if first is None and not carried:  # ONNX wants two inputs
-            first = graph.constant(True)
+            first = graph.tensor_constant(np.array(True))
         count = len(draft.outputs) - 1
         if count == 0:
             raise graph.error(
@@ -184,6 +183,6 @@ class ControlFlow:
         for value in values:
             lifted = lift(inner, value)
             if lifted.graph is not inner or any(lifted is o for o in (*inputs, *outputs)):
-                lifted = inner.onnx_op("Identity", (lifted,))
+                lifted = record_one(inner, "Identity", (lifted,))
             outputs.append(lifted)
         return SubgraphDraft(name, inputs, outputs, inner.drafts)

@@ -14,8 +14,7 @@ from typing import Any
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import authoring_error
-from bb_host.dsl.graph import Graph
-from bb_host.dsl.module import Module
+from bb_host.dsl.part import Part
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.errors import ModuleError
@@ -27,9 +26,9 @@ _NODE_KEYS_DROPPED = (keys.REQUIRED_TRAIT_KEY, keys.SLOT_ID_KEY, keys.CONCRETE_T
 _FUNCTION_KEYS_DROPPED = (keys.ENTRY_KEY, keys.PARTITION_KEY)
 
 
-def as_module(source: Any) -> Module:
-    """A Module as it is, a ModelProto as a ModelModule. ModuleError for anything else."""
-    if isinstance(source, Module):
+def as_callable(source: Any) -> Part:
+    """A module as it is, a ModelProto as a ModelModule. ModuleError for anything else."""
+    if isinstance(source, Part):
         return source
     if hasattr(source, "SerializeToString") and hasattr(source, "functions"):
         return ModelModule(source)
@@ -38,7 +37,7 @@ def as_module(source: Any) -> Module:
     )
 
 
-class ModelModule(Module):
+class ModelModule(Part):
     """A recorded or compiled ModelProto, called like any module: `ModelModule(model).call()…`.
 
     Raises ModuleError for a model that is neither, has several partitions, or sends.
@@ -55,7 +54,7 @@ class ModelModule(Module):
         self._main = self._find_main()
         self.name = name or self._main.name
         self.domain = self._main.domain
-        self.home = self._main.meta.get(keys.HOME_KEY, Module.home)
+        self.home = self._main.meta.get(keys.HOME_KEY, Part.home)
 
     @property
     def is_compiled(self) -> bool:
@@ -79,7 +78,7 @@ class ModelModule(Module):
             )
         return mains[0]
 
-    def body(self, g: Graph) -> None:
+    def body(self, g: object) -> None:
         raise authoring_error(ModuleError, f"module {self.name!r} is a model: call it, don't nest it")
 
     def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord:
@@ -192,7 +191,7 @@ def _with_ops(graph: Subgraph, ops: tuple[Op, ...]) -> Subgraph:
     return dataclasses.replace(graph, ops=ops)
 
 
-def _naming(module: Module, function: Function) -> Callable[[str], ModuleRecord]:
+def _naming(module: Part, function: Function) -> Callable[[str], ModuleRecord]:
     return lambda name: ModuleRecord(module, dataclasses.replace(function, name=name))
 
 
@@ -219,4 +218,4 @@ class _Fixed(ComponentSlot):
         return (mine.role, mine.at, mine.peer_class) == (built.role, built.at, built.peer_class)
 
 
-__all__ = ["ModelModule", "as_module"]
+__all__ = ["ModelModule", "as_callable"]

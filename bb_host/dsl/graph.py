@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
-from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line
 from bb_host.dsl.catalog_ops import Namespace
-from bb_host.dsl.literals import TypeLike, as_type, lift, no_bfloat16
-from bb_host.dsl.misuse import Suggests, typed_calls
+from bb_host.dsl.composition import ModuleOutputs
+from bb_host.dsl.drafts import Draft
+from bb_host.dsl.embedded import as_callable
+from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.onnx_namespace import OnnxOps
-from bb_host.dsl.onnx_ops import onnx_name
+from bb_host.dsl.onnx_ops import record_one
+from bb_host.dsl.onnx_schemas import onnx_name
 from bb_host.dsl.open_wire import OpenWire
-from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many
-from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
+from bb_host.dsl.operators import by_element
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.part import Part
+from bb_host.dsl.port_graph import PortGraph
+from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import unread_results
 from bb_host.dsl.rounds import Rounds
-from bb_host.dsl.session import ModuleRecord, Session
+from bb_host.dsl.session import Session
 from bb_host.dsl.syscalls import SyscallOps
-from bb_host.dsl.wire import Request, WireOps
+from bb_host.dsl.tape import UNORDERED, After
+from bb_host.dsl.wire import WireOps
 from bb_host.errors import (
     ArityError,
     AttributeValueError,
@@ -31,16 +38,12 @@ from bb_host.errors import (
     ModuleError,
     OpInSubgraph,
     PortNameError,
-    UnknownPortError,
     ValueTypeError,
 )
-from bb_host.program import AttrValue, Function
+from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
     import onnx
-
-    from bb_host.dsl.composition import ModuleOutputs
-    from bb_host.dsl.module import Module
 
 
 class Scope:
@@ -88,7 +91,7 @@ class AtScope(Scope):
 
 
 @typed_calls
-class Graph(Suggests, WireOps, SyscallOps):
+class Graph(SyscallOps, PortGraph):
     """Records one module: ports, ops, sends, rounds. Everything that a call returns is a value of this graph.
 
     `after=` on any call orders it behind other values without using them. All errors of recording are
@@ -97,16 +100,6 @@ class Graph(Suggests, WireOps, SyscallOps):
 
     def __init__(self, session: Session, name: str, phase: str, parent: Recorder | None = None) -> None:
         super().__init__(session, name, phase, parent)
-        self.ports: dict[str, Answers | Received] = {}
-        self.requests: list[Request] = []
-        self.open_rounds: list[Rounds] = []
-        self.given_inputs: dict[str, ValueType] = {}
-        self.calls: list[ModuleRecord] = []
-        self.made: list[ModuleOutputs] = []
-        self.caller: Graph | None = None  # whose call records this module
-        self.borrowed: dict[str, tuple[str, int]] = {}
-        self._lent_ports: dict[str, Answers | Received] = {}
-        self.started: list[Function] = []
         self.onnx = OnnxOps(self)
         """All ONNX operators: `g.onnx.softmax(x, axis=1)`."""
         self.syscall = Namespace(self, keys.SYSCALL_DOMAIN)
@@ -115,137 +108,25 @@ class Graph(Suggests, WireOps, SyscallOps):
         """The wire gates, which the compiler places by itself."""
         self.address_book = Namespace(self, keys.ADDRESS_BOOK_DOMAIN)
         """The address book's ops."""
-        self.wire = OpenWire(self)
+        self._sends = WireOps(self)
+        self.wire = OpenWire(self._sends)
         """Wire ops by hand, without partner."""
+        self.net_out = self._sends.net_out
+        self.request = self._sends.request
 
     def _elsewhere(self, name: str) -> str:
         return "" if onnx_name(name) is None else f"ONNX operators are g.onnx's: g.onnx.{name}(…)"
 
-    # --- ports
+    # --- what values and branches record
 
-    def input(
-        self,
-        name: str,
-        type: TypeLike | None = None,
-        shape: Sequence[int | str | None] | None = None,
-    ) -> Output:
-        """An input port. `type`: a NumPy dtype, an element name (`F32`), a type id (`PeerIdVec`) or a
-        TypeNode; `shape`: numbers, names of free sizes, None. Untyped inputs take their type from the
-        caller, else `Any`.
+    def onnx_op(self, op_type: str, args: Sequence[Value], **attrs: object) -> Output:
+        return record_one(self, op_type, args, **attrs)
 
-        It belongs to the scope `with g.at(…)`, else to the module's home.
-        """
-        if self.parent is not None:
-            raise self.error(
-                PortNameError, f"input {name!r} stands in a branch", "declare it outside If and Loop"
-            )
-        name = self.port_name(name, "the input", [*self.inputs, *self.outputs])
-        if type is None:
-            like: TypeLike = types.TENSOR if shape is not None else self.given_inputs.get(name, types.ANY)
-        else:
-            like = type
-        known = as_type(self, like, shape)
-        if known.node is types.TENSOR_BF16 and type is not None:
-            raise no_bfloat16(self, f"input {name!r}")
-        found = self.fresh(name, known)
-        self.inputs[name] = found
-        if self.at_scopes:
-            self.input_classes[name] = self.at_scopes[-1]
-        return found
+    def by_element(self, symbol: str, left: Value, right: Value) -> Output:
+        return by_element(self, symbol, left, right)
 
-    def output(self, name: str, value: Value) -> Output:
-        """An output port: the host sees its value as an AppEvent, a caller as `.output(name)`."""
-        if self.parent is not None:
-            raise self.error(
-                PortNameError, f"output {name!r} stands in a branch", "return it from the branch"
-            )
-        if self.open_branch is not None:
-            raise self.error(
-                PortNameError,
-                f"output {name!r} is declared by the function of a branch",
-                "return the value from the branch, and declare what g.onnx.if_ or loop returns",
-            )
-        if self.phase == keys.MODULE_PHASE_BOOTSTRAP:
-            raise self.error(
-                ModuleError,
-                f"output {name!r} stands in the bootstrap of {self.name!r}: a bootstrap has no outputs",
-                "tell the host with g.app_emit, or keep the value in a component",
-            )
-        name = self.port_name(name, "the output", [*self.inputs, *self.outputs])
-        found = lift(self, value)
-        self.outputs[name] = found
-        return found
-
-    def lookup_output(self, name: str) -> Output:
-        """What stands at an output or network port that was recorded before: its receivers' view of a send.
-
-        Network ports are also those of modules that this one calls, and of modules that its callers have
-        called before it. UnknownPortError where there is none.
-        """
-        found = self.outputs.get(name) if name in self.outputs else self._network_port(name)
-        if found is None:
-            known = [*self.outputs, *self._known_ports()]
-            hint = (
-                suggestion(name, known, "there are: ") or "none is recorded yet: call the module that sends"
-            )
-            raise self.error(UnknownPortError, f"no output {name!r}", hint)
-        return found  # type: ignore[return-value]
-
-    def _known_ports(self) -> list[str]:
-        above = [] if self.caller is None else self.caller._known_ports()
-        return [*self.ports, *(port for made in self.made for port in made.network_ports()), *above]
-
-    def _network_port(self, name: str) -> Answers | Received | None:
-        """A port of this graph, of a module that it calls, or of the graphs around it."""
-        if self.parent is not None:
-            return cast("Graph", self.parent)._network_port(name)
-        if name in self.ports:
-            return self.ports[name]
-        if name in self._lent_ports:
-            return self._lent_ports[name]
-        made = [made for made in self.made if name in made.network_ports()]
-        if len(made) > 1:
-            raise self.error(
-                UnknownPortError,
-                f"{len(made)} calls have a network port {name!r}",
-                f"say whose: call.output({name!r}), and hand it in with .input(…)",
-            )
-        if made:
-            return made[0].network_port(name)
-        above = None if self.caller is None else self.caller._network_port(name)
-        if above is not None:
-            self._lent_ports[name] = self._borrow(name, above)
-        return self._lent_ports.get(name)
-
-    def _borrow(self, name: str, above: Answers | Received) -> Answers | Received:
-        """Inputs for the values of a port of another module, and for their sender; the caller fills them."""
-        parts = tuple(above) if isinstance(above, Answers) else (above,)
-        found: list[Output] = []
-        for place, value in enumerate((*parts, above.sender)):
-            place = place if place < len(parts) else -1
-            wanted = (
-                f"{name}_sender" if place < 0 else f"{name}_{place}" if len(parts) > 1 else f"{name}_received"
-            )
-            while wanted in self.inputs or wanted in self.outputs:
-                wanted += "_"
-            handle = self.received(wanted, value)
-            self.inputs[wanted] = handle
-            self.borrowed[wanted] = (name, place)
-            found.append(handle)
-        return one_or_many(found[:-1], found[-1], len(parts) == 1)
-
-    def lent(self, port: str, place: int, module: str) -> Output:
-        """What this graph hands into a module that reads a port of another one. UnknownPortError without."""
-        found = self._network_port(port)
-        if found is None:
-            raise self.error(
-                UnknownPortError,
-                f"module {module!r} reads network port {port!r}, which nothing here sends to",
-                "call the module that sends first",
-            )
-        if place < 0:
-            return found.sender
-        return found[place] if isinstance(found, Answers) else found
+    def subgraph(self, name: str) -> Graph:
+        return Graph(self.session, name, self.phase, self)
 
     # --- scopes
 
@@ -398,28 +279,19 @@ class Graph(Suggests, WireOps, SyscallOps):
         self.add(draft)
         return tuple(outputs)
 
-    def call(
-        self, module: Module | onnx.ModelProto, name: str | None = None, **inputs: Value
-    ) -> ModuleOutputs:
+    def call(self, module: Part | onnx.ModelProto, name: str | None = None, **inputs: Value) -> ModuleOutputs:
         """Calls a sub-module with its inputs by name; short for `module.call().input(…).build(g)`.
 
         A ModelProto, recorded or compiled, is a module too.
         """
-        from bb_host.dsl.embedded import as_module
-
-        builder = as_module(module).call(name)
+        builder = as_callable(module).call(name)
         for port, value in inputs.items():
             builder.input(port, value)
         return builder.build(self)
 
-    def subgraph(self, name: str) -> Graph:
-        """The graph of a branch; it sees this graph's values."""
-        return Graph(self.session, name, self.phase, self)
-
     def finish(self) -> None:
         """Checks at the end of a body what could not be checked before."""
-        for request in self.requests:
-            request.finish()
+        self._sends.finish()
         if self.open_rounds:
             raise self.error(ModuleError, "rounds are still open at the end of the body")
         unread_results(self, self.session.functions())

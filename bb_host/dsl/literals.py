@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
 from bb_host import artifact_size
 from bb_host.dsl.output import Output
+from bb_host.dsl.recorder import Recorder
 from bb_host.errors import AttributeValueError, TooLargeError, ValueTypeError
 from bb_host.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
-
-if TYPE_CHECKING:
-    from bb_host.dsl.recorder import Recorder
 
 TypeLike = Any
 """A TypeNode, ValueType, NumPy dtype, element name (`F32`) or type id (`PeerIdVec`)."""

@@ -58,7 +58,8 @@ def typed_calls(cls: _C) -> _C:
     """Class decorator: arguments that a public method, or the constructor, does not take are CallErrors."""
     for name, member in list(vars(cls).items()):
         if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
-            setattr(cls, name, typed_call(member))
+            spoken = "" if name == "__init__" else f"{getattr(cls, 'SPOKEN', cls.__qualname__)}.{name}"
+            setattr(cls, name, typed_call(member, spoken))
     return cls
 
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, is_ours
-from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.catalog_ops import Done
+from bb_host.dsl.composition import add_call
 from bb_host.dsl.graph import Graph
-from bb_host.dsl.misuse import Suggests, fails_to_start, last_line
-from bb_host.dsl.recorder import PORT_NAME, UNORDERED
-from bb_host.dsl.remarks import misspelt, unread_sends, unused_slots
-from bb_host.dsl.session import MANY_CALLS, RECORDING, ModuleRecord, Session
+from bb_host.dsl.misuse import fails_to_start, last_line
+from bb_host.dsl.names import PORT_NAME
+from bb_host.dsl.part import Part
+from bb_host.dsl.remarks import misspelt
+from bb_host.dsl.session import MANY_CALLS, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
+from bb_host.dsl.tape import UNORDERED
 from bb_host.errors import ArityError, ModuleError
-from bb_host.program import Function, Program, Slot
-from bb_host.program_proto import to_proto
-from bb_host.text_names import implied_program_opsets
-
-if TYPE_CHECKING:
-    from bb_host.dsl.composition import ModuleCall
-
+from bb_host.program import Slot
 
 _UNPACKED = re.compile(r"(not enough|too many) values to unpack")
 """Python's own message."""
@@ -36,7 +29,7 @@ _UNPACKED = re.compile(r"(not enough|too many) values to unpack")
 _RESERVED_DOMAINS = (keys.ONNX_DOMAIN_ALIAS, keys.PREFIX)
 
 
-class Module(Suggests):
+class Module(Part):
     """A program, or a part of one. Subclasses set `name` and `home` and override `body`.
 
     - `name`: letters, digits, `_`, `-`, `.`; the class's name where it is empty.
@@ -46,13 +39,6 @@ class Module(Suggests):
     - `domain`: the ONNX domain of the recorded functions.
     - Slots are attributes, of the class or of the instance: `model = ModelSlot("model")`.
     """
-
-    name: str = ""
-    home: str = "self"
-    domain: str = keys.PROGRAM_DOMAIN
-
-    def __repr__(self) -> str:
-        return f"<module {self.module_name}>"
 
     def body(self, g: Graph) -> None:
         """Records the module into `g`."""
@@ -65,61 +51,6 @@ class Module(Suggests):
 
     def bootstrap(self, g: Graph) -> None:
         """Records what runs once before the body; its inputs are given by the host. No wire ops."""
-
-    @property
-    def module_name(self) -> str:
-        """`name`, or the class's name."""
-        return self.name or type(self).__name__
-
-    def build(self) -> onnx.ModelProto:
-        """Records the program. Raises AuthoringErrors at the author's line.
-
-        Issues what recording warns about through Python's `warnings`: a ModelProto carries none of it.
-        """
-        program = self.record()
-        issue(program.warnings)
-        return to_proto(program)
-
-    def record(self) -> Program:
-        """The same in the light form."""
-        session = Session(root=(self.domain, self.module_name))
-        before = RECORDING.set(session)
-        try:
-            root = self._record(session, {})
-        finally:
-            RECORDING.reset(before)
-        session.refuse_halves()
-        children = [f for f in session.functions() if f not in (root.function, root.bootstrap)]
-        bodies = [f for f in children if f.domain != keys.COMPONENT_DOMAIN and not _is_bootstrap(f)]
-        bootstraps = [root.bootstrap] if root.bootstrap is not None else []
-        bootstraps += [f for f in children if _is_bootstrap(f)]
-        components = [f for f in children if f.domain == keys.COMPONENT_DOMAIN]
-        unused = [ProgramWarning("unused-slot", *about) for about in unused_slots(session)]
-        functions = (root.function, *bodies, *bootstraps, *components)
-        unused += [ProgramWarning("unread-result", *about) for about in unread_sends(session, functions)]
-        meta = {keys.MODULE_KEY: root.function.name}
-        return Program(
-            root.function.name,
-            functions,
-            meta,
-            implied_program_opsets(functions),
-            warnings=in_order([*session.warnings, *unused]),
-        )
-
-    def call(self, name: str | None = None) -> ModuleCall:
-        """A call from another module's body: `.input(port, value)…build(g)`. `name` names the call."""
-        from bb_host.dsl.composition import ModuleCall
-
-        return ModuleCall(self, name, keys.MODULE_PHASE_BODY)
-
-    def bootstrap_call(self, name: str | None = None) -> ModuleCall:
-        """A call of this module's bootstrap from another's.
-
-        Bootstraps of sub-modules that nobody calls, and that have no inputs, are called by themselves.
-        """
-        from bb_host.dsl.composition import ModuleCall
-
-        return ModuleCall(self, name, keys.MODULE_PHASE_BOOTSTRAP)
 
     def declared_slots(self) -> list[ComponentSlot]:
         """The slots that stand as attributes, base classes first, in order of declaration."""
@@ -215,8 +146,6 @@ class Module(Suggests):
         return session.keep(name, self.domain, make, is_root)
 
     def _record_bootstrap(self, session: Session, body: Graph) -> Graph | None:
-        from bb_host.dsl.composition import add_call
-
         g = Graph(session, self.module_name, keys.MODULE_PHASE_BOOTSTRAP)
         self._record_into(g, self.bootstrap)
         g.finish()
@@ -298,7 +227,3 @@ def _first_line(method: Callable[[Graph], object]) -> tuple[str, int]:
     """Where a method is defined; the author's line for what Python code does not say."""
     code = getattr(getattr(method, "__func__", method), "__code__", None)
     return author_line() if code is None else (code.co_filename, code.co_firstlineno)
-
-
-def _is_bootstrap(function: Function) -> bool:
-    return function.meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BOOTSTRAP

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bb_host.dsl.names import snake
+from bb_host.dsl.onnx_schemas import onnx_name
+
 _ALTERNATIVES = {
     "T": "use g.onnx.transpose(x)",
     "all": "use g.onnx.reduce_min(g.onnx.cast(x, to='I32')), 1 where all hold",
@@ -53,9 +56,6 @@ _ALTERNATIVES = {
 
 def numpy_alternative(name: str) -> str:
     """The hint for NumPy's (or torch's) name; empty where ONNX has nothing of that kind."""
-    from bb_host.dsl.catalog_ops import snake
-    from bb_host.dsl.onnx_ops import onnx_name
-
     known = _ALTERNATIVES.get(name)
     if known is not None:
         return known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,13 @@ from bb_host.dsl.literals import (
     refuse_too_large,
 )
 from bb_host.dsl.misuse import typed_calls
-from bb_host.dsl.onnx_ops import call_onnx, onnx_name, unknown_operator
+from bb_host.dsl.onnx_ops import call_onnx, unknown_operator
+from bb_host.dsl.onnx_schemas import onnx_name
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import UNORDERED, After
+from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ValueTypeError
 from bb_host.program import AttrValue
-
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
 
 Ints = Sequence[int]
 
@@ -40,7 +39,7 @@ class OnnxOps(ControlFlow):
     Operators that have no method here are found by name: `g.onnx.top_k(x, [3], outputs=2)`.
     """
 
-    def __init__(self, graph: Graph, meta: Mapping[str, str] | None = None) -> None:
+    def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None:
         self._graph = graph
         self._meta = dict(meta or {})
 

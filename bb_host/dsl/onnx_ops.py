@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import onnx.defs
 
 from bb_edge.ir import keys, types
-from bb_edge.ir.opsets import ONNX_ALIASES, AttrKind
 from bb_edge.ir.opsets import onnx as onnx_catalog
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.author_lines import author_line
-from bb_host.dsl.catalog_ops import snake
+from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.kernel_fit import MOST_REMEMBERED, Misfit, fit, question
 from bb_host.dsl.literals import (
     as_array,
@@ -27,134 +23,24 @@ from bb_host.dsl.literals import (
     no_bfloat16,
     type_hint,
 )
+from bb_host.dsl.names import snake
+from bb_host.dsl.onnx_schemas import Formal, Schema, onnx_name, operator_names, schema_of
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import UNORDERED, After, Draft, SubgraphDraft
+from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, AttributeValueError, UnknownOp, ValueTypeError
 from bb_host.program import AttrValue
 
-if TYPE_CHECKING:
-    from bb_host.dsl.recorder import Recorder
-
-_REPLACED = {"Scatter": "ScatterElements", "Upsample": "Resize", **ONNX_ALIASES}
-"""Names that authors use and the recorded opset has no longer, or never had."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Formal:
-    name: str
-    type_str: str
-    optional: bool
-    variadic: bool
-    homogeneous: bool
-    least: int  # values that a variadic one takes at least
-    node: TypeNode | None  # where the schema fixes the type
-    is_tensor: bool  # no sequence, optional or map
-
-
-@dataclass(frozen=True, slots=True)
-class _Schema:
-    name: str
-    inputs: tuple[_Formal, ...]
-    outputs: tuple[_Formal, ...]
-    attrs: Mapping[str, AttrKind]
-    required: tuple[str, ...]
-    hint: str
-    """What its results are called."""
-    fewest: int
-    """Outputs that it cannot do without."""
-    usual: int
-    """Outputs that a call has which asks for no number of them."""
-
-
-def _formal(formal: Any, only: Mapping[str, str]) -> _Formal:
-    option = onnx.defs.OpSchema.FormalParameterOption
-    return _Formal(
-        formal.name,
-        formal.type_str,
-        formal.option == option.Optional,
-        formal.option == option.Variadic,
-        formal.is_homogeneous,
-        formal.min_arity,
-        _fixed(only.get(formal.type_str, formal.type_str)),
-        not formal.type_str.startswith(("seq", "optional", "map")),
-    )
-
-
-_ELEMENTS = {
-    "float": "F32",
-    "double": "F64",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    **{
-        f"{sign}int{bits}": f"{letter}{bits}"
-        for sign, letter in (("", "I"), ("u", "U"))
-        for bits in (8, 16, 32, 64)
-    },
-    "bool": "BOOL",
-}
-
-
-def _fixed(type_str: str) -> TypeNode | None:
-    if type_str.startswith("tensor("):
-        return types.by_id(f"Tensor<{_ELEMENTS.get(type_str[7:-1], '')}>")
-    return None
-
-
-@lru_cache(maxsize=1)
-def _names() -> dict[str, str]:
-    """Every operator by its name without case and underscores."""
-    found = {
-        s.name.lower(): s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated
-    }
-    found.update({alias.lower(): op for alias, op in _REPLACED.items() if op != "Constant"})
-    return found
-
-
-@lru_cache(maxsize=1024)
-def onnx_name(spelling: str) -> str | None:
-    """`reduce_sum`, `ReduceSum`, `and_` → ONNX's name; None where ONNX has no such operator."""
-    return _names().get(spelling.replace("_", "").lower())
+_OTHER_SPELLINGS = ("dot", "if_", "matmul", "ones", "op", "scatter", "zeros")
+"""Methods of `g.onnx` that are spelled unlike the operators that they record."""
 
 
 def unknown_operator(graph: Recorder, name: str) -> UnknownOp:
     """The error for a name that is no operator of the recorded opset."""
-    from bb_host.dsl.onnx_namespace import OnnxOps
-
-    methods = [method for method in dir(OnnxOps) if not method.startswith("_")]
-    near = suggestion(name, [*methods, *map(snake, _names().values())], "")
+    near = suggestion(name, [*_OTHER_SPELLINGS, *map(snake, operator_names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
     return graph.error(UnknownOp, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
-
-
-@lru_cache(maxsize=512)
-def _schema(name: str) -> _Schema | None:
-    try:
-        schema = onnx.defs.get_schema(name, onnx_catalog.VERSION, keys.ONNX_DOMAIN)
-    except onnx.defs.SchemaError:
-        return None
-    # A type parameter with one type to choose from is no parameter.
-    only = {
-        c.type_param_str: c.allowed_type_strs[0]
-        for c in schema.type_constraints
-        if len(c.allowed_type_strs) == 1
-    }
-    outputs = tuple(_formal(f, only) for f in schema.outputs)
-    return _Schema(
-        name,
-        tuple(_formal(f, only) for f in schema.inputs),
-        outputs,
-        {n: _kind(a) for n, a in schema.attributes.items()},
-        tuple(n for n, a in schema.attributes.items() if a.required),
-        snake(name) if name != "Constant" else "const",
-        sum(not f.optional and not f.variadic for f in outputs),
-        max(1, sum(not f.optional for f in outputs)),
-    )
-
-
-def _kind(attribute: Any) -> AttrKind:
-    number = int(attribute.type.value if hasattr(attribute.type, "value") else attribute.type)
-    return AttrKind(number) if number in AttrKind._value2member_map_ else AttrKind.ANY
 
 
 def call_onnx(
@@ -174,7 +60,7 @@ def call_onnx(
     more than the operator's required ones.
     """
     op_type = onnx_name(name)
-    schema = None if op_type is None else _schema(op_type)
+    schema = None if op_type is None else schema_of(op_type)
     if schema is None:
         raise unknown_operator(graph, name)
     if kwargs:
@@ -197,10 +83,17 @@ def call_onnx(
     return results[0] if len(results) == 1 else tuple(results)
 
 
+def record_one(graph: Recorder, name: str, args: Sequence[object], **attrs: object) -> Output:
+    """Records an operator with one output."""
+    found = call_onnx(graph, name, args, attrs)
+    assert isinstance(found, Output)
+    return found
+
+
 def _bind(
-    graph: Recorder, schema: _Schema, args: Sequence[object], kwargs: Mapping[str, object]
-) -> list[tuple[_Formal, Output | None]]:
-    given: list[tuple[_Formal, object]] = []
+    graph: Recorder, schema: Schema, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[tuple[Formal, Output | None]]:
+    given: list[tuple[Formal, object]] = []
     formals = schema.inputs
     if len(args) > len(formals) and not (formals and formals[-1].variadic):
         raise graph.error(
@@ -240,9 +133,7 @@ def _bind(
     return [(f, None if v is None else _input(graph, schema, f, v, elements)) for f, v in given]
 
 
-def _elements(
-    graph: Recorder, schema: _Schema, given: Sequence[tuple[_Formal, object]]
-) -> dict[str, TypeNode]:
+def _elements(graph: Recorder, schema: Schema, given: Sequence[tuple[Formal, object]]) -> dict[str, TypeNode]:
     """The element type of each type parameter, from the values that have one. ValueTypeError where two
     differ.
     """
@@ -274,7 +165,7 @@ def _cast_hint(given: Sequence[object]) -> str:
 
 
 def _input(
-    graph: Recorder, schema: _Schema, formal: _Formal, value: object, elements: Mapping[str, TypeNode]
+    graph: Recorder, schema: Schema, formal: Formal, value: object, elements: Mapping[str, TypeNode]
 ) -> Output:
     if not isinstance(value, Output):
         if formal.node is types.TENSOR_BOOL and schema.name in CONDITIONAL:
@@ -311,8 +202,8 @@ def refuse_constant_condition(graph: Recorder, op: str, value: object) -> None:
         )
 
 
-def _passes_peers(schema: _Schema, formal: _Formal) -> bool:
-    """Whether a list of peers may stand at this input (semantics §2)."""
+def _passes_peers(schema: Schema, formal: Formal) -> bool:
+    """Whether a list of peers may stand at this input."""
     return schema.name in ONNX_OPS_OVER_PEERS and formal is schema.inputs[0]
 
 
@@ -323,7 +214,7 @@ _FLOATING = frozenset(
 
 
 def _attrs(
-    graph: Recorder, schema: _Schema, kwargs: Mapping[str, object]
+    graph: Recorder, schema: Schema, kwargs: Mapping[str, object]
 ) -> dict[str, AttrValue | SubgraphDraft]:
     found: dict[str, AttrValue | SubgraphDraft] = {}
     for name, kind in schema.attrs.items():
@@ -342,8 +233,8 @@ def _attrs(
 
 def _results(
     graph: Recorder,
-    schema: _Schema,
-    bound: Sequence[tuple[_Formal, Output | None]],
+    schema: Schema,
+    bound: Sequence[tuple[Formal, Output | None]],
     attrs: Mapping[str, object],
     outputs: int | None,
 ) -> list[Output]:
@@ -375,8 +266,8 @@ def _results(
 
 def _output_count(
     graph: Recorder,
-    schema: _Schema,
-    bound: Sequence[tuple[_Formal, Output | None]],
+    schema: Schema,
+    bound: Sequence[tuple[Formal, Output | None]],
     attrs: Mapping[str, object],
 ) -> int:
     if schema.name == "Split":
@@ -393,9 +284,9 @@ def _output_count(
 
 
 def _result_node(
-    schema: _Schema,
-    formal: _Formal,
-    bound: Sequence[tuple[_Formal, Output | None]],
+    schema: Schema,
+    formal: Formal,
+    bound: Sequence[tuple[Formal, Output | None]],
     attrs: Mapping[str, object],
 ) -> TypeNode:
     if formal.node is not None:
@@ -417,7 +308,7 @@ def _result_node(
     return types.ANY
 
 
-def _constants(graph: Recorder, bound: Sequence[tuple[_Formal, Output | None]]) -> list[Any]:
+def _constants(graph: Recorder, bound: Sequence[tuple[Formal, Output | None]]) -> list[Any]:
     """The arrays of inputs that are constants, None for the others."""
     return [None if value is None else graph.constant_value(value) for _, value in bound]
 
@@ -427,8 +318,8 @@ _shapes_found: dict[tuple[object, ...], tuple[Shape, ...]] = {}
 
 def _shapes(
     graph: Recorder,
-    schema: _Schema,
-    bound: Sequence[tuple[_Formal, Output | None]],
+    schema: Schema,
+    bound: Sequence[tuple[Formal, Output | None]],
     attrs: Mapping[str, object],
     count: int,
 ) -> Sequence[Shape]:
@@ -461,5 +352,5 @@ def _shapes(
     return found
 
 
-def _described(bound: Sequence[tuple[_Formal, Output | None]]) -> str:
+def _described(bound: Sequence[tuple[Formal, Output | None]]) -> str:
     return ", ".join(f"{f.name} {v.type}" for f, v in bound if v is not None)

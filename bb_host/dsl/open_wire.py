@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
+from bb_host.dsl.drafts import Draft
 from bb_host.dsl.literals import TypeLike, as_type
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import UNORDERED, After, Draft
+from bb_host.dsl.tape import UNORDERED, After
+from bb_host.dsl.wire import Payload, WireOps
 from bb_host.errors import ArityError, ValueTypeError
-
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
-    from bb_host.dsl.wire import Payload, WireOps
 
 _PEERS = ValueType(types.PEER_ID_VEC)
 _REQ_ID = ValueType(types.WIRE_REQ_ID)
@@ -27,8 +24,9 @@ _TRIGGER = ValueType(types.TRIGGER)
 class OpenWire(Suggests):
     """`g.wire`: wire ops recorded by hand, without partner; they are open ports of the program."""
 
-    def __init__(self, graph: WireOps) -> None:
-        self._graph = graph
+    def __init__(self, wire: WireOps) -> None:
+        self._wire = wire
+        self._graph = wire.graph
 
     def send(
         self,
@@ -41,7 +39,7 @@ class OpenWire(Suggests):
         deadline_ns: int | None = None,
     ) -> None:
         """A Send whose receiver is another program; `durable` and `deadline_ns` are those of `g.net_out`."""
-        found = self._graph.net_out(name, peers, value, durable=durable, deadline_ns=deadline_ns, after=after)
+        found = self._wire.net_out(name, peers, value, durable=durable, deadline_ns=deadline_ns, after=after)
         self._graph.may_go_unread.append(found.sender)  # it is read elsewhere
 
     def recv(self, name: str, *payload_types: TypeLike, trigger: bool = False) -> tuple[Output, ...]:
@@ -61,14 +59,14 @@ class OpenWire(Suggests):
     ) -> None:
         """The reply to a request that `recv_req` took."""
         g = self._graph
-        g._may_send(f"send_resp {name!r}")
-        payload, _ = g.payload(value, f"send_resp {name!r}")
-        meta = g.wire_meta(name, keys.CORRELATION_RESPONSE, False)
+        self._wire.may_send(f"send_resp {name!r}")
+        payload, _ = self._wire.payload(value, f"send_resp {name!r}")
+        meta = self._wire.wire_meta(name, keys.CORRELATION_RESPONSE, False)
         asked = next((d.meta for d in g.drafts if any(o is req_id for o in d.outputs)), {})
         if keys.WIRE_ID_KEY in asked:
             meta[keys.WIRE_REQUEST_KEY] = asked[keys.WIRE_ID_KEY]
         draft = Draft(
-            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, g.peers(sender), g.own(req_id)], [], {}, meta
+            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, self._wire.peers(sender), g.own(req_id)], [], {}, meta
         )
         g.order(draft, g.after_values(after))
         g.add(draft)
@@ -78,18 +76,18 @@ class OpenWire(Suggests):
     ) -> Output:
         """A request to another program; yields the request id for `recv_resp_batched`."""
         g = self._graph
-        g._may_send(f"send_req_batched {name!r}")
+        self._wire.may_send(f"send_req_batched {name!r}")
         g.port_name(name, "the network port", g.ports)
-        payload, _ = g.payload(value, f"send_req_batched {name!r}")
-        targets = g.peers(peers)
+        payload, _ = self._wire.payload(value, f"send_req_batched {name!r}")
+        targets = self._wire.peers(peers)
         req_id = g.fresh(f"{name}_req", _REQ_ID)
         draft = Draft(
             OP_SEND_REQ,
             keys.WIRE_DOMAIN,
             [*payload, targets, targets],
             [req_id],
-            {keys.ATTR_DEADLINE_NS: g._duration(deadline_ns)},
-            g.wire_meta(name, keys.CORRELATION_REQUEST, False),
+            {keys.ATTR_DEADLINE_NS: self._wire.duration(deadline_ns)},
+            self._wire.wire_meta(name, keys.CORRELATION_REQUEST, False),
         )
         draft.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
         g.order(draft, g.after_values(after))
@@ -108,10 +106,10 @@ class OpenWire(Suggests):
         port = asked.meta[keys.PORT_KEY]
         outputs = [g.fresh(f"{port}_closed", _TRIGGER), g.fresh(f"{port}_missing", _PEERS)]
         for like in payload_types:
-            item = as_type(cast("Graph", g), like)
+            item = as_type(g, like)
             shape = None if item.shape is None else (None, *item.shape)
             outputs.append(g.fresh(f"{port}_responses", ValueType(item.node, shape)))
-        meta = g.wire_meta(port, keys.CORRELATION_RESPONSE, False)
+        meta = self._wire.wire_meta(port, keys.CORRELATION_RESPONSE, False)
         meta[keys.WIRE_REQUEST_KEY] = asked.meta[keys.WIRE_ID_KEY]
         g.add(Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [req_id], list(outputs), {}, meta))
         return tuple(outputs)
@@ -126,7 +124,7 @@ class OpenWire(Suggests):
         trigger: bool,
     ) -> tuple[Output, ...]:
         g = self._graph
-        g._may_send(f"{op} {name!r}")
+        self._wire.may_send(f"{op} {name!r}")
         g.port_name(name, "the network port", g.ports)
         if not payload_types:
             raise g.error(
@@ -135,7 +133,7 @@ class OpenWire(Suggests):
         outputs = [g.fresh(name, as_type(g, like)) for like in payload_types]
         outputs.append(g.fresh(f"{name}_sender", _PEERS))
         outputs += [g.fresh(f"{name}_{hint}", value) for hint, value in tail]
-        meta = g.wire_meta(name, correlation, False)
+        meta = self._wire.wire_meta(name, correlation, False)
         if trigger:
             outputs.append(g.fresh(f"{name}_trigger", _TRIGGER))
             meta[keys.TRIGGER_OUTPUT_KEY] = "1"

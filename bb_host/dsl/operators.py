@@ -6,24 +6,23 @@ would tell is not known, ValueTypeError names the ONNX operators to choose from.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode
 from bb_host.author_lines import authoring_error
 from bb_host.dsl.literals import lift
-from bb_host.dsl.output import Output
+from bb_host.dsl.onnx_ops import record_one
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.recorder import Recorder
 from bb_host.errors import ValueTypeError
-
-if TYPE_CHECKING:
-    from bb_host.dsl.output import Value
-    from bb_host.dsl.recorder import Recorder
 
 
 def by_element(graph: Recorder, symbol: str, left: Value, right: Value) -> Output:
-    """Records `left symbol right` for `/ // % ** & | ^`. Raises ValueTypeError at the author's line."""
+    """Records `left symbol right` for `/ // % ** & | ^`, and `~left`. ValueTypeError at the author's line."""
+    if symbol == "~":
+        assert isinstance(left, Output)
+        return _invert(graph, left)
     a, b, kind = _pair(graph, symbol, left, right)
     if symbol == "/":
         return _divide(graph, a, b, kind)
@@ -34,13 +33,13 @@ def by_element(graph: Recorder, symbol: str, left: Value, right: Value) -> Outpu
     return _remainder(graph, a, b, kind) if symbol == "%" else _bits(graph, symbol, a, b, kind)
 
 
-def invert(graph: Recorder, value: Output) -> Output:
+def _invert(graph: Recorder, value: Output) -> Output:
     """`~value`: Not on BOOL, BitwiseNot on integers. ValueTypeError for anything else."""
     kind = _kind(_tensor("~", value))
     if kind == "b":
-        return graph.onnx_op("Not", (value,))
+        return record_one(graph, "Not", (value,))
     if kind in ("i", "u"):
-        return graph.onnx_op("BitwiseNot", (value,))
+        return record_one(graph, "BitwiseNot", (value,))
     raise _no_bits("~", value, kind)
 
 
@@ -53,7 +52,7 @@ def _divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
     if kind in ("b", "i", "u"):
         whole = "x // y, which is exact" if kind == "u" else "g.onnx.div(x, y), which rounds toward zero"
         raise _undefined("/", a, f"cast both sides for true division: g.onnx.cast(x, to='F32'); or {whole}")
-    return graph.onnx_op("Div", (a, b))
+    return record_one(graph, "Div", (a, b))
 
 
 def _power(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
@@ -75,7 +74,7 @@ def _power(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
             a,
             "an integer has no such power: cast it first, g.onnx.cast(x, to='F32')",
         )
-    return graph.onnx_op("Pow", (a, b))
+    return record_one(graph, "Pow", (a, b))
 
 
 def _floor_divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
@@ -86,8 +85,8 @@ def _floor_divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
         raise _undefined(
             "//", a, "g.onnx.div(x, y) rounds toward zero; to round down, cast x to F64 and divide that"
         )
-    quotient = graph.onnx_op("Div", (a, b))
-    return quotient if kind == "u" else graph.onnx_op("Floor", (quotient,))
+    quotient = record_one(graph, "Div", (a, b))
+    return quotient if kind == "u" else record_one(graph, "Floor", (quotient,))
 
 
 def _remainder(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
@@ -95,17 +94,17 @@ def _remainder(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
     if kind == "b":
         raise _undefined("%", a, "cast it first: g.onnx.cast(x, to='I64')")
     if kind in ("i", "u"):
-        return graph.onnx_op("Mod", (a, b))
-    whole = graph.onnx_op("Floor", (graph.onnx_op("Div", (a, b)),))
-    return graph.onnx_op("Sub", (a, graph.onnx_op("Mul", (b, whole))))
+        return record_one(graph, "Mod", (a, b))
+    whole = record_one(graph, "Floor", (record_one(graph, "Div", (a, b)),))
+    return record_one(graph, "Sub", (a, record_one(graph, "Mul", (b, whole))))
 
 
 def _bits(graph: Recorder, symbol: str, a: Output, b: Output, kind: str) -> Output:
     """Logical on BOOL, bitwise on integers."""
     if kind == "b":
-        return graph.onnx_op(_LOGICAL[symbol], (a, b))
+        return record_one(graph, _LOGICAL[symbol], (a, b))
     if kind in ("i", "u"):
-        return graph.onnx_op(_BITWISE[symbol], (a, b))
+        return record_one(graph, _BITWISE[symbol], (a, b))
     raise _no_bits(symbol, a, kind)
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.author_lines import author_line, authoring_error
+from bb_host.author_lines import authoring_error
 from bb_host.dsl.numpy_names import numpy_alternative
-from bb_host.errors import AnswerModeError, UnknownAttributeError, ValueTypeError
+from bb_host.dsl.tape import Tape
+from bb_host.errors import UnknownAttributeError, ValueTypeError
 from bb_host.program import Array
-
-if TYPE_CHECKING:
-    from bb_host.dsl.recorder import Recorder
 
 Literal: TypeAlias = "int | float | bool | Array | np.generic | Sequence[int] | Sequence[float]"
 """Numbers that become constants where an op wants a tensor."""
 
 Value: TypeAlias = "Output | Literal"
 """What a tensor input takes."""
+
+_Operator: TypeAlias = "Callable[[Output, Value], Output]"
 
 
 _FLOATS = (types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16)
@@ -59,6 +59,33 @@ def _pair(first: Output, second: Output) -> tuple[Output, Output]:
     return first, second
 
 
+def _operator(what: str) -> tuple[_Operator, _Operator]:
+    """Python's operator of two operands, and the same with the value on the right.
+
+    `what`: the ONNX operator that it records, or its own symbol where the element type decides.
+    """
+    method = "_record" if what.isalpha() else "_by_element"
+
+    def left(self: Output, other: Value) -> Output:
+        found: Output = getattr(self, method)(what, self, other)
+        return found
+
+    def right(self: Output, other: Value) -> Output:
+        found: Output = getattr(self, method)(what, other, self)
+        return found
+
+    return left, right
+
+
+def _refused(what: str, hint: str) -> Callable[..., NoReturn]:
+    """A method for what would need numbers."""
+
+    def refuse(self: Output, *args: object, **kwargs: object) -> NoReturn:
+        raise self._refusal(what, hint)
+
+    return refuse
+
+
 class Output:
     """A value of a graph: no data, only a name-to-be and a type.
 
@@ -81,7 +108,7 @@ class Output:
     # NumPy leaves `array + output` to the output, and asks `__array__` for anything else.
     __array_priority__ = 1000.0
 
-    def __init__(self, graph: Recorder, type: ValueType, hint: str, line: tuple[str, int]) -> None:
+    def __init__(self, graph: Tape[Output], type: ValueType, hint: str, line: tuple[str, int]) -> None:
         self.graph = graph
         self.type = type
         self.hint = hint
@@ -107,25 +134,17 @@ class Output:
     def __repr__(self) -> str:
         return f"<{self.hint}: {self.type}>"
 
-    def _binary(self, op: str, left: Value, right: Value) -> Output:
+    def _record(self, op: str, left: Value, right: Value) -> Output:
         other = right if left is self else left
         graph = self.graph
         if not isinstance(other, Output) or other.graph is not graph:
-            graph = self._recorder(op, left, right)
+            graph = self._inner_graph(op, left, right)
         return graph.onnx_op(op, (left, right))
 
-    def _divide(self, left: Value, right: Value) -> Output:
-        if self.type.node in _FLOATS:  # the other one is of the same type, or is refused
-            return self._binary("Div", left, right)
-        return self._by_element("/", left, right)
-
     def _by_element(self, symbol: str, left: Value, right: Value) -> Output:
-        """Operators whose meaning hangs on the element type."""
-        from bb_host.dsl.operators import by_element
+        return self._inner_graph(symbol, left, right).by_element(symbol, left, right)
 
-        return by_element(self._recorder(symbol, left, right), symbol, left, right)
-
-    def _recorder(self, what: str, left: object, right: object) -> Recorder:
+    def _inner_graph(self, what: str, left: object, right: object) -> Tape[Output]:
         """The innermost graph of the two operands. ValueTypeError where one is None."""
         if left is None or right is None:
             raise authoring_error(
@@ -135,32 +154,26 @@ class Output:
             )
         other = left if right is self else right
         if isinstance(other, Output) and other.graph is not self.graph:
-            outer: Recorder | None = other.graph
+            outer: Tape[Output] | None = other.graph
             while outer is not None:
                 if outer is self.graph:
                     return other.graph
                 outer = outer.parent
         return self.graph
 
-    # --- arithmetic and comparison
+    # --- operators
 
-    def __add__(self, other: Value) -> Output:
-        return self._binary("Add", self, other)
-
-    def __radd__(self, other: Value) -> Output:
-        return self._binary("Add", other, self)
-
-    def __sub__(self, other: Value) -> Output:
-        return self._binary("Sub", self, other)
-
-    def __rsub__(self, other: Value) -> Output:
-        return self._binary("Sub", other, self)
-
-    def __mul__(self, other: Value) -> Output:
-        return self._binary("Mul", self, other)
-
-    def __rmul__(self, other: Value) -> Output:
-        return self._binary("Mul", other, self)
+    __add__, __radd__ = _operator("Add")
+    __sub__, __rsub__ = _operator("Sub")
+    __mul__, __rmul__ = _operator("Mul")
+    __matmul__, __rmatmul__ = _operator("MatMul")
+    __gt__, __lt__ = _operator("Greater")[0], _operator("Less")[0]
+    __ge__, __le__ = _operator("GreaterOrEqual")[0], _operator("LessOrEqual")[0]
+    __floordiv__, __rfloordiv__ = _operator("//")
+    __mod__, __rmod__ = _operator("%")
+    __and__, __rand__ = _operator("&")
+    __or__, __ror__ = _operator("|")
+    __xor__, __rxor__ = _operator("^")
 
     def __truediv__(self, other: Value) -> Output:
         return self._divide(self, other)
@@ -168,17 +181,10 @@ class Output:
     def __rtruediv__(self, other: Value) -> Output:
         return self._divide(other, self)
 
-    def __floordiv__(self, other: Value) -> Output:
-        return self._by_element("//", self, other)
-
-    def __rfloordiv__(self, other: Value) -> Output:
-        return self._by_element("//", other, self)
-
-    def __mod__(self, other: Value) -> Output:
-        return self._by_element("%", self, other)
-
-    def __rmod__(self, other: Value) -> Output:
-        return self._by_element("%", other, self)
+    def _divide(self, left: Value, right: Value) -> Output:
+        if self.type.node in _FLOATS:  # the other one is of the same type, or is refused
+            return self._record("Div", left, right)
+        return self._by_element("/", left, right)
 
     def __divmod__(self, other: Value) -> tuple[Output, Output]:
         return _pair(self // other, self % other)
@@ -194,12 +200,6 @@ class Output:
     def __rpow__(self, other: Value) -> Output:
         return self._by_element("**", other, self)
 
-    def __matmul__(self, other: Value) -> Output:
-        return self._binary("MatMul", self, other)
-
-    def __rmatmul__(self, other: Value) -> Output:
-        return self._binary("MatMul", other, self)
-
     def __neg__(self) -> Output:
         return self.graph.onnx_op("Neg", (self,))
 
@@ -209,63 +209,21 @@ class Output:
     def __abs__(self) -> Output:
         return self.graph.onnx_op("Abs", (self,))
 
-    def __gt__(self, other: Value) -> Output:
-        return self._binary("Greater", self, other)
-
-    def __lt__(self, other: Value) -> Output:
-        return self._binary("Less", self, other)
-
-    def __ge__(self, other: Value) -> Output:
-        return self._binary("GreaterOrEqual", self, other)
-
-    def __le__(self, other: Value) -> Output:
-        return self._binary("LessOrEqual", self, other)
+    def __invert__(self) -> Output:
+        return self.graph.by_element("~", self, self)
 
     def __eq__(self, other: Value) -> Output:  # type: ignore[override]
-        return self._binary("Equal", self, other)
+        return self._record("Equal", self, other)
 
     def __ne__(self, other: Value) -> Output:  # type: ignore[override]
-        equal = self._binary("Equal", self, other)
+        equal = self._record("Equal", self, other)
         return equal.graph.onnx_op("Not", (equal,))
 
     __hash__ = object.__hash__
 
     def equal(self, other: Value) -> Output:
         """Elementwise `==`, BOOL."""
-        return self._binary("Equal", self, other)
-
-    # --- logic and bits
-
-    def __and__(self, other: Value) -> Output:
-        return self._by_element("&", self, other)
-
-    def __rand__(self, other: Value) -> Output:
-        return self._by_element("&", other, self)
-
-    def __or__(self, other: Value) -> Output:
-        return self._by_element("|", self, other)
-
-    def __ror__(self, other: Value) -> Output:
-        return self._by_element("|", other, self)
-
-    def __xor__(self, other: Value) -> Output:
-        return self._by_element("^", self, other)
-
-    def __rxor__(self, other: Value) -> Output:
-        return self._by_element("^", other, self)
-
-    def __invert__(self) -> Output:
-        from bb_host.dsl.operators import invert
-
-        return invert(self.graph, self)
-
-    def __lshift__(self, other: object) -> NoReturn:
-        raise self._refusal("<<", "use g.onnx.bit_shift(x, n, direction='LEFT') on unsigned integers")
-
-    def __rshift__(self, other: object) -> NoReturn:
-        raise self._refusal(">>", "use g.onnx.bit_shift(x, n, direction='RIGHT') on unsigned integers")
-
-    __rlshift__, __rrshift__ = __lshift__, __rshift__
+        return self._record("Equal", self, other)
 
     # --- parts
 
@@ -364,52 +322,35 @@ class Output:
             ValueTypeError, f"{self!r} is a value, not a function", "call g.onnx.…, a slot's method or g.call"
         )
 
-    def __reversed__(self) -> NoReturn:
-        raise self._refusal("reversed(x)", "use x[::-1]")
-
-    def __contains__(self, item: object) -> NoReturn:
-        raise self._refusal(
-            "`in`", "record x == item and reduce it: g.onnx.reduce_max(g.onnx.cast(x == item, 'I32'))"
-        )
-
-    def __len__(self) -> NoReturn:
-        raise self._refusal("len(x)", "x.shape[0] where it is known, else g.onnx.shape(x)[0]")
-
-    def __float__(self) -> NoReturn:
-        raise self._refusal("float(x)", "use g.onnx.cast(x, to='F32')")
-
-    def __int__(self) -> NoReturn:
-        raise self._refusal("int(x)", "use g.onnx.cast(x, to='I64')")
-
-    def __index__(self) -> NoReturn:
-        raise self._refusal(
-            "an index or a count", "use g.onnx.gather, g.onnx.slice or g.onnx.loop, which take values"
-        )
-
-    def __complex__(self) -> NoReturn:
-        raise self._refusal("complex(x)", "programs hold no complex numbers")
-
-    def __round__(self, digits: object = None) -> NoReturn:
-        raise self._refusal("round(x)", "use g.onnx.round(x), which rounds halves to even")
-
-    def __floor__(self) -> NoReturn:
-        raise self._refusal("math.floor(x)", "use g.onnx.floor(x)")
-
-    def __ceil__(self) -> NoReturn:
-        raise self._refusal("math.ceil(x)", "use g.onnx.ceil(x)")
-
-    def __trunc__(self) -> NoReturn:
-        raise self._refusal("math.trunc(x)", "use g.onnx.cast(x, to='I64'), which rounds toward zero")
+    __lshift__ = __rlshift__ = _refused(
+        "<<", "use g.onnx.bit_shift(x, n, direction='LEFT') on unsigned integers"
+    )
+    __rshift__ = __rrshift__ = _refused(
+        ">>", "use g.onnx.bit_shift(x, n, direction='RIGHT') on unsigned integers"
+    )
+    __reversed__ = _refused("reversed(x)", "use x[::-1]")
+    __contains__ = _refused(
+        "`in`", "record x == item and reduce it: g.onnx.reduce_max(g.onnx.cast(x == item, 'I32'))"
+    )
+    __len__ = _refused("len(x)", "x.shape[0] where it is known, else g.onnx.shape(x)[0]")
+    __float__ = _refused("float(x)", "use g.onnx.cast(x, to='F32')")
+    __int__ = _refused("int(x)", "use g.onnx.cast(x, to='I64')")
+    __index__ = _refused(
+        "an index or a count", "use g.onnx.gather, g.onnx.slice or g.onnx.loop, which take values"
+    )
+    __complex__ = _refused("complex(x)", "programs hold no complex numbers")
+    __round__ = _refused("round(x)", "use g.onnx.round(x), which rounds halves to even")
+    __floor__ = _refused("math.floor(x)", "use g.onnx.floor(x)")
+    __ceil__ = _refused("math.ceil(x)", "use g.onnx.ceil(x)")
+    __trunc__ = _refused("math.trunc(x)", "use g.onnx.cast(x, to='I64'), which rounds toward zero")
+    __array__ = _refused(
+        "a NumPy function", "use the operators, or g.onnx.… (g.onnx.add, g.onnx.reduce_mean)"
+    )
 
     def __format__(self, spec: str) -> str:
         if spec:
             raise self._refusal(f"format {spec!r}", "send its value to the host: g.app_emit(…)")
         return repr(self)
-
-    def __array__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise self._refusal(
-            "a NumPy function", "use the operators, or g.onnx.… (g.onnx.add, g.onnx.reduce_mean)"
-        )
 
     def __array_function__(
         self, func: Callable[..., object], kinds: object, args: object, kwargs: object
@@ -429,63 +370,3 @@ class Output:
             raise authoring_error(
                 UnknownAttributeError, f"{self!r} is a recorded value and has no .{name}", hint
             )
-
-
-class Received(Output):
-    """A value as its receiver sees it; `sender` is the peer that sent it (a PeerIdVec of one)."""
-
-    __slots__ = ("sender",)
-
-    def __init__(self, graph: Recorder, type: ValueType, hint: str, line: tuple[str, int]) -> None:
-        super().__init__(graph, type, hint, line)
-        self.sender: Output
-
-
-class Parts(tuple[Output, ...]):
-    """Several values of one payload, in the order of sending. `about` is what messages call them."""
-
-    about: str = ""
-
-    def __iter__(self) -> Iterator[Output]:
-        if self.about:  # where they are unpacked into too few or too many names, Python does not say whose
-            self[0].graph.session.unpacked = (self.about, author_line())
-        return super().__iter__()
-
-
-class Answers(Parts):
-    """Several values that arrive together; `sender` is who sent them."""
-
-    sender: Output
-
-
-@overload
-def one_or_many(
-    values: Sequence[Output], sender: Output, single: bool, about: str = ""
-) -> Received | Answers: ...
-@overload
-def one_or_many(
-    values: Sequence[Output], sender: None, single: bool, about: str = ""
-) -> Output | tuple[Output, ...]: ...
-def one_or_many(
-    values: Sequence[Output], sender: Output | None, single: bool, about: str = ""
-) -> Received | Answers | Output | tuple[Output, ...]:
-    """The one value, where the author sent one; the tuple, where a list was sent."""
-    if not single:
-        found = Parts(values) if sender is None else Answers(values)
-        found.about = about
-        if isinstance(found, Answers) and sender is not None:
-            found.sender = sender
-        return found
-    if sender is None:
-        return values[0]
-    value = values[0]
-    assert isinstance(value, Received)
-    value.sender = sender
-    return value
-
-
-def refuse_unreplied(what: str, port: str) -> AnswerModeError:
-    """For reading what only a reply makes."""
-    return authoring_error(
-        AnswerModeError, f"request {port!r}: .{what} is read before .reply(…) says what an answer is"
-    )

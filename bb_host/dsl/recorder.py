@@ -1,16 +1,10 @@
-"""The recorder beneath `Graph`: drafts of ops over value handles, named and made into a Function at the end.
-
-Names are given last, ports first, so that a port's name is the value's and every other name is readable,
-unique and the same at every recording (`forward_3`).
-"""
+"""The recorder beneath `Graph`: drafts of ops over value handles, made into a Function at the end."""
 
 from __future__ import annotations
 
-import enum
-import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -19,7 +13,12 @@ from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.drafts import Draft, Names, finish
+from bb_host.dsl.misuse import Suggests
+from bb_host.dsl.names import PORT_NAME
 from bb_host.dsl.output import Output, Value
+from bb_host.dsl.session import Session
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import (
     ForeignValueError,
     OpInSubgraph,
@@ -28,60 +27,13 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
-from bb_host.program import Array, AttrValue, Function, Op, Subgraph
+from bb_host.program import Array, Function
 from bb_host.text_names import implied_opsets
-
-if TYPE_CHECKING:
-    from bb_host.dsl.session import Session
-
-PORT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-"""What ports, modules, slots and classes may be called: their names stand in paths, keys and topics."""
 
 _MOST_SHARED = 16
 """Elements of a constant that is recorded once for all who write it."""
 
 _E = TypeVar("_E", bound=AuthoringError)
-
-
-class HasAfter(Protocol):
-    """Things that are not values but that `after=` takes: rounds."""
-
-    def after_values(self) -> tuple[Output, ...]: ...
-
-
-After = Any  # Output | HasAfter | Sequence[After] | UNORDERED: checked in `after_values`
-
-
-class _Unordered(enum.Enum):
-    UNORDERED = "…"
-
-
-UNORDERED = _Unordered.UNORDERED
-"""What `after=` is where an author says nothing; None is what a call that yields nothing returned."""
-
-
-@dataclass(slots=True)
-class Draft:
-    """One op while it is recorded. `attrs` may hold a `SubgraphDraft`."""
-
-    op_type: str
-    domain: str
-    inputs: list[Output | None]
-    outputs: list[Output]
-    attrs: dict[str, AttrValue | SubgraphDraft] = field(default_factory=dict)
-    meta: dict[str, str] = field(default_factory=dict)
-    name: str = ""
-    is_call: bool = False
-
-
-@dataclass(slots=True)
-class SubgraphDraft:
-    """A branch or loop body while it is recorded."""
-
-    name: str
-    inputs: list[Output]
-    outputs: list[Output]
-    drafts: list[Draft]
 
 
 class Ports(dict[str, Output]):
@@ -99,7 +51,7 @@ class Ports(dict[str, Output]):
         )
 
 
-class Recorder:
+class Recorder(Suggests, ABC):
     """Records one function (or one subgraph of it, with `parent` set).
 
     `at_scopes`, `invoke_scopes` and `module_scopes` are stacks of open `with` blocks.
@@ -119,6 +71,8 @@ class Recorder:
         self.input_classes: dict[str, str] = {}
         self.slots_used: dict[str, None] = {} if parent is None else parent.slots_used
         self.may_go_unread: list[Output] = [] if parent is None else parent.may_go_unread
+        self.open_rounds: list[tuple[str, int]] = []
+        """Where the `with` blocks of rounds begin."""
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
         self._constants: dict[tuple[object, ...], Output] = {}
@@ -191,7 +145,7 @@ class Recorder:
             )
         if isinstance(after, Output):
             found.append(self.own(after))
-        elif hasattr(after, "after_values"):
+        elif hasattr(after, "after_values"):  # rounds, and calls that yield nothing
             found.extend(self.own(v) for v in after.after_values())
         elif isinstance(after, (list, tuple)):
             for item in after:
@@ -312,13 +266,20 @@ class Recorder:
             graph = graph.parent
         return None
 
+    @abstractmethod
     def onnx_op(self, op_type: str, args: Sequence[Value], **attrs: object) -> Output:
-        """Records an ONNX op with one output; here, because operators on values need it."""
-        from bb_host.dsl.onnx_ops import call_onnx
+        """Records an ONNX operator with one output."""
 
-        found = call_onnx(self, op_type, args, attrs)
-        assert isinstance(found, Output)
-        return found
+    @abstractmethod
+    def by_element(self, symbol: str, left: Value, right: Value) -> Output:
+        """Records an operator of Python's whose meaning the element type decides."""
+
+    @abstractmethod
+    def subgraph(self, name: str) -> Recorder:
+        """The graph of a branch; it sees this graph's values."""
+
+    def unpacking(self, about: str) -> None:
+        self.session.unpacked = (about, author_line())
 
     # --- ports
 
@@ -339,13 +300,13 @@ class Recorder:
     def function(self, name: str, domain: str, slots: Mapping[str, Any], meta: Mapping[str, str]) -> Function:
         """The recorded function; values get their names here."""
         self._expose_outputs()
-        names = _Names()
+        names = Names()
         for port, value in self.inputs.items():
             names.fix(value, port)
         for port, value in self.outputs.items():
             names.fix(value, port)
         value_types = {port: value.type for port, value in self.inputs.items()}
-        ops = tuple([_finish(draft, names, value_types) for draft in self.drafts])
+        ops = tuple([finish(draft, names, value_types) for draft in self.drafts])
         return Function(
             name,
             domain,
@@ -372,58 +333,3 @@ class Recorder:
         domain, op = (keys.ONNX_DOMAIN, "Identity") if tensor else (keys.SYSCALL_DOMAIN, "PassThrough")
         self.add(Draft(op, domain, [value], [found]))
         return found
-
-
-class _Names:
-    """Names by value: fixed ones for ports, `hint_n` for the others."""
-
-    def __init__(self) -> None:
-        self._names: dict[int, str] = {}
-        self._taken: set[str] = set()
-        self._counts: dict[str, int] = {}
-
-    def fix(self, value: Output, name: str) -> None:
-        self._names[id(value)] = name
-        self._taken.add(name)
-
-    def of(self, value: Output | None) -> str:
-        if value is None:
-            return ""
-        name = self._names.get(id(value))
-        return self._new(value) if name is None else name
-
-    def _new(self, value: Output) -> str:
-        hint = value.hint
-        count = self._counts.get(hint, 0) + 1
-        while (name := f"{hint}_{count}") in self._taken:
-            count += 1
-        self._counts[hint] = count
-        self.fix(value, name)
-        return name
-
-
-def _finish(draft: Draft, names: _Names, value_types: dict[str, ValueType]) -> Op:
-    """The op of a draft; adds the types of its outputs."""
-    inputs = tuple([names.of(value) for value in draft.inputs])
-    attrs: dict[str, Any] = draft.attrs
-    if SubgraphDraft in map(type, attrs.values()):
-        attrs = {
-            key: _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
-            for key, value in attrs.items()
-        }
-    outputs = []
-    for value in draft.outputs:
-        name = names.of(value)
-        value_types[name] = value.type
-        outputs.append(name)
-    if not inputs and not outputs:
-        # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
-        outputs.append("")
-    return Op.make(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
-
-
-def _finish_subgraph(draft: SubgraphDraft, names: _Names) -> Subgraph:
-    inputs = tuple([names.of(value) for value in draft.inputs])
-    value_types = dict(zip(inputs, (value.type for value in draft.inputs), strict=True))
-    ops = tuple([_finish(inner, names, value_types) for inner in draft.drafts])
-    return Subgraph(draft.name, inputs, tuple(map(names.of, draft.outputs)), ops, value_types)

@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
 from bb_edge.ir.opsets.wire import OP_SEND
+from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.output import Output
-from bb_host.dsl.recorder import Draft, Recorder, SubgraphDraft
+from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.session import Session
 from bb_host.errors import AttributeValueError
 from bb_host.ir.queries import ONNX_DOMAINS
-
-if TYPE_CHECKING:
-    from bb_host.dsl.session import Session
-    from bb_host.program import Function
+from bb_host.program import Function
 
 MILLISECOND_NS = 1_000_000
 
@@ -154,7 +152,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
         if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND:
-            graph.session.unread_sends.append(draft)
+            graph.session.unread_sends[draft.meta[keys.WIRE_ID_KEY]] = draft.meta[keys.SOURCE_LINE_KEY]
             continue
         if draft.op_type == "Constant" or matters(draft.domain, draft.op_type, called):
             continue
@@ -224,14 +222,14 @@ def unread_sends(session: Session, functions: Iterable[Function]) -> Iterator[tu
 
     A module's port that another one reads is an output of the function that sends.
     """
-    waiting = {draft.meta[keys.WIRE_ID_KEY]: draft for draft in session.unread_sends}
+    waiting = session.unread_sends
     for function in functions if waiting else ():
         for op in function.ops:
-            draft = waiting.get(op.meta.get(keys.WIRE_ID_KEY, ""))
-            if draft is not None and op.op_type == OP_SEND and set(op.outputs).isdisjoint(function.outputs):
+            line = waiting.get(op.meta.get(keys.WIRE_ID_KEY, ""))
+            if line is not None and op.op_type == OP_SEND and set(op.outputs).isdisjoint(function.outputs):
                 yield (
                     f"nothing reads what net_out {op.meta[keys.PORT_KEY]!r} sends: no device takes it",
-                    draft.meta[keys.SOURCE_LINE_KEY],
+                    line,
                     "use what it returns, or say g.wire.send where another program receives it",
                 )
 

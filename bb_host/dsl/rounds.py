@@ -1,19 +1,16 @@
-"""`with g.rounds(times) as start:` (semantics §2, "Rounds")."""
+"""`with g.rounds(times) as start:`: what repeats."""
 
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
 from bb_host.author_lines import author_line, short_line
 from bb_host.dsl.catalog_ops import call_op, find_op
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
+from bb_host.dsl.recorder import Recorder
 from bb_host.errors import RoundsError
-
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
 
 
 @typed_calls
@@ -24,7 +21,7 @@ class Rounds(Suggests):
     What happens in a round hangs on it: `after=start` takes it, and so does `after=start.round`.
     """
 
-    def __init__(self, graph: Graph, times: int, pause_ns: int) -> None:
+    def __init__(self, graph: Recorder, times: int, pause_ns: int) -> None:
         self._graph = graph
         self._times = times
         self._pause_ns = pause_ns
@@ -57,7 +54,7 @@ class Rounds(Suggests):
         if self._round is not None:
             raise g.error(RoundsError, "these rounds were entered before", "call g.rounds again")
         if g.open_rounds:
-            outer = short_line(g.open_rounds[-1]._line)
+            outer = short_line(g.open_rounds[-1])
             raise g.error(
                 RoundsError, f"rounds within rounds (the outer ones are at {outer})", "one with block each"
             )
@@ -65,7 +62,7 @@ class Rounds(Suggests):
             raise g.error(RoundsError, "rounds stand in a bootstrap", "record them in the body")
         if g.parent is not None:
             raise g.error(RoundsError, "rounds stand in a branch of If or Loop", "record them outside")
-        g.open_rounds.append(self)
+        g.open_rounds.append(self._line)
         attrs = {"times": self._times, "pause_ns": self._pause_ns}
         self._round = call_op(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs, hint="round")[0]
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
@@ -15,13 +15,6 @@ from bb_host.errors import ModuleError, SlotError
 from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
-    from bb_host.dsl.module import Module
-    from bb_host.dsl.recorder import Draft
-    from bb_host.dsl.slots import ComponentSlot
-
-
 MANY_CALLS = 10
 """So many open modules of one class, where Python's stack ends, call each other without end."""
 
@@ -30,11 +23,37 @@ RECORDING: ContextVar[Session | None] = ContextVar("recording", default=None)
 """The session that is being recorded: calls of modules begin without a graph."""
 
 
+class DeclaredSlot(Protocol):
+    """A slot as an author declares it."""
+
+    name: str
+    where: str
+
+    def build(self) -> tuple[Slot, tuple[Function, ...]]: ...
+    def warnings(self) -> tuple[ProgramWarning, ...]: ...
+    def same_as(self, other: Any) -> bool: ...
+
+
+class Recordable(Protocol):
+    """A module as its session knows it."""
+
+    @property
+    def module_name(self) -> str: ...
+    def _record(self, session: Session, given: Mapping[str, ValueType]) -> ModuleRecord: ...
+
+
+class Caller(Protocol):
+    """A graph whose network ports the modules that it calls may read."""
+
+    def _known_ports(self) -> list[str]: ...
+    def _network_port(self, name: str) -> Any: ...
+
+
 @dataclass(slots=True)
 class SlotUse:
     """One slot of the program, under its name."""
 
-    declared: ComponentSlot
+    declared: DeclaredSlot
     record: Slot
     used: bool = False
     slot_id: int = 0  # generic slots: from 1 in order of first use
@@ -65,11 +84,12 @@ class Session:
     records: list[ModuleRecord] = field(default_factory=list)
     recorded: dict[tuple[int, tuple[tuple[str, ValueType], ...]], ModuleRecord] = field(default_factory=dict)
     components: list[Function] = field(default_factory=list)
-    open_modules: list[Module] = field(default_factory=list)
-    open_graphs: list[Graph] = field(default_factory=list)  # of the bodies that are being recorded
-    seen: list[Module] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
+    open_modules: list[Recordable] = field(default_factory=list)
+    open_graphs: list[Caller] = field(default_factory=list)  # of the bodies that are being recorded
+    seen: list[Recordable] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     warnings: list[ProgramWarning] = field(default_factory=list)
-    unread_sends: list[Draft] = field(default_factory=list)  # in their own body; a caller may read them
+    unread_sends: dict[str, str] = field(default_factory=dict)
+    """Wire id and line of sends that nothing reads in their own body; a caller may."""
     unpacked: tuple[str, tuple[str, int]] = ("", ("", 0))  # what was iterated over last, and where
     halves: dict[int, tuple[object, str, str, tuple[str, int]]] = field(default_factory=dict)
     _slot_ids: int = 0
@@ -92,7 +112,7 @@ class Session:
         self.wire_ids += 1
         return str(self.wire_ids)
 
-    def slot(self, declared: ComponentSlot) -> SlotUse:
+    def slot(self, declared: DeclaredSlot) -> SlotUse:
         """The program's slot of that name. SlotError where the name means another slot already."""
         use = self.slots.get(declared.name)
         if use is None:
@@ -108,7 +128,7 @@ class Session:
             )
         return use
 
-    def use_slot(self, declared: ComponentSlot) -> SlotUse:
+    def use_slot(self, declared: DeclaredSlot) -> SlotUse:
         """The same for an op: numbers the slot at its first use."""
         use = self.slot(declared)
         if not use.used:
@@ -121,7 +141,7 @@ class Session:
                 use.slot_id = self._slot_ids
         return use
 
-    def module(self, module: Module, given: Mapping[str, ValueType]) -> ModuleRecord:
+    def module(self, module: Recordable, given: Mapping[str, ValueType]) -> ModuleRecord:
         """A sub-module with inputs of these types, recorded at its first call."""
         key = (id(module), tuple(sorted(given.items(), key=lambda item: item[0])))
         found = self.recorded.get(key)
@@ -140,11 +160,11 @@ class Session:
                 ) from error
         return found
 
-    def depth(self, module: Module) -> int:
+    def depth(self, module: Recordable) -> int:
         """How many modules of its class are being recorded."""
         return sum(type(m) is type(module) for m in self.open_modules)
 
-    def any_record(self, module: Module) -> ModuleRecord:
+    def any_record(self, module: Recordable) -> ModuleRecord:
         """A sub-module's record, whatever its inputs: the first one, recorded now where there is none."""
         found = next((r for key, r in self.recorded.items() if key[0] == id(module)), None)
         return self.module(module, {}) if found is None else found
@@ -187,7 +207,7 @@ class Session:
         found = (self.first_op(records[key], wanted) for key in called)
         return next((op for op in found if op is not None), None)
 
-    def enter(self, module: Module) -> None:
+    def enter(self, module: Recordable) -> None:
         """Guards against a module that calls itself."""
         if any(m is module for m in self.open_modules):
             raise authoring_error(

@@ -8,7 +8,7 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,16 +25,15 @@ from bb_host.construction import (
     construction_warnings,
 )
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.catalog_ops import call_op, find_op, snake
+from bb_host.dsl.catalog_ops import call_op, find_op
 from bb_host.dsl.misuse import Suggests, typed_call, typed_calls
+from bb_host.dsl.names import PORT_NAME, snake
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import PORT_NAME, UNORDERED, After, Recorder
+from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError, SlotError, UnknownOp, ValueTypeError
 from bb_host.program import Function, Slot
-
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
 
 
 def _check_class(name: object) -> None:
@@ -125,7 +124,7 @@ class ComponentSlot(Suggests):
         file, _, number = self.where.rpartition(":")
         return SlotError(f"slot {self.name!r}: {what}", self.where, hint, file=file, line=int(number))
 
-    def node_meta(self, g: Graph) -> dict[str, str]:
+    def node_meta(self, g: Recorder) -> dict[str, str]:
         """The metadata of a node that runs on this slot; counts as a use."""
         use = g.session.use_slot(self)
         g.slots_used[self.name] = None
@@ -146,7 +145,7 @@ class ComponentSlot(Suggests):
         return opsets.opset(self.DOMAIN) if self.DOMAIN else None
 
     def op(
-        self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
+        self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
     ) -> tuple[Output, ...]:
         """Any op of the slot by its name; its outputs as a tuple."""
         return self._all(g, name, *inputs, after=after, **attrs)
@@ -159,22 +158,24 @@ class ComponentSlot(Suggests):
                 f"write self.{self.name}.…(g, …)",
             )
 
-    def _find(self, g: Graph, name: str) -> OpDef:
+    def _find(self, g: Recorder, name: str) -> OpDef:
         return find_op(g, self.DOMAIN, name)
 
     def _call(
-        self, g: Graph, op: OpDef, inputs: Sequence[object], attrs: Mapping[str, object], after: After
+        self, g: Recorder, op: OpDef, inputs: Sequence[object], attrs: Mapping[str, object], after: After
     ) -> tuple[Output, ...]:
         return call_op(g, op, inputs, attrs, after=after, meta=self.node_meta(g))
 
     def _all(
-        self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
+        self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
     ) -> tuple[Output, ...]:
         """What `op` does, for methods that have checked their arguments."""
         self._is_graph(g)
         return self._call(g, self._find(g, name), inputs, attrs, after)
 
-    def _one(self, g: Graph, name: str, *inputs: object, after: After = UNORDERED, **attrs: object) -> Output:
+    def _one(
+        self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
+    ) -> Output:
         return self._all(g, name, *inputs, after=after, **attrs)[0]
 
 
@@ -194,36 +195,36 @@ class ModelSlot(ComponentSlot):
     ROLE = keys.ROLE_MODEL
     DOMAIN = keys.ROLE_MODEL_DOMAIN
 
-    def forward(self, g: Graph, input: Value, *, after: After = UNORDERED) -> Output:
+    def forward(self, g: Recorder, input: Value, *, after: After = UNORDERED) -> Output:
         """The model's output; keeps the activations of this execution for `backward`."""
         return self._one(g, "Forward", input, after=after)
 
-    def backward(self, g: Graph, grad: Value, *, after: After = UNORDERED) -> Output:
+    def backward(self, g: Recorder, grad: Value, *, after: After = UNORDERED) -> Output:
         """Adds dL/dparameters to the model's gradient, for dL/doutput of the last `forward`. Yields a cmd."""
         return self._one(g, "Backward", grad, after=after)
 
-    def step(self, g: Graph, grads: Value | None = None, *, after: After = UNORDERED) -> Output:
+    def step(self, g: Recorder, grads: Value | None = None, *, after: After = UNORDERED) -> Output:
         """Applies the own gradient and clears it, or `grads` (1-D F32) and leaves it. Yields a cmd."""
         return self._one(g, "Step", grads, after=after)
 
-    def evaluate(self, g: Graph, input: Value, target: Value, *, after: After = UNORDERED) -> Output:
+    def evaluate(self, g: Recorder, input: Value, target: Value, *, after: After = UNORDERED) -> Output:
         """Mean loss, 0-D F32."""
         return self._one(g, "Evaluate", input, target, after=after)
 
-    def apply_delta(self, g: Graph, delta: Value, *, after: After = UNORDERED) -> Output:
+    def apply_delta(self, g: Recorder, delta: Value, *, after: After = UNORDERED) -> Output:
         """Adds `delta`, 1-D F32, to the parameters; an empty one leaves them. Yields a cmd."""
         return self._one(g, "ApplyDelta", delta, after=after)
 
-    def load_parameters(self, g: Graph, params: Value, *, after: After = UNORDERED) -> Output:
+    def load_parameters(self, g: Recorder, params: Value, *, after: After = UNORDERED) -> Output:
         """Sets the parameters from 1-D F32; an empty one leaves them. Yields a cmd."""
         return self._one(g, "LoadParameters", params, after=after)
 
-    def params(self, g: Graph, *, after: After = UNORDERED) -> Output:
+    def params(self, g: Recorder, *, after: After = UNORDERED) -> Output:
         """All parameters, 1-D F32, in initializer order."""
         return self._one(g, "Params", after=after)
 
 
-def _check_weight(g: Graph, weight: object) -> None:
+def _check_weight(g: Recorder, weight: object) -> None:
     """ValueTypeError for a number that no aggregator weighs with."""
     numbers = (
         np.asarray(weight) if isinstance(weight, (int, float, list, tuple, np.ndarray, np.generic)) else None
@@ -247,7 +248,7 @@ class AggregatorSlot(ComponentSlot):
 
     def contribute(
         self,
-        g: Graph,
+        g: Recorder,
         contribution: Value,
         weight: Value | None = None,
         peer: Output | None = None,
@@ -267,7 +268,7 @@ class AggregatorSlot(ComponentSlot):
 
     def aggregate(
         self,
-        g: Graph,
+        g: Recorder,
         stack: Value | None = None,
         round: Value | None = None,
         *,
@@ -280,7 +281,9 @@ class AggregatorSlot(ComponentSlot):
         result, total = self._all(g, "Aggregate", stack, round, after=after)
         return result, total
 
-    def current_tensor(self, g: Graph, trigger: Output | None = None, *, after: After = UNORDERED) -> Output:
+    def current_tensor(
+        self, g: Recorder, trigger: Output | None = None, *, after: After = UNORDERED
+    ) -> Output:
         """The last aggregate, empty before the first."""
         return self._one(g, "CurrentTensor", trigger, after=after)
 
@@ -292,20 +295,20 @@ class DataSourceSlot(ComponentSlot):
     ROLE = keys.ROLE_DATA_SOURCE
     DOMAIN = keys.ROLE_DATA_LOADER_DOMAIN
 
-    def next_batch(self, g: Graph, *, after: After = UNORDERED) -> tuple[Output, Output]:
+    def next_batch(self, g: Recorder, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(batch, labels); labels are absent where the source has none."""
         batch, labels = self._all(g, "NextBatch", after=after)
         return batch, labels
 
-    def num_samples(self, g: Graph, *, after: After = UNORDERED) -> Output:
+    def num_samples(self, g: Recorder, *, after: After = UNORDERED) -> Output:
         """Samples in the shard, 0-D I64."""
         return self._one(g, "NumSamples", after=after)
 
-    def reset(self, g: Graph, trigger: Output, *, after: After = UNORDERED) -> Output:
+    def reset(self, g: Recorder, trigger: Output, *, after: After = UNORDERED) -> Output:
         """Back to the first batch. Yields a trigger."""
         return self._one(g, "Reset", trigger, after=after)
 
-    def on_data_loaded(self, g: Graph, *, after: After = UNORDERED) -> Output:
+    def on_data_loaded(self, g: Recorder, *, after: After = UNORDERED) -> Output:
         """A trigger, once the data is there."""
         return self._one(g, "OnDataLoaded", after=after)
 
@@ -334,7 +337,7 @@ class PeerSelectorSlot(ComponentSlot):
         _check_class(peer_class)
         self.peer_class = peer_class or ""
 
-    def sample(self, g: Graph, n: int, min: int = 0, *, after: After = UNORDERED) -> Output:
+    def sample(self, g: Recorder, n: int, min: int = 0, *, after: After = UNORDERED) -> Output:
         """`n` peers at random, fewer where fewer are up, none where fewer than `min` are."""
         if not isinstance(min, int) or isinstance(min, bool) or min < 0:
             raise authoring_error(
@@ -344,11 +347,11 @@ class PeerSelectorSlot(ComponentSlot):
             )
         return self._one(g, "Sample", n=n, min=min or None, after=after)
 
-    def current_view(self, g: Graph, *, after: After = UNORDERED) -> Output:
+    def current_view(self, g: Recorder, *, after: After = UNORDERED) -> Output:
         """All peers in view."""
         return self._one(g, "CurrentView", after=after)
 
-    def near_key(self, g: Graph, key: Value, n: int, *, after: After = UNORDERED) -> Output:
+    def near_key(self, g: Recorder, key: Value, n: int, *, after: After = UNORDERED) -> Output:
         """The `n` peers in view that are nearest to a key (Bytes: `g.constant("name")`), nearest first."""
         return self._one(g, "NearKey", key, n=n, after=after)
 
@@ -360,15 +363,15 @@ class CodecSlot(ComponentSlot):
     ROLE = keys.ROLE_CODEC
     DOMAIN = keys.ROLE_COMPRESSOR_DOMAIN
 
-    def train_codebook(self, g: Graph, training: Value, *, after: After = UNORDERED) -> Output:
+    def train_codebook(self, g: Recorder, training: Value, *, after: After = UNORDERED) -> Output:
         """Fits the codec to a sample. Yields a cmd."""
         return self._one(g, "TrainCodebook", training, after=after)
 
-    def compress(self, g: Graph, t: Value, *, after: After = UNORDERED) -> Output:
+    def compress(self, g: Recorder, t: Value, *, after: After = UNORDERED) -> Output:
         """Encodes."""
         return self._one(g, "Compress", t, after=after)
 
-    def decompress(self, g: Graph, code: Value, *, after: After = UNORDERED) -> Output:
+    def decompress(self, g: Recorder, code: Value, *, after: After = UNORDERED) -> Output:
         """Decodes."""
         return self._one(g, "Decompress", code, after=after)
 
@@ -380,16 +383,16 @@ class IndexSlot(ComponentSlot):
     ROLE = keys.ROLE_INDEX
     DOMAIN = keys.ROLE_INDEX_DOMAIN
 
-    def add(self, g: Graph, vec: Value, *, after: After = UNORDERED) -> Output:
+    def add(self, g: Recorder, vec: Value, *, after: After = UNORDERED) -> Output:
         """Adds vectors, [n, d] or [d]. Yields a cmd."""
         return self._one(g, "Add", vec, after=after)
 
-    def search(self, g: Graph, query: Value, k: int, *, after: After = UNORDERED) -> tuple[Output, Output]:
+    def search(self, g: Recorder, query: Value, k: int, *, after: After = UNORDERED) -> tuple[Output, Output]:
         """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
         ids, distances = self._all(g, "Search", query, k=k, after=after)
         return ids, distances
 
-    def remove(self, g: Graph, id: Value, *, after: After = UNORDERED) -> Output:
+    def remove(self, g: Recorder, id: Value, *, after: After = UNORDERED) -> Output:
         """Removes vectors by id. Yields a cmd."""
         return self._one(g, "Remove", id, after=after)
 
@@ -402,7 +405,7 @@ class BackendSlot(ComponentSlot):
 
     ROLE = keys.ROLE_BACKEND
 
-    def onnx(self, g: Graph) -> OnnxOps:
+    def onnx(self, g: Recorder) -> OnnxOps:
         """ONNX operators that run on this backend, as `g.onnx` otherwise."""
         self._is_graph(g)
         return OnnxOps(g, self.node_meta(g))
@@ -411,7 +414,7 @@ class BackendSlot(ComponentSlot):
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(g: Graph, *inputs: object, **attrs: object) -> Any:
+        def call(g: Recorder, *inputs: object, **attrs: object) -> Any:
             return getattr(self.onnx(g), name)(*inputs, **attrs)
 
         return typed_call(call, f"slot {self.name!r}.{name}")
@@ -466,7 +469,7 @@ class ProtocolSlot(ComponentSlot):
     def opset(self) -> Opset:
         return self._opset
 
-    def _find(self, g: Graph, name: str) -> OpDef:
+    def _find(self, g: Recorder, name: str) -> OpDef:
         wanted = name.replace("_", "").lower()
         for op in self._opset.ops.values():
             if op.name.replace(".", "").lower() == wanted:
@@ -478,7 +481,7 @@ class ProtocolSlot(ComponentSlot):
         if name.startswith("_"):
             raise AttributeError(name)
 
-        def call(g: Graph, *inputs: object, after: After = UNORDERED, **attrs: object) -> Any:
+        def call(g: Recorder, *inputs: object, after: After = UNORDERED, **attrs: object) -> Any:
             found = self.op(g, name, *inputs, after=after, **attrs)
             return found[0] if len(found) == 1 else (found or None)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import OpDef
 from bb_edge.ir.suggestions import suggestion
 from bb_host.dsl.catalog_ops import Done, call_done, call_op, number_type
 from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import UNORDERED, After, Recorder
+from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError
-
-if TYPE_CHECKING:
-    from bb_edge.ir.opsets import OpDef
 
 SHUTDOWN = 1
 SNAPSHOT = 2

@@ -1,11 +1,13 @@
-"""Sends, requests and hand-made wire ops (semantics §2 and §6; layouts in docs/design/artifact.md,
-"Recorded form").
+"""Sends and requests (their layouts are in docs/design/artifact.md, "Recorded form").
+
+A send is seen from both sides in one body: its inputs are the sender's, what it returns is the receiver's. A
+request pairs one such send with one reply and one close, by their wire ids.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import (
@@ -16,11 +18,15 @@ from bb_edge.ir.opsets.wire import (
 )
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, short_line
+from bb_host.dsl.drafts import Draft
 from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
-from bb_host.dsl.output import Answers, Output, Received, Value, one_or_many, refuse_unreplied
-from bb_host.dsl.recorder import UNORDERED, After, Draft, Recorder
+from bb_host.dsl.output import Output, Value
+from bb_host.dsl.port_graph import PortGraph
+from bb_host.dsl.received import Received, one_or_many, refuse_unreplied
+from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import on_deadline, on_enough
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import (
     AnswerModeError,
     ArityError,
@@ -32,9 +38,6 @@ from bb_host.errors import (
     WireInSubgraph,
 )
 
-if TYPE_CHECKING:
-    from bb_host.dsl.graph import Graph
-
 Payload: TypeAlias = "Value | Sequence[Value]"
 """What travels: one value, or a list that travels in one envelope."""
 
@@ -45,7 +48,7 @@ _TRIGGER = ValueType(types.TRIGGER)
 
 @typed_calls
 class Request(Suggests):
-    """A request that was asked: the receiver's side, the answers, and the close (semantics §2).
+    """A request that was asked: the receiver's side, the answers, and the close.
 
     `value` and `sender` are seen by each peer that is asked; there `reply(v)` is recorded, once. Back home
     either `answer` (ops on it run once per answer) or `responses` (the whole batch) may be read, beside
@@ -53,9 +56,10 @@ class Request(Suggests):
     """
 
     def __init__(
-        self, graph: Graph, port: str, ask: Draft, req_id: Output, single: bool, durable: bool
+        self, wire: WireOps, port: str, ask: Draft, req_id: Output, single: bool, durable: bool
     ) -> None:
-        self._graph = graph
+        self._wire = wire
+        self._graph = wire.graph
         self.port = port
         self._ask = ask
         self._req_id = req_id
@@ -98,7 +102,7 @@ class Request(Suggests):
                 f"request {self.port!r} has a second reply (the first is at line {self._reply_line[1]})",
                 "reply once, with a list of all values",
             )
-        payload, self._reply_single = g.payload(value, f"the reply to {self.port!r}")
+        payload, self._reply_single = self._wire.payload(value, f"the reply to {self.port!r}")
         answers = [g.received(f"{self.port}_answer", v) for v in payload]
         sender = g.fresh(f"{self.port}_answer_sender", _PEERS)
         draft = Draft(
@@ -107,7 +111,7 @@ class Request(Suggests):
             [*payload, self.sender, self._req_id],
             [*answers, sender],
             {},
-            g.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable),
+            self._wire.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable),
         )
         draft.meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
         g.order(draft, g.after_values(after))
@@ -206,7 +210,7 @@ class Request(Suggests):
         """The RecvRespBatched; it stands where it is first needed."""
         if self._tail is None:
             g = self._graph
-            meta = g.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable, minted=False)
+            meta = self._wire.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable, minted=False)
             meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
             outputs = [g.fresh(f"{self.port}_closed", _TRIGGER), g.fresh(f"{self.port}_missing", _PEERS)]
             self._tail = g.add(
@@ -218,11 +222,17 @@ class Request(Suggests):
 
 
 @typed_calls
-class WireOps(Recorder):
+class WireOps:
     """What `Graph` has for the wire."""
 
-    ports: dict[str, Answers | Received]
-    requests: list[Request]
+    def __init__(self, graph: PortGraph) -> None:
+        self.graph = graph
+        self.requests: list[Request] = []
+
+    def finish(self) -> None:
+        """At the end of the body: UnpairedWireRequest for a request without reply."""
+        for request in self.requests:
+            request.finish()
 
     def net_out(
         self,
@@ -241,24 +251,24 @@ class WireOps(Recorder):
         partition is called as the input is. `durable`: survives a restart on both sides. `deadline_ns`:
         dropped, and counted, where it has not arrived by then.
         """
-        self._may_send(f"net_out {name!r}")
-        name = self.port_name(name, "the network port", self.ports)
+        self.may_send(f"net_out {name!r}")
+        name = self.graph.port_name(name, "the network port", self.graph.ports)
         payload, single = self.payload(value, f"net_out {name!r}")
-        values = [self.received(name, v) for v in payload]
-        sender = self.fresh(f"{name}_sender", _PEERS)
+        values = [self.graph.received(name, v) for v in payload]
+        sender = self.graph.fresh(f"{name}_sender", _PEERS)
         draft = Draft(
             OP_SEND,
             keys.WIRE_DOMAIN,
             [*payload, self.peers(peers)],
             [*values, sender],
-            {} if deadline_ns is None else {keys.ATTR_DEADLINE_NS: self._duration(deadline_ns)},
+            {} if deadline_ns is None else {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
             self.wire_meta(name, keys.CORRELATION_NONE, durable),
         )
-        self.order(draft, self.after_values(after))
-        self.add(draft)
+        self.graph.order(draft, self.graph.after_values(after))
+        self.graph.add(draft)
         about = f"net_out {name!r} sends {len(values)} values at {draft.meta[keys.SOURCE_LINE_KEY]}"
         found = one_or_many(values, sender, single, about)
-        self.ports[name] = found
+        self.graph.ports[name] = found
         return cast(Received, found)
 
     def request(
@@ -277,53 +287,53 @@ class WireOps(Recorder):
 
         An empty peer list closes at once. MissingDeadline without `deadline_ns` (nanoseconds, > 0).
         """
-        self._may_send(f"request {name!r}")
-        name = self.port_name(name, "the network port", self.ports)
+        self.may_send(f"request {name!r}")
+        name = self.graph.port_name(name, "the network port", self.graph.ports)
         if deadline_ns is None:
-            raise self.error(
+            raise self.graph.error(
                 MissingDeadline,
                 f"request {name!r} has no deadline",
                 "say deadline_ns=30 * S: a peer may never answer",
             )
         if enough is not None and (not isinstance(enough, int) or isinstance(enough, bool) or enough < 1):
-            raise self.error(
+            raise self.graph.error(
                 AttributeValueError,
                 f"request {name!r}: enough is a number of peers above 0, not {enough!r}",
                 "say enough=1 or more, or leave it out to wait for all",
             )
         payload, single = self.payload(value, f"request {name!r}")
         targets = self.peers(peers)
-        req_id = self.fresh(f"{name}_req", _REQ_ID)
-        values = [self.received(name, v) for v in payload]
-        sender = self.fresh(f"{name}_sender", _PEERS)
+        req_id = self.graph.fresh(f"{name}_req", _REQ_ID)
+        values = [self.graph.received(name, v) for v in payload]
+        sender = self.graph.fresh(f"{name}_sender", _PEERS)
         meta = self.wire_meta(name, keys.CORRELATION_REQUEST, durable)
         meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_NONE
         if enough is not None:
             meta[keys.ENOUGH_KEY] = str(enough)
-            on_enough(self, name, targets, enough)
+            on_enough(self.graph, name, targets, enough)
         draft = Draft(
             OP_SEND_REQ,
             keys.WIRE_DOMAIN,
             [*payload, targets, targets],
             [req_id, *values, sender],
-            {keys.ATTR_DEADLINE_NS: self._duration(deadline_ns)},
+            {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
             meta,
         )
-        self.order(draft, self.after_values(after))
-        self.add(draft)
-        found = Request(cast("Graph", self), name, draft, req_id, single, durable)
-        self.ports[name] = cast(Received, found._value)
+        self.graph.order(draft, self.graph.after_values(after))
+        self.graph.add(draft)
+        found = Request(self, name, draft, req_id, single, durable)
+        self.graph.ports[name] = cast(Received, found._value)
         self.requests.append(found)
         return found
 
     # --- parts
 
     def wire_meta(self, port: str, correlation: str, durable: bool, *, minted: bool = True) -> dict[str, str]:
-        meta = {keys.WIRE_ID_KEY: self.session.next_wire_id() if minted else ""}
+        meta = {keys.WIRE_ID_KEY: self.graph.session.next_wire_id() if minted else ""}
         meta[keys.WIRE_CORRELATION_KEY] = correlation
         meta[keys.PORT_KEY] = port
         if not isinstance(durable, bool):
-            raise self.error(
+            raise self.graph.error(
                 AttributeValueError, f"{port!r}: durable is {durable!r}", "it is True or False: durable=True"
             )
         if durable:
@@ -336,47 +346,40 @@ class WireOps(Recorder):
             value and all(isinstance(v, (int, float)) for v in value)
         ):
             if not value:
-                raise self.error(
+                raise self.graph.error(
                     ArityError, f"{what}: an empty list", "send a trigger where only the news matters"
                 )
-            return [lift(self, v) for v in value], False
-        return [lift(self, value)], True
-
-    def received(self, hint: str, sent: Output) -> Received:
-        """The receiver's view of a value."""
-        found = self.fresh(hint, sent.type, Received)
-        found.parts = sent.parts
-        assert isinstance(found, Received)
-        return found
+            return [lift(self.graph, v) for v in value], False
+        return [lift(self.graph, value)], True
 
     def peers(self, value: object) -> Output:
-        found = self.own(value, "a PeerIdVec")
+        found = self.graph.own(value, "a PeerIdVec")
         if not types.compatible(found.node, types.PEER_ID_VEC):
-            raise self.error(
+            raise self.graph.error(
                 ValueTypeError,
                 f"peers are a PeerIdVec, got {found!r}",
                 type_hint(types.PEER_ID_VEC, found.node),
             )
         return found
 
-    def _duration(self, value: object) -> int:
+    def duration(self, value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
             takes = "a number of nanoseconds above 0"
             if isinstance(value, int) and value >= 2**63:
                 takes += ", at most 2**63 - 1"
-            raise self.error(
+            raise self.graph.error(
                 AttributeValueError,
                 f"deadline_ns is {takes}, not {value!r}",
                 "write 30 * S: from bb_host import S",
             )
-        on_deadline(self, value)
+        on_deadline(self.graph, value)
         return value
 
-    def _may_send(self, what: str) -> None:
-        graph: Recorder = self
+    def may_send(self, what: str) -> None:
+        graph: Recorder = self.graph
         while graph.parent is not None:
             graph = graph.parent
         if graph.phase == keys.MODULE_PHASE_BOOTSTRAP:
-            raise self.error(WireInBootstrap, f"{what} stands in a bootstrap", "record it in the body")
-        if self.parent is not None:
-            raise self.error(WireInSubgraph, f"{what} stands in a branch", "send outside If and Loop")
+            raise self.graph.error(WireInBootstrap, f"{what} stands in a bootstrap", "record it in the body")
+        if self.graph.parent is not None:
+            raise self.graph.error(WireInSubgraph, f"{what} stands in a branch", "send outside If and Loop")

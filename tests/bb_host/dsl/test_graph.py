@@ -13,7 +13,8 @@ from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.types import ValueType
 from bb_host import MS, Graph, Output
-from bb_host.dsl.catalog_ops import Done, snake
+from bb_host.dsl.catalog_ops import Done
+from bb_host.dsl.names import snake
 from bb_host.errors import (
     ArityError,
     AttributeValueError,

@@ -88,7 +88,7 @@ def test_it_records(record: Callable[..., Program], op: str) -> None:
 
 
 def test_each_has_a_signature_of_its_own_for_editors() -> None:
-    from bb_host.dsl.catalog_ops import snake
+    from bb_host.dsl.names import snake
 
     for op in CALLS:
         name = {"MatMul": "matmul", "If": "if_"}.get(op, snake(op))

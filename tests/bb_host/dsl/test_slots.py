@@ -28,7 +28,7 @@ from bb_host import (
     PeerSelectorSlot,
     ProtocolSlot,
 )
-from bb_host.dsl.catalog_ops import snake
+from bb_host.dsl.names import snake
 from bb_host.errors import SlotError, UnknownOp
 from bb_host.program import Function, Program, Subgraph
 from bb_host.program_proto import to_proto

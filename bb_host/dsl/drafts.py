@@ -1,0 +1,93 @@
+"""Ops while they are recorded, over value handles, and the names that values get when they are finished.
+
+Names are given last, ports first, so that a port's name is the value's and every other name is readable,
+unique and the same at every recording (`forward_3`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bb_edge.ir.types import ValueType
+from bb_host.dsl.output import Output
+from bb_host.program import AttrValue, Op, Subgraph
+
+
+@dataclass(slots=True)
+class Draft:
+    """One op while it is recorded. `attrs` may hold a `SubgraphDraft`."""
+
+    op_type: str
+    domain: str
+    inputs: list[Output | None]
+    outputs: list[Output]
+    attrs: dict[str, AttrValue | SubgraphDraft] = field(default_factory=dict)
+    meta: dict[str, str] = field(default_factory=dict)
+    name: str = ""
+    is_call: bool = False
+
+
+@dataclass(slots=True)
+class SubgraphDraft:
+    """A branch or loop body while it is recorded."""
+
+    name: str
+    inputs: list[Output]
+    outputs: list[Output]
+    drafts: list[Draft]
+
+
+class Names:
+    """Names by value: fixed ones for ports, `hint_n` for the others."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._taken: set[str] = set()
+        self._counts: dict[str, int] = {}
+
+    def fix(self, value: Output, name: str) -> None:
+        self._names[id(value)] = name
+        self._taken.add(name)
+
+    def of(self, value: Output | None) -> str:
+        if value is None:
+            return ""
+        name = self._names.get(id(value))
+        return self._new(value) if name is None else name
+
+    def _new(self, value: Output) -> str:
+        hint = value.hint
+        count = self._counts.get(hint, 0) + 1
+        while (name := f"{hint}_{count}") in self._taken:
+            count += 1
+        self._counts[hint] = count
+        self.fix(value, name)
+        return name
+
+
+def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
+    """The op of a draft; adds the types of its outputs."""
+    inputs = tuple([names.of(value) for value in draft.inputs])
+    attrs: dict[str, Any] = draft.attrs
+    if SubgraphDraft in map(type, attrs.values()):
+        attrs = {
+            key: _finish_subgraph(value, names) if isinstance(value, SubgraphDraft) else value
+            for key, value in attrs.items()
+        }
+    outputs = []
+    for value in draft.outputs:
+        name = names.of(value)
+        value_types[name] = value.type
+        outputs.append(name)
+    if not inputs and not outputs:
+        # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
+        outputs.append("")
+    return Op.make(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
+
+
+def _finish_subgraph(draft: SubgraphDraft, names: Names) -> Subgraph:
+    inputs = tuple([names.of(value) for value in draft.inputs])
+    value_types = dict(zip(inputs, (value.type for value in draft.inputs), strict=True))
+    ops = tuple([finish(inner, names, value_types) for inner in draft.drafts])
+    return Subgraph(draft.name, inputs, tuple(map(names.of, draft.outputs)), ops, value_types)
