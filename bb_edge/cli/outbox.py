@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -189,15 +190,29 @@ def _look(store: StateStore, where: str) -> Folder:
         rows = durable_rows.read(opened.outbox, flows, next_id, {*live})
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
-    return Folder(_kept(rows), flows, rows.given, _names(body), len(opened.journal), opened.notes)
+    kept = _kept(rows, _held(body, rows))
+    return Folder(kept, flows, rows.given, _names(body), len(opened.journal), opened.notes)
 
 
-def _kept(rows: Rows) -> tuple[Kept, ...]:
+def _held(body: dict[str, Any], rows: Rows) -> dict[int, OutboxRecord]:
+    """The records that the snapshot alone has: the disk took no row of them."""
+    from bb_edge.engine.plain import Shift
+    from bb_edge.wire.outbox import OutboxRecord
+
+    found, bodies = {}, Shift(0, body.get("bodies", ()))
+    for number, row, place, written_s in body.get("outbound", {}).get("unwritten", ()):
+        record = replace(OutboxRecord.from_bytes(row), written_s=written_s)
+        if rows.lack(number, record):
+            found[number] = record.with_body(bodies.body(place))
+    return found
+
+
+def _kept(rows: Rows, held: Mapping[int, OutboxRecord]) -> tuple[Kept, ...]:
     from bb_edge.state.keeper import key_bytes
 
     new = [
         Kept(str(number), key_bytes(number), record)
-        for number, record in sorted(rows.records.items())
+        for number, record in sorted({**rows.records, **held}.items())
         if number not in rows.settled
     ]
     old = [
@@ -252,7 +267,7 @@ def _peer(text: str) -> PeerId:
 def _drop(store: StateStore, folder: Folder, chosen: Sequence[Kept], where: str) -> None:
     """Drops them for good. OutboxRefused where the node would send them once more."""
     from bb_edge.state.keeper import key_bytes
-    from bb_edge.wire.durable_rows import keeping
+    from bb_edge.wire.durable_rows import keeping, over
 
     again = [kept for kept in chosen if kept.record.cause is not None]
     if folder.journal and again:
@@ -263,8 +278,8 @@ def _drop(store: StateStore, folder: Folder, chosen: Sequence[Kept], where: str)
             "start the node once and stop it with SIGTERM, then drop them",
         )
     numbers = keeping([kept.record for kept in chosen], folder.given, folder.flows)
-    store.append_outbox([(key_bytes(row.name), row.to_bytes()) for row in numbers])
-    store.discard([kept.key for kept in chosen])
+    numbers += over((int(kept.id), kept.record) for kept in chosen if kept.id.isdecimal())
+    store.discard([kept.key for kept in chosen], [(key_bytes(row.name), row.to_bytes()) for row in numbers])
 
 
 # --- printing -----------------------------------------------------------------------------------------------

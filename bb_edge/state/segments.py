@@ -200,7 +200,7 @@ class Segments:
 
         Raises StateFullError, StateWriteError and StateReadError.
         """
-        rows = [_ADD.pack(ADD, len(key)) + key + record for key, record in records]
+        rows = _add_rows(records)
         size = sum(map(len, rows))
         if self._needed + size > self._max_bytes:
             raise StateFullError(
@@ -227,14 +227,18 @@ class Segments:
             del self._entries[key]
         self._tidy()
 
-    def discard(self, keys: Iterable[bytes]) -> None:
-        """Drops the records of `keys` for every generation, all or none; the medium has it when it returns.
+    def discard(self, keys: Iterable[bytes], instead: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Drops the records of `keys` for every generation, and adds those that stand for them, all or none.
 
-        Raises StateWriteError, and StateReadError where a ragged end has to be cut.
+        The medium has it when it returns; a power cut may leave both. No bound is asked for `instead`: who
+        drops makes room. Raises StateWriteError, and StateReadError where a ragged end has to be cut.
         """
         known = [key for key in keys if self.has(key)]
-        if known:
-            self._write([_drop_row(DISCARDED, known)], sync=True)
+        rows = _add_rows(instead)
+        if known or rows:
+            log = self._write([*rows, *([_drop_row(DISCARDED, known)] if known else ())], sync=True)
+            for (key, _), row in zip(instead, rows, strict=True):
+                self._add(key, len(row), log.number)
         for key in known:
             self._needed -= self._entries.pop(key).size
 
@@ -353,6 +357,10 @@ class Segments:
             log.append(rows, sync)
         self._unwritten.clear()
         return log
+
+
+def _add_rows(records: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    return [_ADD.pack(ADD, len(key)) + key + record for key, record in records]
 
 
 def _drop_row(generation: int, keys: Iterable[bytes]) -> bytes:

@@ -239,13 +239,13 @@ class StateStore:
         if records:
             self._segments.append(records)
 
-    def discard(self, keys: Iterable[bytes]) -> None:
-        """Drops outbox records for good, from whichever snapshot a recovery begins.
+    def discard(self, keys: Iterable[bytes], instead: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        """Drops outbox records for good, from whichever snapshot a recovery begins, and adds others for them.
 
-        None of them is left, or all, and the medium has it when it returns. Raises StateWriteError and
-        StateReadError.
+        None of them is left, or all, and the medium has it when it returns; a power cut may leave both. A
+        full outbox takes it. Raises StateWriteError and StateReadError.
         """
-        self._segments.discard(keys)
+        self._segments.discard(keys, instead)
 
     def has_outbox(self, key: bytes) -> bool:
         """Whether a record of that key is on the medium, and no snapshot has dropped it."""

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, TypeAlias
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.wire import cbor
 from bb_edge.wire.bodies import BodyName
-from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED
 from bb_edge.wire.marks import NOTHING, Heard
 from bb_edge.wire.outbox import NAMING_VERSION, OutboxRecord, OutboxRecordError, name_of
 from bb_edge.wire.resend import EnvelopeKey
@@ -38,7 +37,7 @@ OutboxName: TypeAlias = "int | RowName | EnvelopeKey | BodyName"
 
 
 class Numbers(NamedTuple):
-    """A row that gives records their numbers; `first` 1 begins the epoch."""
+    """A row that gives records their numbers; `first` 1 begins the epoch. Of epoch 0, they are over."""
 
     peer: PeerId
     epoch: int
@@ -88,10 +87,28 @@ class Rows:
     orphans: set[BodyName] = field(default_factory=set)
     stale: list[int] = field(default_factory=list)
 
+    def lack(self, number: int, record: OutboxRecord) -> bool:
+        """Whether they say nothing of a record that a snapshot holds, so that it is the snapshot's alone."""
+        return not (number in self.records or number in self.settled or record.key in self.replaced)
+
+    def number_of(self, number: int, record: OutboxRecord) -> int:
+        """The number of such a record in its flow's epoch, 0 for none: a row may have given it one since."""
+        peer, epoch, seq = record.key
+        known = self.flows.get(peer)
+        return self.numbers.get(number) or (seq if known is not None and epoch == known.epoch else 0)
+
 
 def record_row(number: int, record: OutboxRecord) -> bytes:
     """A record under its id."""
     return cbor.dumps([ROW_VERSION, number, record.to_bytes(), record.written_s])
+
+
+def over(dropped: Iterable[tuple[int, OutboxRecord]]) -> list[Numbers]:
+    """What is to be on disk before records are dropped by hand that a snapshot holds: that they are over."""
+    ids: dict[PeerId, list[int]] = {}
+    for number, record in dropped:
+        ids.setdefault(record.key.peer, []).append(number)
+    return [Numbers(peer, 0, numbers[0], tuple(numbers)) for peer, numbers in ids.items()]
 
 
 def keeping(
@@ -103,8 +120,7 @@ def keeping(
     record; and a sender that knows of fewer numbers than its receiver looks as if it had been put back.
     """
     known = {peer: replace(flow) for peer, flow in flows.items()}
-    for row in given:
-        known.setdefault(row.peer, Flow()).reach(row.epoch, row.first + len(row.ids) - 1)
+    _reach(known, given)
     rows: dict[PeerId, Numbers] = {}
     for record in dropped:
         peer, epoch, seq = record.key
@@ -148,17 +164,26 @@ def read(
         found.orphans.discard(record.body_name)
         if record.key.epoch:
             found.flows.setdefault(record.key.peer, Flow()).reach(record.key.epoch, record.key.seq)
-    for given in found.given:
-        found.flows.setdefault(given.peer, Flow()).reach(given.epoch, given.first + len(given.ids) - 1)
+    _reach(found.flows, found.given)
     _number(found, flows)
     return found
 
 
+def _reach(flows: dict[PeerId, Flow], given: Iterable[Numbers]) -> None:
+    for row in given:
+        flow = flows.setdefault(row.peer, Flow())
+        if row.epoch:
+            flow.reach(row.epoch, row.first + len(row.ids) - 1)
+
+
 def _number(found: Rows, before: Mapping[PeerId, Flow]) -> None:
     """Finds who has a number of an epoch that has not ended; records of an ended one are settled."""
+    over: set[int] = set()
     for row in found.given:
         flow = found.flows[row.peer]
-        if row.epoch == flow.epoch:
+        if not row.epoch:
+            over.update(row.ids)
+        elif row.epoch == flow.epoch:
             found.numbers.update({number: row.first + place for place, number in enumerate(row.ids)})
             if row.first == 1 and row.epoch > before.get(row.peer, Flow()).epoch:
                 flow.heard = row.heard  # later than what the snapshot says
@@ -166,6 +191,8 @@ def _number(found: Rows, before: Mapping[PeerId, Flow]) -> None:
         key = record.key
         if key.epoch and key.epoch == found.flows[key.peer].epoch:
             found.numbers[number] = key.seq
+    for number in over:
+        found.numbers.pop(number, None)
     numbered = {number for row in found.given for number in row.ids}
     numbered.update(number for number, record in found.records.items() if record.key.epoch)
     found.settled = numbered.difference(found.numbers)
@@ -201,7 +228,7 @@ def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> Outbox
 
 def _row(data: bytes) -> list[object]:
     try:
-        row = cbor.loads(data, max_items=16 + DURABLE_UNACKNOWLEDGED, max_depth=2)
+        row = cbor.loads(data, max_items=len(data) + 1, max_depth=2)  # an epoch begins with all that is open
     except cbor.CborError as error:
         raise OutboxRecordError(f"damaged: {error}") from error
     if not isinstance(row, list) or not row:

@@ -70,17 +70,11 @@ def read(
     sender = SavedSender(max([next_id - 1, *ids]) + 1, flows, found.given, older, found.orphans)
     for number, record in sorted(found.records.items()):
         sender.add(number, record, found.numbers.get(number, 0), number in found.settled)
-    again = [
-        (number, record)
-        for number, record in unwritten
-        if number not in found.records and record.key not in found.replaced
-    ]
+    again = [(number, record) for number, record in unwritten if found.lack(number, record)]
     again += enumerate(found.older, sender.next_id)
     sender.next_id += len(found.older)
     for number, record in again:
-        peer, epoch, seq = record.key
-        held = sender.add(number, record, seq if peer in flows and epoch == flows[peer].epoch else 0)
-        sender.anew.append(held)
+        sender.anew.append(sender.add(number, record, found.number_of(number, record)))
     for flow in flows.values():
         flow.open = dict(sorted(flow.open.items()))
     return sender

@@ -109,6 +109,7 @@ class PeerTable:
         "_known",
         "_peers",
         "_places",
+        "_restored",
         "_states",
         "_tuples",
         "forgotten",
@@ -136,6 +137,7 @@ class PeerTable:
         self._by_class: dict[str, list[PeerId]] = {}  # the peers in state UP, sorted
         self._tuples: dict[str, tuple[PeerId, ...]] = {}  # the same as they were handed out last
         self._known: dict[str, tuple[PeerId, ...]] = {}  # in any state, as they were handed out last
+        self._restored: set[PeerId] = set()  # of whose presence nothing was heard since `restore`
         self.forgotten = 0  # peers that made room for others
 
     def __len__(self) -> int:
@@ -168,6 +170,10 @@ class PeerTable:
     def is_present(self, peer: PeerId) -> bool:
         """Returns whether the peer's presence says that it is there, be it that it answers or not."""
         return self._states.get(peer) in (_UP, _SILENT)
+
+    def is_restored(self, peer: PeerId) -> bool:
+        """Returns whether the peer's presence is that of a run before: it may have another version since."""
+        return peer in self._restored
 
     def is_down(self, peer: PeerId) -> bool:
         """Returns whether the peer's presence, or its will, says that it has gone."""
@@ -214,6 +220,7 @@ class PeerTable:
         if before is not None and presence.is_older_than(before):
             self._turn(peer, PeerEvent.ECHOED)
             return PresenceChange.STALE
+        self._restored.discard(peer)
         if not presence.up:
             return self._went_down(peer, before, presence)
         if before is None:
@@ -286,6 +293,7 @@ class PeerTable:
                 self._put(peer, presence or self._peers[peer], after, size)
         elif before is not _UNKNOWN:
             self._list(peer, self._peers[peer].classes if before is _UP else (), ())
+            self._restored.discard(peer)
             del self._states[peer], self._peers[peer]
             self._known.clear()
             self._places.leave(peer)
@@ -348,7 +356,7 @@ class PeerTable:
         Where the bounds or the asked classes are others now, each row is a newcomer: those without a place
         are forgotten, and nobody is told.
         """
-        self._peers, self._states = {}, {}
+        self._peers, self._states, self._restored = {}, {}, set()
         self._by_class.clear()
         self._tuples.clear()
         self._known.clear()
@@ -365,6 +373,7 @@ class PeerTable:
                 self._turn(other, PeerEvent.DISPLACED)
             self.forgotten += len(room)
             self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT, size)
+            self._restored.add(peer)
 
 
 def size_of(presence: Presence) -> int:

@@ -97,8 +97,9 @@ class FormerRecords:
         unwritten = []
         for number, row, place, written_s in outbound.get("unwritten", ()):
             record = replace(OutboxRecord.from_bytes(row), written_s=written_s)
-            if number not in known and record.key not in read.replaced:
-                unwritten.append(Record(number, record.key.seq, record.with_body(shift.body(place))))
+            if read.lack(number, record):
+                seq = read.number_of(number, record)
+                unwritten.append(Record(number, seq, record.with_body(shift.body(place))))
             known.add(number)
         next_id = max([first - 1, *known]) + 1
         for record in read.older:

@@ -31,14 +31,16 @@ class Marks:
     def known_by(self, peer: PeerId) -> bool | None:
         """Whether marks are exchanged with a peer; None: its presence, which is to come, will tell.
 
-        Not with the node itself: what it has said is put back together with what it has heard.
+        Not with the node itself: what it has said is put back together with what it has heard. A presence of
+        the run before says that the peer knows marks, but not that it does not: it may have learned them.
         """
         if peer == self._runtime.own_peer or not self._kept:
             return False
-        presence = self._peers.presences.get(peer)
-        if presence is None:
-            return None if self._peers.are_told else False
-        return features.names(presence, features.MARKS)
+        peers = self._peers
+        presence = peers.presences.get(peer)
+        if features.names(presence, features.MARKS):
+            return True
+        return None if peers.are_told and (presence is None or peers.presences.is_restored(peer)) else False
 
     def run_of(self, peer: PeerId) -> int | None:
         """The run that the peer's presence is of."""

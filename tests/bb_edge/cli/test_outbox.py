@@ -185,6 +185,26 @@ def test_what_is_dropped_stays_dropped_from_whichever_snapshot_the_node_comes_ba
     assert world.sends() == [B]
 
 
+def test_what_a_snapshot_alone_has_is_listed_and_stays_dropped(world, capsys):
+    """The disk has taken no row of the outbox, and then a snapshot."""
+    with detect().storage(world.folder) as storage:
+        store = world.store(storage)
+        node, _ = restore(store, world.make, (SnapshotError,), 0, 0)
+        greeted(node, A, B)
+        say(node, to=(A, B))
+        node.poll(10)
+        assert Keeper(node, store).snapshot(11)
+    assert world.outbox("--json") == 0
+    told = listed(capsys)
+    assert {row["peer"] for row in told} == {str(A), str(B)} and all(row["bytes"] for row in told)
+    (of_a,) = [str(row["id"]) for row in told if row["peer"] == str(A)]
+    assert world.outbox("--id", of_a, "--drop") == 0
+    capsys.readouterr()
+    assert world.outbox("--json") == 0
+    assert [row["peer"] for row in listed(capsys)] == [str(B)]
+    assert world.sends() == [B]
+
+
 def test_what_was_dropped_is_told_by_the_node_at_its_next_start_and_no_more(world):
     world.ran((A, B), (A,))
     assert world.starts() == ([], 0)

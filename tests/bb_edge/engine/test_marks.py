@@ -27,9 +27,11 @@ KNOWS = {features.META: [features.MARKS]}
 def make(compile_text):
     text = program(2 * S)
 
-    def made(durable: bool = True, addresses: tuple[bytes, ...] = (HERE,)) -> Node:
+    def made(
+        durable: bool = True, addresses: tuple[bytes, ...] = (HERE,), snapshot: bytes | None = None
+    ) -> Node:
         data = compile_text(text if durable else text.replace(", durable=1", ""))
-        more: dict[str, Any] = {"seed": 3, "durable": durable}
+        more: dict[str, Any] = {"seed": 3, "durable": durable, "snapshot": snapshot}
         return install(SELF, addresses, data, ["Main"], NodeConfig.edge(), **more)
 
     return made
@@ -155,6 +157,20 @@ def test_what_comes_before_the_presence_of_its_sender_waits_for_that(make):
     assert not of(Journal, found) and not said(found), "nobody knows whether it reads marks"
     greeted(node, A, now_ns=3)
     assert of(Journal, take(node, 4, durable_message(0xA1, 1)))
+
+
+@pytest.mark.parametrize("known", [KNOWS, {}], ids=["knows marks", "does not"])
+def test_a_presence_of_the_run_before_does_not_let_anything_in(make, known):
+    """Both may have been brought up to date since: then marks have ended the epoch that comes late."""
+    before = make()
+    before.peer_presence(A, True, (HERE,), epoch=1)
+    before.poll(1)
+    assert of(Journal, take(before, 2, durable_message(0xA1, 1))), "it is of a version without marks"
+    node = make(snapshot=before.snapshot(3))
+    node.presences_come()
+    assert not of(Journal, take(node, 4, durable_message(0xA1, 2)))
+    node.peer_presence(A, True, (HERE,), known, epoch=2)
+    assert bool(of(Journal, take(node, 5, durable_message(0xA1, 2)))) is (known != KNOWS)
 
 
 def test_a_peer_that_comes_back_in_a_version_without_marks_is_taken_as_it_is(make):

@@ -9,8 +9,10 @@ from stores import Look, Opened, opened, rewrite
 
 from bb_edge.state import (
     StateDamagedError,
+    StateFullError,
     StateStore,
     StateWriteError,
+    StoreLimits,
     record_framing,
     segments,
 )
@@ -229,6 +231,20 @@ def test_what_is_discarded_is_gone_from_the_snapshot_before_too(make_store: Open
     assert store.fall_back("its tables are wrong").outbox == (b"p", b"q"), (
         "what the snapshots dropped is back"
     )
+
+
+def test_a_full_outbox_takes_what_stands_for_the_discarded(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk, StoreLimits(outbox_bytes=64))
+    store.append_outbox([(b"k", b"x" * 40)])
+    with pytest.raises(StateFullError):
+        store.append_outbox([(b"l", b"y" * 20)])
+    store.discard([b"k"], [(b"l", b"y" * 20)])
+    disk.crash(CrashMode.LOSE)
+    assert make_store(disk).open().outbox == (b"y" * 20,)
+    store = opened(make_store, disk)
+    store.discard([b"nobody's"], [(b"m", b"z")])
+    assert store.counters["state.outbox_records"] == 2
 
 
 def test_no_record_comes_back_without_what_was_dropped_after_it(make_store: Opened) -> None:

@@ -488,6 +488,12 @@ def test_a_row_of_numbers_for_a_whole_window_is_read() -> None:
     assert durable_rows.read([row.to_bytes()], {}).given == [row]
 
 
+def test_an_epoch_that_begins_with_more_than_a_window_is_read() -> None:
+    """A disk that went back knows of no acknowledgement, so that more may be open than a window has."""
+    row = Numbers(A, 1 << 60, 1, tuple(range(1, 200)), Heard(1 << 60, 1 << 40, (1 << 64) - 1))
+    assert durable_rows.read([row.to_bytes()], {}).given == [row]
+
+
 def test_a_row_names_its_record_and_peer_as_an_operator_knows_them() -> None:
     assert durable_rows.name_and_peer(durable_rows.record_row(7, record())) == ("7", A)
     old = replace(record(), key=EnvelopeKey(A, 77, 3))
@@ -718,6 +724,29 @@ def test_records_that_a_snapshot_alone_has_are_written_down_anew() -> None:
     two = sender()
     two.restore([5, [], []], [old.to_bytes()], [(9, old)])
     assert [held.id for held in two] == [5] and two.send(record(), 0) == 6
+
+
+def test_a_record_that_a_snapshot_alone_has_keeps_the_number_that_a_row_gives_it() -> None:
+    one = sender()
+    one.restore([3, [], [1, 2]], [Numbers(A, 5, 1, (1, 2)).to_bytes()], [(2, record())])
+    assert one.inspect()[str(A)]["open"] == [(2, 2, False)]
+    assert one.inspect()[str(A)]["waiting"] == []
+
+
+def test_what_a_row_says_is_over_is_over_though_a_snapshot_has_it() -> None:
+    kept, dropped = record(), replace(record(), key=EnvelopeKey(A, 5, 2))
+    rows = [Numbers(A, 5, 1, (1, 2)).to_bytes(), durable_rows.record_row(1, kept)]
+    rows += [row.to_bytes() for row in durable_rows.over([(2, dropped), (3, record()), (4, record(B))])]
+    one = sender()
+    one.restore([5, [], [1, 2, 3, 4]], rows, [(2, dropped), (3, record()), (4, record(B))])
+    assert [held.id for held in one] == [1] and not emptied(one, Write)
+    assert one.inspect()[str(A)]["open"] == [(1, 1, True)]
+    # The number stays given, in the flow that has one and in none that has not.
+    assert one.inspect()[str(A)]["last"] == 2 and one.inspect()[str(B)]["last"] == 0
+    assert one.send(record(), 0) == 5
+    # A snapshot that knows of it needs no such row any more.
+    names = [row.name for row in durable_rows.over([(2, dropped), (4, record(B))])]
+    assert {*names} <= {*one.snapshot_taken()}
 
 
 def test_ids_go_on_above_all_that_rows_name() -> None:

@@ -236,8 +236,9 @@ class LettersWorld(World):
             number for number, record in rows.items() if record.cause is None and self.rng.random() < 0.3
         ]
         numbers = durable_rows.keeping([rows[number] for number in chosen], found.given, {})
-        store.append_outbox([(key_bytes(row.name), row.to_bytes()) for row in numbers])
-        store.discard([key_bytes(number) for number in chosen])
+        numbers += durable_rows.over((number, rows[number]) for number in chosen)
+        rows_kept = [(key_bytes(row.name), row.to_bytes()) for row in numbers]
+        store.discard([key_bytes(number) for number in chosen], rows_kept)
         disk.crash(CrashMode.LOSE)
         promised = self.ledger.by_disk[place]
         for number in chosen:
