@@ -1,10 +1,11 @@
 """Whether peers answer what they are asked, apart from whether they are heard at all.
 
-A peer that acknowledges requests and never answers them is up, by its presence and by its envelopes. It is
-*failing* once it has left `threshold` requests in a row without an answer that counts. Then it is not
-selected, and is tried once per back-off without being waited for; its other traffic goes on. What it answers
-to a trial may come when nobody needs it any more, and nobody has looked at it then: the next request waits
-for the peer, once. Only an answer that counts ends the state.
+A peer that acknowledges requests and does not answer them is up, by its presence and by its envelopes. Each
+request without an answer that counts adds one to its count, each with one takes one away: whoever leaves more
+than half of what it is asked comes to `threshold`, and is *failing*. Then it is not selected, and is tried
+once per back-off without being waited for; its other traffic goes on. What it answers to a trial may come
+when nobody needs it any more, and nobody has looked at it then: the next request waits for the peer, once.
+Only an answer that counts ends the state, and the count goes on from one below `threshold`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class AnsweringEvent(enum.IntEnum):
     UNANSWERED = 1
     """It has no answer that counts, and may leave more requests so before the peer is failing."""
     UNANSWERED_OUT = 2
-    """It is the `threshold`th in a row."""
+    """It brings the count to `threshold`."""
     LATE = 3
     """An answer has come that nobody waited for any more, to a failing peer's trial."""
 
@@ -63,7 +64,7 @@ ANSWERING: Final = Table(
 
 
 class PeerAnswers:
-    """Counts requests in a row that ended without an answer which counts, per peer that has any.
+    """Counts requests that ended without an answer which counts, less those with one, where that is above 0.
 
     Bounded: beyond `capacity` peers, the one that has had such requests for longest is forgotten.
     """
@@ -71,8 +72,8 @@ class PeerAnswers:
     __slots__ = ("_capacity", "_counts", "_threshold", "_trials", "forgotten")
 
     def __init__(self, threshold: int = 5, capacity: int = 1024) -> None:
-        """`threshold` unanswered requests in a row make a peer failing: a broken device costs five rounds
-        their deadline, and one that restarts costs itself nothing.
+        """`threshold` unanswered requests make a peer failing: a broken device costs five rounds their
+        deadline, one that answers one in five costs six, and one that restarts costs itself nothing.
         """
         self._threshold = threshold
         self._capacity = capacity
@@ -88,16 +89,16 @@ class PeerAnswers:
 
     @property
     def any_unanswered(self) -> bool:
-        """Whether any peer has left a request unanswered since its last answer that counted."""
+        """Whether any peer has a count above 0."""
         return bool(self._counts)
 
     def unanswered(self, peer: PeerId) -> int:
-        """Returns how many requests the peer has left so, at most `threshold`."""
+        """Returns the peer's count, `threshold` at most."""
         count = self._counts.get(peer, 0)
         return self._threshold if count == _ON_PROBATION else count
 
     def is_failing(self, peer: PeerId) -> bool:
-        """Returns whether the peer has left `threshold` requests unanswered, and given no answer since."""
+        """Returns whether the peer's count has come to `threshold`, with no answer that counts since."""
         return self._state(peer) is not _ANSWERING
 
     def on_trial(self, peer: PeerId) -> bool:
@@ -118,7 +119,7 @@ class PeerAnswers:
 
     def accepted(self, peer: PeerId) -> bool:
         """Takes note of an answer that counts. Returns whether the peer was failing."""
-        return self._turn(peer, AnsweringEvent.ACCEPTED, 0)
+        return self._turn(peer, AnsweringEvent.ACCEPTED, max(self.unanswered(peer) - 1, 0))
 
     def late(self, peer: PeerId) -> bool:
         """Takes note of an answer to a trial, which the next request decides about.
@@ -148,9 +149,8 @@ class PeerAnswers:
         """Moves on by the table; returns whether that changed the peer's state."""
         before = self._state(peer)
         after = ANSWERING.next(before, event)
-        if after is _ANSWERING:
-            self._trials.succeeded(peer)
         if not count:
+            self._trials.succeeded(peer)  # and not before: who fails once more soon waits on
             self._counts.pop(peer, None)
         else:
             if peer not in self._counts:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from times import MS
+import pytest
+from times import MS, S
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.answering import ANSWERING, PeerAnswers
@@ -22,15 +23,17 @@ def test_a_peer_answers_by_its_table() -> None:
         answers = PeerAnswers(3)
         assert not answers.accepted(A) and not answers.late(A) and not answers.is_failing(A)
         assert leave(answers, A, 2) == [False, False]
-        assert not answers.accepted(A)
-        assert leave(answers, A, 4) == [False, False, True, False]
+        assert not answers.accepted(A) and answers.unanswered(A) == 1
+        assert leave(answers, A, 3) == [False, True, False]
         assert answers.is_failing(A) and answers.any_failing
         assert answers.on_trial(A) and answers.late(A) and not answers.late(A)
         assert not answers.on_trial(A) and answers.may_ask(A, 0), "the next request waits for it"
         assert answers.is_failing(A) and answers.any_failing and answers.unanswered(A) == 3
         assert leave(answers, A, 1) == [False] and answers.on_trial(A) and answers.is_failing(A)
-        assert answers.late(A) and answers.accepted(A) and not answers.any_unanswered
-        assert leave(answers, A, 3)[-1] and answers.accepted(A) and leave(answers, A, 2) == [False, False]
+        assert answers.late(A) and answers.accepted(A) and not answers.is_failing(A)
+        assert leave(answers, A, 1) == [True], "it has to answer for a while"
+        assert [answers.accepted(A) for _ in range(4)] == [True, False, False, False]
+        assert not answers.any_unanswered and leave(answers, A, 2) == [False, False]
 
     assert_decides_by(ANSWERING, walk)
 
@@ -49,6 +52,35 @@ def test_a_failing_peer_is_tried_less_and_less_often() -> None:
     assert not answers.may_ask(A, tries[-1])
     answers.restarted(A)
     assert answers.may_ask(A, tries[-1]) and answers.is_failing(A)
+
+
+@pytest.mark.parametrize(("answered", "asked"), [(1, 5), (2, 5), (3, 5), (4, 5)])
+def test_who_leaves_more_than_half_is_failing_and_nobody_else(answered: int, asked: int) -> None:
+    answers, deadlines = PeerAnswers(5), 0
+    for number in range(200):
+        if not answers.is_failing(A):
+            if number % asked < answered:
+                answers.accepted(A)
+            else:
+                leave(answers, A, 1)
+                deadlines += 1
+    assert answers.is_failing(A) is (answered < asked / 2)
+    assert answered > 2 or deadlines <= 4 * answered + 5
+
+
+def test_who_fails_again_soon_waits_on() -> None:
+    """One that answers each trial, and nothing else, is tried ever more seldom."""
+    answers, now, trials = PeerAnswers(2), 0, 0
+    leave(answers, A, 2, now)
+    while now < 600 * S:
+        if not answers.is_failing(A):
+            leave(answers, A, 1, now)
+        elif answers.may_ask(A, now):
+            answers.tried(A, now)
+            answers.accepted(A)
+            trials += 1
+        now += 10 * MS
+    assert 10 < trials < 30
 
 
 def test_late_answers_that_do_not_count_do_not_shorten_the_back_off() -> None:
