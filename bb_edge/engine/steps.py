@@ -217,7 +217,7 @@ class RoundWaits(EngineStep):
     """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
 
     `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. Said when
-    the wait begins, and again where others lack by then, ever more seldom.
+    the wait begins; `again` after 15 s, and then where others lack than were said, ever more seldom.
     """
 
     target: str
@@ -226,6 +226,7 @@ class RoundWaits(EngineStep):
     there: int
     wanted: int
     failing: tuple[PeerId, ...] = ()
+    again: bool = False
 
 
 class Phase(enum.IntEnum):

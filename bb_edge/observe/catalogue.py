@@ -113,6 +113,7 @@ METRICS: Mapping[str, Metric] = {
         ingress__closed="durable envelopes under numbers that their senders have yet to tell this run of",
         ingress__bootstrapping="envelopes for a target whose bootstrap is not done",
         ingress__late_answers="answers to requests that were over",
+        ingress__trial_answers="answers of failing peers to requests that did not wait for them",
         ingress__other_program="envelopes of such peers",
         ingress__class_untold="entries of peers that were not known in their class yet; they come again",
         ingress__class_mismatch="entries of peers that are not of the class that sends them",

@@ -29,9 +29,9 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
 
 
 FIRST_ATTEMPT = 1
+"""Of a round. Older versions wrote the number of the attempt into their records."""
 SAID_AGAIN_NS = 5_000_000_000
 """So long a wait between two counts has lasted for as long again: who is missing then is said once more."""
-"""Of a round. Older versions wrote the number of the attempt into their records."""
 
 
 class Rounds:
@@ -62,7 +62,7 @@ class Rounds:
         self.backoff_ns = 0
         self.timer = 0
         self.wait_ns = 0  # until peers are counted again, while the round waits for them
-        self._lack: Lack | None = None  # what was said of that last
+        self._said: tuple[Lack, bool] | None = None  # of that, and whether it was said again
         # A round is the same after a restart: no epoch of an envelope has that bit.
         self.own_number = 1 << 63 | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
@@ -88,9 +88,10 @@ class Rounds:
         """
         if not self.wait_ns:
             self._runtime.count("rounds.waited")
-        if not self.wait_ns or (self.wait_ns >= SAID_AGAIN_NS and lack != self._lack):
-            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack))
-            self._lack = lack
+        again = self.wait_ns >= SAID_AGAIN_NS
+        if not self.wait_ns or (again and (lack, again) != self._said):
+            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack, again=again))
+            self._said = lack, again
         config = self._runtime.config
         self.wait_ns = min(self.wait_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
         when = self._runtime.now_ns + self.wait_ns

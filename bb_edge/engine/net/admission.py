@@ -233,9 +233,8 @@ class Admission:
             return
         else:  # late, double or foreign: it is acknowledged all the same
             if message.wire_req_id:
-                if message.fills:
-                    self._requests.trials.answered(message.wire_req_id, peer)
-                self._refuse(raw, Refusal.LATE_ANSWER)
+                tried = bool(message.fills) and self._requests.trials.answered(message.wire_req_id, peer)
+                self._refuse(raw, Refusal.TRIAL_ANSWER if tried else Refusal.LATE_ANSWER)
                 return
             # A greeting, an answer to nothing: to acknowledge it is all.
         self._ledger.release(peer, size)

@@ -64,6 +64,7 @@ class Refusal(enum.Enum):
     BOOTSTRAPPING = "bootstrapping", True
     FULL = "full", True
     LATE_ANSWER = "late_answers", False
+    TRIAL_ANSWER = "trial_answers", False
     OTHER_PROGRAM = "other_program", False
     CLASS_UNTOLD = "class_untold", False
     CLASS_MISMATCH = "class_mismatch", False

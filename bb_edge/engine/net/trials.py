@@ -50,10 +50,12 @@ class Trials:
         del self._open[number]
         self._outgoing.forget_ask(number)
 
-    def answered(self, number: int, peer: PeerId) -> None:
-        """A reply has come that no open request waits for."""
+    def answered(self, number: int, peer: PeerId) -> bool:
+        """A reply has come that no open request waits for. Returns whether it is one to a trial."""
         tried, until_ns = self._open.get(number, (None, 0))
-        if tried == peer:
-            self._forget(number)
-            if self._runtime.now_ns < until_ns:
-                self._peers.failing.answered_late(peer)
+        if tried != peer:
+            return False
+        self._forget(number)
+        if self._runtime.now_ns < until_ns:
+            self._peers.failing.answered_late(peer)
+        return True

@@ -69,6 +69,8 @@ def test_after_five_rounds_nobody_waits_for_a_mute_peer(askers):
         took, missing = fed.ask()
         assert took < 100 and missing == [], "what it answers to a trial, though late, is heard"
     assert told(fed) == [(peer, True), (peer, False)]
+    counters = fed.server.counters
+    assert counters["ingress.trial_answers"] >= 1 and "ingress.late_answers" not in counters
 
 
 def test_late_answers_that_are_refused_do_not_end_failing(askers):

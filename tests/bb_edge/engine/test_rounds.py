@@ -113,7 +113,10 @@ class World:
 def test_a_round_waits_for_its_peers_without_running(compile_text, send, answer):
     world = World(compile_text, 3, send, answer)
     world.sim.run(for_ns=200 * S)
-    assert world.of(steps.RoundWaits) == [steps.RoundWaits("Server", 1, "Client", 0, 3)], "said once"
+    assert [s.again for s in world.of(steps.RoundWaits)] == [False, True], "at once, and then as a warning"
+    assert {(s.target, s.round, s.peer_class, s.there, s.wanted) for s in world.of(steps.RoundWaits)} == {
+        ("Server", 1, "Client", 0, 3)
+    }
     for _ in range(2):
         world.join()
         world.sim.run(for_ns=100 * S)
@@ -133,7 +136,7 @@ def test_a_wait_in_the_middle_is_said_again_and_outlives_a_restart(compile_text)
     world.sim.remove(client.peer_id)
     world.sim.run(for_ns=50 * S)
     said = world.of(steps.RoundWaits)
-    assert len(said) == 2, "at the start, before anybody was known, and now"
+    assert [s.again for s in said] == [False, False, True], "at the start, before anybody was known, and now"
     kept = world.server.snapshot(world.sim.now_ns)
     again = install(
         world.server.peer_id, (), world.data, ["Server"], seed=9, snapshot=kept, now_ns=world.sim.now_ns
@@ -144,7 +147,9 @@ def test_a_wait_in_the_middle_is_said_again_and_outlives_a_restart(compile_text)
     world.sim.add(client)
     world.sim.run(for_ns=S)
     assert len(world.began()) > before and again.open_rounds == 0
-    assert len(world.of(steps.RoundWaits)) == 3, "and once by the node that was restarted"
+    assert [s.again for s in world.of(steps.RoundWaits)[3:]] == [True], (
+        "and once by the node that was restarted"
+    )
 
 
 def test_who_lacks_later_is_said_again(compile_text):
@@ -152,7 +157,7 @@ def test_who_lacks_later_is_said_again(compile_text):
     world.sim.run(for_ns=100 * S)
     world.join()
     world.sim.run(for_ns=200 * S)
-    assert [(s.there, s.wanted) for s in world.of(steps.RoundWaits)] == [(0, 3), (1, 3)]
+    assert [(s.there, s.wanted) for s in world.of(steps.RoundWaits)] == [(0, 3), (0, 3), (1, 3)]
 
 
 def test_a_round_whose_peers_are_all_missing_is_not_counted(compile_text):
