@@ -192,6 +192,7 @@ _LEVEL = {
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",
     steps.ProgramMismatch: "warning",
+    steps.ProgramAccepted: "info",
     steps.ClassMismatch: "warning",
     steps.PeerRefused: "warning",
     steps.PeersUnheard: "warning",

@@ -135,6 +135,19 @@ class ProgramMismatch(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramAccepted(EngineStep):
+    """A peer runs another program, and is taken: the program of one of both lists the other's.
+
+    Once per peer and program; `program` is the beginning of its digest. With `listed_here` False the peer's
+    program alone lists this one: nobody here has said that it may take part.
+    """
+
+    peer: PeerId
+    program: str
+    listed_here: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClassMismatch(EngineStep):
     """An entry came of a peer that is not known in the class that the wire edge names."""
 

@@ -36,6 +36,7 @@ PeerBeganAnew = peer_steps.PeerBeganAnew
 StateRolledBack = peer_steps.StateRolledBack
 PeerResolveFailed = peer_steps.PeerResolveFailed
 ProgramMismatch = peer_steps.ProgramMismatch
+ProgramAccepted = peer_steps.ProgramAccepted
 ClassMismatch = peer_steps.ClassMismatch
 RequestClosed = peer_steps.RequestClosed
 RequestFailed = peer_steps.RequestFailed

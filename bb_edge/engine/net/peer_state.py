@@ -152,7 +152,7 @@ class PeerStates:
         presence = self.presences.get(peer)
         if presence is not None:
             self.programs.judge(peer, presence.classes, presence.meta, tell)
-        if len(self.programs.strangers) > len(self.presences):
+        if self.programs.known > len(self.presences):
             self.programs.keep({*self.presences})
 
     def cleared(self, peer: PeerId, peer_class: str | None) -> None:

@@ -1,7 +1,7 @@
 """Which peers run a program that does not go with this node's.
 
-They are not selected and what they send starts nothing, until they say otherwise; each is told of once per
-program.
+They are not selected and what they send starts nothing, until they say otherwise. Each is told of once per
+program, and so is each peer of another program that is taken because one of both lists the other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ class PeerPrograms:
         self.claim = claim
         self._own_classes = own_classes
         self.strangers: dict[PeerId, tuple[Kinship, bytes]] = {}
+        self._accepted: dict[PeerId, bytes] = {}  # the peers of other programs that are taken
 
     def judge(
         self, peer: PeerId, classes: tuple[str, ...], meta: Mapping[str, object], tell: bool = True
     ) -> None:
-        """Takes what a peer's presence says of its program; with `tell`, a new stranger is a step."""
+        """Takes what a peer's presence says of its program; with `tell`, another program is a step."""
         theirs = ProgramClaim.from_meta(meta)
         kinship = self.claim.kinship(self._own_classes, theirs, classes)
         if theirs is None or kinship.talks:
             self.strangers.pop(peer, None)
+            self._accept(peer, kinship, theirs, tell)
             return
+        self._accepted.pop(peer, None)
         found = kinship, theirs.program
         if self.strangers.get(peer) != found:
             self.strangers[peer] = found
@@ -39,10 +42,25 @@ class PeerPrograms:
                 self._runtime.count("peers.other_program")
                 self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, theirs.program.hex()[:16]))
 
+    def _accept(self, peer: PeerId, kinship: Kinship, theirs: ProgramClaim | None, tell: bool) -> None:
+        if theirs is None or kinship is not Kinship.ACCEPTED:
+            self._accepted.pop(peer, None)
+        elif self._accepted.get(peer) != theirs.program:
+            self._accepted[peer] = theirs.program
+            if tell:
+                listed = theirs.program in self.claim.accepts
+                self._runtime.emit(steps.ProgramAccepted(peer, theirs.program.hex()[:16], listed))
+
     def keep(self, present: Container[PeerId]) -> None:
-        """Forgets strangers whose presence is forgotten."""
-        for peer in [peer for peer in self.strangers if peer not in present]:
-            del self.strangers[peer]
+        """Forgets whose presence is forgotten."""
+        for table in (self.strangers, self._accepted):
+            for peer in [peer for peer in table if peer not in present]:
+                del table[peer]
+
+    @property
+    def known(self) -> int:
+        """How many peers of other programs are known, taken or not."""
+        return len(self.strangers) + len(self._accepted)
 
     def why(self, peer: PeerId) -> str:
         """Why nothing is taken from the peer; "" where its program goes with this node's."""

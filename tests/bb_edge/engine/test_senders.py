@@ -146,10 +146,14 @@ def test_another_program_is_named_once_and_neither_asked_nor_heard(leaf):
     assert "another program" in answer.failure.detail and OTHER[:16] in answer.failure.detail
 
 
-def test_a_program_that_lists_this_one_is_taken(leaf):
-    leaf.is_told(other(accepts=frozenset([SAME.program])))
+def test_a_program_that_lists_this_one_is_taken_and_named_once(leaf):
+    taken = of(steps.ProgramAccepted, leaf.is_told(other(accepts=frozenset([SAME.program]))))
+    assert taken == [steps.ProgramAccepted(A, OTHER[:16], False)], "nobody here lists it"
     assert leaf.node.peers_up("Hub") == (A,)
     assert of(steps.AppEvent, leaf.asked())
+    assert not of(steps.ProgramAccepted, leaf.is_told(other(accepts=frozenset([SAME.program]))))
+    assert of(steps.ProgramMismatch, leaf.is_told(other()))
+    assert of(steps.ProgramAccepted, leaf.is_told(other(accepts=frozenset([SAME.program]))))
 
 
 def test_another_contract_is_never_taken(leaf):

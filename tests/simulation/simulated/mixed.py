@@ -53,6 +53,10 @@ class MixedLedger(Ledger):
         if isinstance(step, steps.ProgramMismatch):
             self.seen["ProgramMismatch"] += 1
             assert not self._always_talk(machine, step.peer), f"{machine.name}: {step}"
+        elif isinstance(step, steps.ProgramAccepted):
+            self.seen["ProgramAccepted"] += 1
+            pairs = [(one, two) for one in self.world.had[machine.name] for two in self._had(step.peer)]
+            assert any(one != two and talks(one, two) for one, two in pairs), f"{machine.name}: {step}"
         elif isinstance(step, steps.ClassMismatch):
             self.seen["ClassMismatch"] += 1
             name = step.reason.rsplit(" ", 1)[1]
