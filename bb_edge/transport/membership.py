@@ -253,13 +253,15 @@ class Membership:
             return
         try:
             news = decode_presence(payload)
-        except PresenceError:
+        except PresenceError as error:
             self._counters["malformed"] += 1
+            self._forged(f"what it said is no presence ({error.what}), and is put right")
             self._stale(peer_class, now)
             return
         if news.epoch == self._node.epoch:
             if news.session - self._session > FAR_SESSIONS:  # nobody believes it
                 self._counters["twins"] += 1
+                self._forged("what it said is put right")
                 self._again(now, 1.0)
             elif news.session > self._session or (news.session == self._session and not news.up):
                 self._spoken_for(news.session, now)
@@ -296,15 +298,18 @@ class Membership:
         self._counters["twins"] += 1
         self._session = min(session, MAX_SESSION - 1)
         if self._answers.passes(now):
-            self._acts.log(
-                "error",
-                f"somebody else speaks in the name of {self._name}, {self._where}: the node connects anew;"
-                " let nobody else publish its presence (the broker's access rules)",
-                kind="forged presence",
-            )
+            self._forged("the node connects anew")
             self._redial_at = now
         elif self._redial_at is None:
             self._redial_at = self._answers.next_at
+
+    def _forged(self, what_is_done: str) -> None:
+        self._acts.log(
+            "error",
+            f"somebody else speaks in the name of {self._name}, {self._where}: {what_is_done};"
+            " let nobody else publish its presence (the broker's access rules)",
+            kind="forged presence",
+        )
 
     def _twin(self, now: float) -> None:
         """Another machine runs under this name."""

@@ -319,6 +319,22 @@ def test_a_goodbye_that_it_did_not_say_has_a_node_connect_anew(mosquitto_broker,
     assert any("speaks in the name of" in line for line in loop.logs)
 
 
+@pytest.mark.parametrize("said", [b"no presence", encode_presence(Presence(True, 5, session=1 << 60))])
+def test_what_nobody_believes_in_a_node_s_name_is_put_right_and_logged(
+    mosquitto_broker, loop, member, url, said
+):
+    node = member("node", ("Client",), (), epoch=5)
+    there = loop.join(node, url(mosquitto_broker))
+    loop.until(lambda: there.counters["presences"] == 1)
+    topic = Topics("test", node.peer_id).presence("Client", node.peer_id)
+    host = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+    publish.single(topic, said, qos=1, retain=True, **host)
+    loop.until(lambda: there.counters["presences"] == 3)  # that, and what the node says again
+    assert decode_presence(subscribe.simple(topic, **host).payload).session == 1
+    (line,) = [line for line in loop.logs if "speaks in the name of" in line]
+    assert "put right" in line and there.counters["connects"] == 1
+
+
 def test_an_old_will_that_comes_late_is_put_right(mosquitto_broker, loop, member, url, say):
     node = member("node", ("Client",), (), epoch=5)
     there = loop.join(node, url(mosquitto_broker))
