@@ -1,4 +1,5 @@
-"""The walk of one request through a device: which of our functions it calls, in order.
+"""The walks of one request through a device and of one op through recording: which of our functions are
+called, in order.
 
     python benchmarks/walk.py
 
@@ -6,14 +7,19 @@ A node that has answered such requests before takes a best-effort request with o
 and replies. Counted are calls of Python functions in bb_edge, bb_kernels and bb_shims, from `deliver_inbound`
 to the end of the `poll` that gives the reply: how many, in how many files, and how often the next call is in
 another file than the last. Bodies of comprehensions do not count, because newer Pythons inline them.
+
+An op is recorded beside others of its kind, from the author's call to the value that it returns; there the
+functions of bb_host count too.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby, pairwise
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +29,7 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402
 
 import bb_edge  # noqa: E402
+import bb_host  # noqa: E402
 import bb_kernels  # noqa: E402
 import bb_shims  # noqa: E402
 from bb_edge import NodeConfig, PeerId, install  # noqa: E402
@@ -32,6 +39,7 @@ from bb_edge.ir.address import Address, site_suffix  # noqa: E402
 from bb_edge.node import Node  # noqa: E402
 from bb_edge.wire import envelope  # noqa: E402
 from bb_edge.wire.codecs import encode_value  # noqa: E402
+from bb_host import Graph, ModelSlot, Module, Output  # noqa: E402
 from bb_host.program_proto import to_proto  # noqa: E402
 from bb_host.text import parse  # noqa: E402
 
@@ -91,13 +99,31 @@ def answering_node() -> Node:
     return node
 
 
-def ours(filename: str) -> str:
+def ours(filename: str, packages: Sequence[ModuleType]) -> str:
     """The file's path from its package on; "" for files of others."""
-    for package in (bb_edge, bb_kernels, bb_shims):
+    for package in packages:
         folder = Path(package.__file__ or "").parent
         if filename.startswith(f"{folder}/"):
             return str(Path(filename).relative_to(folder.parent))
     return ""
+
+
+@contextmanager
+def followed(*packages: ModuleType) -> Iterator[list[Call]]:
+    """The calls of functions in these packages while the block runs."""
+    calls: list[Call] = []
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_name not in INLINED and (file := ours(code.co_filename, packages)):
+            calls.append(Call(file, code.co_name))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(before)
 
 
 def request(number: int) -> bytes:
@@ -114,23 +140,42 @@ def walk() -> Walk:
         node.deliver_inbound(request(number), ASKER)
         node.poll(1 + number)
     data = request(WARM_UP + 1)
-    calls: list[Call] = []
-
-    def profile(frame: FrameType, event: str, _argument: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name not in INLINED and (file := ours(code.co_filename)):
-            calls.append(Call(file, code.co_name))
-
-    before = sys.getprofile()
-    sys.setprofile(profile)
-    try:
+    with followed(bb_edge, bb_kernels, bb_shims) as calls:
         node.deliver_inbound(data, ASKER)
         steps = node.poll(2 + WARM_UP)
-    finally:
-        sys.setprofile(before)
     assert [type(step) for step in steps if isinstance(step, SendEnvelope)] == [SendEnvelope], steps
     return Walk(tuple(calls))
 
 
+RECORDED: dict[str, Callable[[Graph, ModelSlot, Output], object]] = {
+    "self.model.forward(g, x)": lambda g, model, x: model.forward(g, x),
+    'g.app_emit("name", x)': lambda g, model, x: g.app_emit("name", x),
+    "g.onnx.relu(x)": lambda g, model, x: g.onnx.relu(x),
+    "x + x": lambda g, model, x: x + x,
+}
+
+
+def recording(call: str) -> Walk:
+    """The walk of one of the calls of `RECORDED`, after the warm-up."""
+    found: list[Call] = []
+    act = RECORDED[call]
+
+    class Recorded(Module):
+        model = ModelSlot("model")
+
+        def body(self, g: Graph) -> None:
+            x = g.input("x", "F32", (4,))
+            for _ in range(WARM_UP):
+                act(g, self.model, x)
+            with followed(bb_edge, bb_host, bb_kernels) as calls:
+                act(g, self.model, x)
+            found.extend(calls)
+
+    Recorded().record()
+    return Walk(tuple(found))
+
+
 if __name__ == "__main__":
     print(walk())
+    for spelt in RECORDED:
+        print(f"\n{spelt}: {recording(spelt)}")

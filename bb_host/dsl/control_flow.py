@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ class ControlFlow:
     """What `g.onnx` has of operators that hold graphs."""
 
     _graph: Recorder
-    _meta: dict[str, str]
+    _meta: Mapping[str, str] | None
 
     def op(
         self,

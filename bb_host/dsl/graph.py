@@ -16,9 +16,9 @@ from bb_host.dsl.drafts import Draft
 from bb_host.dsl.embedded import as_callable
 from bb_host.dsl.literals import TypeLike, as_type, lift
 from bb_host.dsl.misuse import typed_calls
+from bb_host.dsl.onnx_names import onnx_name
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.onnx_ops import record_one
-from bb_host.dsl.onnx_schemas import onnx_name
 from bb_host.dsl.open_wire import OpenWire
 from bb_host.dsl.operators import by_element
 from bb_host.dsl.output import Output, Value
@@ -28,7 +28,7 @@ from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import unread_results
 from bb_host.dsl.rounds import Rounds
 from bb_host.dsl.session import Session
-from bb_host.dsl.syscalls import SyscallOps
+from bb_host.dsl.syscalls import NAMES, SyscallOps
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.dsl.wire import WireOps
 from bb_host.errors import (
@@ -44,6 +44,11 @@ from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
     import onnx
+
+    _Named = SyscallOps
+else:
+    _Named = type("_Named", (), {name: getattr(SyscallOps, name) for name in NAMES})
+"""The names of what a graph takes over when it is made, for `help()` and type checkers."""
 
 
 class Scope:
@@ -91,7 +96,7 @@ class AtScope(Scope):
 
 
 @typed_calls
-class Graph(SyscallOps, PortGraph):
+class Graph(PortGraph, _Named):
     """Records one module: ports, ops, sends, rounds. Everything that a call returns is a value of this graph.
 
     `after=` on any call orders it behind other values without using them. All errors of recording are
@@ -109,6 +114,8 @@ class Graph(SyscallOps, PortGraph):
         self.address_book = Namespace(self, keys.ADDRESS_BOOK_DOMAIN)
         """The address book's ops."""
         self._sends = WireOps(self)
+        self._syscalls = SyscallOps(self)
+        vars(self).update((name, getattr(self._syscalls, name)) for name in NAMES)
         self.wire = OpenWire(self._sends)
         """Wire ops by hand, without partner."""
         self.net_out = self._sends.net_out

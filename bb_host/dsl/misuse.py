@@ -55,10 +55,14 @@ def unknown_attribute(thing: Suggests, name: str) -> AttributeError:
 
 
 def typed_calls(cls: _C) -> _C:
-    """Class decorator: arguments that a public method, or the constructor, does not take are CallErrors."""
+    """Class decorator: arguments that a public method, or the constructor, does not take are CallErrors.
+
+    What a base declares as abstract is called by this package alone, and stays as it is.
+    """
     for name, member in list(vars(cls).items()):
-        if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
-            spoken = "" if name == "__init__" else f"{getattr(cls, 'SPOKEN', cls.__qualname__)}.{name}"
+        ours = any(getattr(vars(base).get(name), "__isabstractmethod__", False) for base in cls.__mro__)
+        if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")) and not ours:
+            spoken = "" if name == "__init__" else f"{getattr(cls, '_SPOKEN', cls.__qualname__)}.{name}"
             setattr(cls, name, typed_call(member, spoken))
     return cls
 
@@ -74,7 +78,7 @@ def typed_call(function: Callable[..., Any], name: str = "") -> Callable[..., An
             if not fails_to_start(error):
                 raise
             called = type(args[0]).__name__ if function.__name__ == "__init__" else function.__qualname__
-            raise _misuse(function, name or called, kwargs, error) from None
+            raise misused(function, name or called, kwargs, error) from None
 
     return call
 
@@ -95,7 +99,8 @@ def last_line(error: BaseException) -> tuple[str, int]:
     return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
 
 
-def _misuse(function: Callable[..., Any], spoken: str, kwargs: dict[str, Any], error: TypeError) -> CallError:
+def misused(function: Callable[..., Any], spoken: str, kwargs: dict[str, Any], error: TypeError) -> CallError:
+    """The CallError for arguments that a function does not take. `spoken` is what messages call it."""
     parameters = list(inspect.signature(function).parameters.values())
     what = str(error).rpartition("() ")[2] or str(error)
     if parameters and parameters[0].name == "self":

@@ -10,7 +10,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, is_ours
-from bb_host.dsl.catalog_ops import Done
+from bb_host.dsl.calls import Done
 from bb_host.dsl.composition import add_call
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import fails_to_start, last_line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bb_host.dsl.names import snake
-from bb_host.dsl.onnx_schemas import onnx_name
+from bb_host.dsl.onnx_names import onnx_name
 
 _ALTERNATIVES = {
     "T": "use g.onnx.transpose(x)",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,150 +21,38 @@ from bb_host.dsl.literals import (
     refuse_too_large,
 )
 from bb_host.dsl.misuse import typed_calls
-from bb_host.dsl.onnx_ops import call_onnx, unknown_operator
-from bb_host.dsl.onnx_schemas import onnx_name
+from bb_host.dsl.named_calls import Operators
+from bb_host.dsl.onnx_names import onnx_name
+from bb_host.dsl.onnx_ops import unknown_operator
 from bb_host.dsl.output import Output, Value
-from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ValueTypeError
-from bb_host.program import AttrValue
 
 Ints = Sequence[int]
 
 
 @typed_calls
-class OnnxOps(ControlFlow):
+class OnnxOps(ControlFlow, Operators):
     """ONNX operators of the recorded opset. Inputs take values, numbers, lists and arrays; `after=` orders.
 
     Operators that have no method here are found by name: `g.onnx.top_k(x, [3], outputs=2)`.
     """
 
-    def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None:
-        self._graph = graph
-        self._meta = dict(meta or {})
+    if not TYPE_CHECKING:  # type checkers know every operator by its usual spelling, and no other
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        op_type = onnx_name(name)
-        if op_type is None:
-            raise unknown_operator(self._graph, name)
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            op_type = onnx_name(name)
+            if op_type is None:
+                raise unknown_operator(self._graph, name)
 
-        def call(
-            *inputs: object, outputs: int | None = None, after: After = UNORDERED, **attrs: object
-        ) -> Any:
-            return self.op(op_type, *inputs, outputs=outputs, after=after, **attrs)
+            def call(
+                *inputs: object, outputs: int | None = None, after: After = UNORDERED, **attrs: object
+            ) -> Any:
+                return self.op(op_type, *inputs, outputs=outputs, after=after, **attrs)
 
-        return call
-
-    def _one(self, name: str, *inputs: object, after: After = UNORDERED, **attrs: object) -> Output:
-        found = call_onnx(self._graph, name, inputs, attrs, after=after, meta=self._meta)
-        assert isinstance(found, Output)
-        return found
-
-    def _flag(self, op: str, name: str, value: object) -> AttrValue:
-        """ONNX's number for True or False. AttributeValueError for anything else."""
-        return as_attribute(self._graph, op, name, AttrKind.INT, value)
-
-    # --- arithmetic
-
-    def add(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Add", a, b, after=after)
-
-    def sub(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Sub", a, b, after=after)
-
-    def mul(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Mul", a, b, after=after)
-
-    def div(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Div", a, b, after=after)
-
-    def pow(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Pow", a, b, after=after)
-
-    def neg(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Neg", x, after=after)
-
-    def abs(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Abs", x, after=after)
-
-    def sqrt(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Sqrt", x, after=after)
-
-    def exp(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Exp", x, after=after)
-
-    def log(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Log", x, after=after)
-
-    # --- linear algebra
-
-    def matmul(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("MatMul", a, b, after=after)
-
-    def dot(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        """The required subset's `Dot`: recorded as MatMul."""
-        return self.matmul(a, b, after=after)
-
-    def gemm(
-        self,
-        a: Value,
-        b: Value,
-        c: Value | None = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        trans_a: bool = False,
-        trans_b: bool = False,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        """`alpha * a @ b + beta * c`, a and b of rank 2, transposed where asked."""
-        flags = {
-            "transA": self._flag("Gemm", "transA", trans_a),
-            "transB": self._flag("Gemm", "transB", trans_b),
-        }
-        return self._one("Gemm", a, b, c, alpha=alpha, beta=beta, **flags, after=after)
-
-    # --- activations
-
-    def relu(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Relu", x, after=after)
-
-    def sigmoid(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Sigmoid", x, after=after)
-
-    def tanh(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Tanh", x, after=after)
-
-    def softmax(self, x: Value, axis: int = -1, *, after: After = UNORDERED) -> Output:
-        return self._one("Softmax", x, axis=axis, after=after)
-
-    def leaky_relu(self, x: Value, alpha: float = 0.01, *, after: After = UNORDERED) -> Output:
-        return self._one("LeakyRelu", x, alpha=alpha, after=after)
-
-    def gelu(self, x: Value, approximate: str = "none", *, after: After = UNORDERED) -> Output:
-        return self._one("Gelu", x, approximate=approximate, after=after)
-
-    # --- structure
-
-    def reshape(
-        self, data: Value, shape: Value, allowzero: bool = False, *, after: After = UNORDERED
-    ) -> Output:
-        """-1 is the rest; 0 copies the input's size unless `allowzero`."""
-        return self._one(
-            "Reshape",
-            data,
-            shape,
-            allowzero=self._flag("Reshape", "allowzero", allowzero) or None,
-            after=after,
-        )
-
-    def transpose(self, data: Value, perm: Ints | None = None, *, after: After = UNORDERED) -> Output:
-        return self._one("Transpose", data, perm=perm, after=after)
-
-    def concat(self, *inputs: Value | Sequence[Value], axis: int, after: After = UNORDERED) -> Output:
-        return self._one("Concat", *inputs, axis=axis, after=after)
+            return call
 
     def split(
         self,
@@ -179,145 +67,6 @@ class OnnxOps(ControlFlow):
         found = self.op("Split", data, split, axis=axis, num_outputs=num_outputs, after=after)
         return (found,) if isinstance(found, Output) else tuple(found)
 
-    def slice(
-        self,
-        data: Value,
-        starts: Value,
-        ends: Value,
-        axes: Value | None = None,
-        steps: Value | None = None,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        return self._one("Slice", data, starts, ends, axes, steps, after=after)
-
-    def squeeze(self, data: Value, axes: Value | None = None, *, after: After = UNORDERED) -> Output:
-        return self._one("Squeeze", data, axes, after=after)
-
-    def unsqueeze(self, data: Value, axes: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Unsqueeze", data, axes, after=after)
-
-    def identity(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Identity", x, after=after)
-
-    def cast(self, x: Value, to: TypeLike, *, after: After = UNORDERED) -> Output:
-        """`to`: a NumPy dtype, an element name (`F32`), a tensor TypeNode or ONNX's number."""
-        return self._one("Cast", x, to=element_number(self._graph, to), after=after)
-
-    # --- reductions
-
-    def _reduce(
-        self, op: str, data: Value, axes: Value | None, keepdims: bool, noop: bool, after: After
-    ) -> Output:
-        extra = {"noop_with_empty_axes": 1} if self._flag(op, "noop_with_empty_axes", noop) else {}
-        return self._one(op, data, axes, keepdims=self._flag(op, "keepdims", keepdims), after=after, **extra)
-
-    def reduce_sum(
-        self,
-        data: Value,
-        axes: Value | None = None,
-        keepdims: bool = True,
-        noop: bool = False,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        return self._reduce("ReduceSum", data, axes, keepdims, noop, after)
-
-    def reduce_mean(
-        self,
-        data: Value,
-        axes: Value | None = None,
-        keepdims: bool = True,
-        noop: bool = False,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        return self._reduce("ReduceMean", data, axes, keepdims, noop, after)
-
-    def reduce_max(
-        self,
-        data: Value,
-        axes: Value | None = None,
-        keepdims: bool = True,
-        noop: bool = False,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        return self._reduce("ReduceMax", data, axes, keepdims, noop, after)
-
-    def reduce_min(
-        self,
-        data: Value,
-        axes: Value | None = None,
-        keepdims: bool = True,
-        noop: bool = False,
-        *,
-        after: After = UNORDERED,
-    ) -> Output:
-        return self._reduce("ReduceMin", data, axes, keepdims, noop, after)
-
-    # --- comparison and choice
-
-    def equal(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Equal", a, b, after=after)
-
-    def greater(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Greater", a, b, after=after)
-
-    def less(self, a: Value, b: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Less", a, b, after=after)
-
-    def where(self, condition: Value, x: Value, y: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("Where", condition, x, y, after=after)
-
-    def gather(self, data: Value, indices: Value, axis: int = 0, *, after: After = UNORDERED) -> Output:
-        return self._one("Gather", data, indices, axis=axis, after=after)
-
-    def scatter(
-        self, data: Value, indices: Value, updates: Value, axis: int = 0, *, after: After = UNORDERED
-    ) -> Output:
-        """The required subset's `Scatter`: recorded as ScatterElements, its name since opset 11."""
-        return self._one("ScatterElements", data, indices, updates, axis=axis, after=after)
-
-    # --- normalization, convolution, pooling (further attributes as in ONNX)
-
-    def batch_normalization(
-        self,
-        x: Value,
-        scale: Value,
-        b: Value,
-        mean: Value,
-        var: Value,
-        *,
-        after: After = UNORDERED,
-        **attrs: object,
-    ) -> Output:
-        return self._one("BatchNormalization", x, scale, b, mean, var, after=after, **attrs)
-
-    def layer_normalization(
-        self, x: Value, scale: Value, b: Value | None = None, *, after: After = UNORDERED, **attrs: object
-    ) -> Output:
-        return self._one("LayerNormalization", x, scale, b, after=after, **attrs)
-
-    def conv(
-        self, x: Value, w: Value, b: Value | None = None, *, after: After = UNORDERED, **attrs: object
-    ) -> Output:
-        """Attributes: auto_pad, dilations, group, kernel_shape, pads, strides."""
-        return self._one("Conv", x, w, b, after=after, **attrs)
-
-    def max_pool(self, x: Value, kernel_shape: Ints, *, after: After = UNORDERED, **attrs: object) -> Output:
-        """Attributes: auto_pad, ceil_mode, dilations, pads, strides."""
-        return self._one("MaxPool", x, kernel_shape=kernel_shape, after=after, **attrs)
-
-    def average_pool(
-        self, x: Value, kernel_shape: Ints, *, after: After = UNORDERED, **attrs: object
-    ) -> Output:
-        """Attributes: auto_pad, ceil_mode, count_include_pad, dilations, pads, strides."""
-        return self._one("AveragePool", x, kernel_shape=kernel_shape, after=after, **attrs)
-
-    def global_average_pool(self, x: Value, *, after: After = UNORDERED) -> Output:
-        return self._one("GlobalAveragePool", x, after=after)
-
     # --- creation
 
     def constant(self, value: Value, dtype: TypeLike = None, *, after: After = UNORDERED) -> Output:
@@ -331,7 +80,8 @@ class OnnxOps(ControlFlow):
             )
         array = as_array(self._graph, value, None if wanted is None else wanted.node)
         if after is not UNORDERED:
-            return self._one("Constant", value=array, after=after)
+            found: Output = self.op("Constant", value=array, after=after)
+            return found
         return self._graph.tensor_constant(array)
 
     def zeros(self, shape: Ints, dtype: TypeLike = "F32", *, after: After = UNORDERED) -> Output:

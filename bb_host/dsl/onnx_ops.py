@@ -3,34 +3,310 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import onnx.defs
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.opsets import REQUIRED, Attr, AttrKind
 from bb_edge.ir.opsets import onnx as onnx_catalog
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.author_lines import author_line
-from bb_host.dsl.drafts import Draft, SubgraphDraft
+from bb_host.dsl.calls import record_call
 from bb_host.dsl.kernel_fit import MOST_REMEMBERED, Misfit, fit, question
-from bb_host.dsl.literals import (
-    as_array,
-    as_attribute,
-    check_names,
-    element_of,
-    no_bfloat16,
-    type_hint,
-)
+from bb_host.dsl.literals import as_array, element_of, no_bfloat16, type_hint
 from bb_host.dsl.names import snake
-from bb_host.dsl.onnx_schemas import Formal, Schema, onnx_name, operator_names, schema_of
+from bb_host.dsl.onnx_names import onnx_name, operator_names
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.rows import Attrs, Formal, Given, Row
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.dsl.tape import UNORDERED, After
-from bb_host.errors import ArityError, AttributeValueError, UnknownOp, ValueTypeError
-from bb_host.program import AttrValue
+from bb_host.errors import ArityError, UnknownOp, ValueTypeError
+
+_ELEMENTS = {
+    "float": "F32",
+    "double": "F64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    **{
+        f"{sign}int{bits}": f"{letter}{bits}"
+        for sign, letter in (("", "I"), ("u", "U"))
+        for bits in (8, 16, 32, 64)
+    },
+    "bool": "BOOL",
+}
+
+
+def schema_type(type_str: str) -> TypeNode | None:
+    """The type of `tensor(float)` and its like; None for what programs do not hold."""
+    if type_str.startswith("tensor("):
+        return types.by_id(f"Tensor<{_ELEMENTS.get(type_str[7:-1], '')}>")
+    return None
+
+
+_FLOATING = frozenset(
+    {"Add", "Sub", "Mul", "Div", "Pow", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"}
+)
+"""Ops where a bare number beside a tensor of unknown element type is meant to be F32, 32 as well as 32.0."""
+
+
+CONDITIONAL = frozenset({"Where", "If"})
+
+_TYPED_BY_ATTRIBUTE = frozenset({"Cast", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial"})
+
+_shapes_found: dict[tuple[object, ...], Sequence[Shape]] = {}
+
+
+class OnnxRow(Row):
+    """What one of ONNX's schemas says, as far as recording asks it."""
+
+    takes_lists = True
+
+    def __init__(self, schema: Any) -> None:
+        # A type parameter with one type to choose from is no parameter.
+        only = {
+            c.type_param_str: c.allowed_type_strs[0]
+            for c in schema.type_constraints
+            if len(c.allowed_type_strs) == 1
+        }
+        attrs = [
+            Attr(name, _kind(a), REQUIRED if a.required else None) for name, a in schema.attributes.items()
+        ]
+        inputs = [_formal(f, only, schema.name) for f in schema.inputs]
+        super().__init__(schema.name, keys.ONNX_DOMAIN, inputs, attrs)
+        self.outputs = [_formal(f, only, "") for f in schema.outputs]
+        self.hint = snake(schema.name) if schema.name != "Constant" else "const"
+        self.fewest = sum(not f.optional and not f.variadic for f in self.outputs)
+        self.usual = max(1, sum(not f.optional for f in self.outputs))
+        self.typed_by_attribute = schema.name in _TYPED_BY_ATTRIBUTE
+
+    def too_many(self, count: int) -> tuple[str, str]:
+        hint = f"its inputs: {', '.join(f.name for f in self.inputs)}; attributes go by name"
+        return f"{self.name} takes at most {len(self.inputs)} inputs, not {count}", hint
+
+    def take(self, graph: Recorder, given: Given, variables: dict[str, ValueType]) -> list[Output | None]:
+        elements = self._elements(graph, given)
+        found: list[Output | None] = []
+        for formal, value in given:
+            if isinstance(value, Output):
+                if value.graph is not graph:
+                    graph.own(value)
+                if value.type.node.id not in formal.fits:
+                    self._check(graph, formal, value)
+                found.append(value)
+            else:
+                found.append(None if value is None else self._constant(graph, formal, value, elements))
+        return found
+
+    def _elements(self, graph: Recorder, given: Given) -> dict[str, TypeNode]:
+        """The element type of each type parameter, from the values that have one. ValueTypeError where two
+        differ.
+        """
+        found: dict[str, TypeNode] = {}
+        for formal, value in given:
+            if not formal.variable:
+                continue
+            if isinstance(value, Output):
+                node = value.type.node
+            elif isinstance(value, (np.ndarray, np.generic)):
+                node = element_of(graph, value)
+            else:
+                continue
+            if node.elem_type is None:
+                continue
+            known = found.setdefault(formal.variable, node)
+            if known is not node:
+                raise graph.error(
+                    ValueTypeError,
+                    f"{self.name} wants one element type, not {known} and {node}",
+                    _cast_hint([v for _, v in given]),
+                )
+        return found
+
+    def _check(self, graph: Recorder, formal: Formal, value: Output) -> None:
+        """ValueTypeError for a value of a type that may not stand at an input."""
+        node = value.type.node
+        if node is types.PEER_ID_VEC and formal.node is types.TENSOR and self._passes_peers(formal):
+            return
+        if node is types.TENSOR_BF16:
+            raise no_bfloat16(graph, self.name)
+        if formal.is_tensor and not types.compatible(node, formal.node):
+            raise graph.error(
+                ValueTypeError,
+                f"{self.name}: input {formal.name} expects a {formal.node}, got {value!r}",
+                type_hint(formal.node, node) or "ONNX operators work on tensors",
+            )
+        formal.fits.add(node.id)
+
+    def _passes_peers(self, formal: Formal) -> bool:
+        """Whether a list of peers may stand at this input: a few operators pick and join what they are given,
+        whatever it is.
+        """
+        return self.name in ONNX_OPS_OVER_PEERS and formal is self.inputs[0]
+
+    def _constant(
+        self, graph: Recorder, formal: Formal, value: object, elements: Mapping[str, TypeNode]
+    ) -> Output:
+        fixed = formal.node is not types.TENSOR
+        if formal.node is types.TENSOR_BOOL and self.name in CONDITIONAL:
+            refuse_constant_condition(graph, self.name, value)
+        wanted = formal.node if fixed else elements.get(formal.variable)
+        if wanted is None and self.name in _FLOATING:
+            wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
+        return graph.tensor_constant(as_array(graph, value, wanted))
+
+    def results(
+        self,
+        graph: Recorder,
+        given: Given,
+        inputs: Sequence[Output | None],
+        attrs: Attrs,
+        variables: Mapping[str, ValueType],
+        count: int | None,
+        hint: str,
+    ) -> list[Output]:
+        if attrs and types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
+            raise no_bfloat16(graph, self.name)
+        if count is None:
+            count = self.usual if self.name != "Split" else self._parts(graph, inputs, attrs)
+        formals = self.outputs
+        if count != self.usual:
+            self._check_count(graph, count)
+        shapes = self._shapes(graph, given, inputs, attrs, count) if inputs or attrs else ()
+        line = author_line()
+        found = []
+        for i in range(count):
+            formal = formals[min(i, len(formals) - 1)]
+            node = self._node(formal, given, inputs, attrs)
+            shape = shapes[i] if i < len(shapes) and (node.elem_type or _is_tensor(node)) else None
+            name = self.hint
+            if count > 1:
+                name += f"_{i}" if formal.variadic else f"_{formal.name}"
+            found.append(Output(graph, ValueType(node, shape), name, line))
+        return found
+
+    def _check_count(self, graph: Recorder, count: int) -> None:
+        """ArityError for more outputs than there are, or fewer than there must be."""
+        formals = self.outputs
+        named = f"its outputs: {', '.join(f.name for f in formals)}"
+        if count < 1 or (count > len(formals) and not formals[-1].variadic):
+            raise graph.error(
+                ArityError, f"{self.name} has at most {len(formals)} outputs, not {count}", named
+            )
+        if count < self.fewest:
+            raise graph.error(
+                ArityError,
+                f"{self.name} has at least {self.fewest} outputs, not {count}",
+                f"{named}; take one of the tuple",
+            )
+
+    def _parts(self, graph: Recorder, inputs: Sequence[Output | None], attrs: Attrs) -> int:
+        """How many parts a Split has, by constant sizes or by number."""
+        split = inputs[1] if len(inputs) > 1 else None
+        number = attrs.get("num_outputs")
+        if split is not None:
+            number = None if split._array is None else split._array.size
+        if not isinstance(number, int):
+            raise graph.error(
+                ArityError,
+                "Split wants num_outputs= or constant sizes",
+                "or say how many parts with outputs=",
+            )
+        return number
+
+    def _node(self, formal: Formal, given: Given, inputs: Sequence[Output | None], attrs: Attrs) -> TypeNode:
+        """The type of an output, without its shape."""
+        if formal.node is not types.TENSOR:
+            return formal.node
+        if attrs:
+            elem = attrs.get("to", attrs.get("dtype"))
+            if self.typed_by_attribute and isinstance(elem, int):
+                return types.tensor_of_elem(elem) or types.TENSOR
+            array = attrs.get("value")
+            if isinstance(array, np.ndarray):
+                return types.tensor_type(array.dtype)
+        if not formal.variable or not formal.is_tensor:
+            return types.ANY
+        for (other, _), value in zip(given, inputs, strict=True):
+            if value is not None and other.variable == formal.variable:
+                node = value.type.node
+                is_known = node.elem_type or node is types.PEER_ID_VEC or _is_tensor(node)
+                return node if is_known else types.TENSOR
+        return types.TENSOR
+
+    def _shapes(
+        self, graph: Recorder, given: Given, inputs: Sequence[Output | None], attrs: Attrs, count: int
+    ) -> Sequence[Shape]:
+        """The shapes of the results, as far as they are known. ValueTypeError where sizes do not fit."""
+        value = attrs.get("value")
+        if self.name == "Constant":
+            return [tuple(value.shape) if isinstance(value, np.ndarray) else None]
+        if not inputs:
+            return ()
+        kinds = [None if v is None else v.type for v in inputs]
+        known = [None if v is None else v._array for v in inputs]
+        asked = question(self.name, attrs, kinds, known, count)
+        again = None if asked is None else _shapes_found.get(asked)
+        if again is not None:
+            return again
+        shapes = [None if t is None else t.shape for t in kinds]
+        try:
+            check_axes(self.name, shapes, attrs, known)
+            first = onnx_shape(self.name, shapes, attrs, known)
+            fitted = fit(self.name, onnx_catalog.VERSION, attrs, kinds, known, count)
+        except ValueError as error:
+            if isinstance(error, Misfit) and not error.universal:
+                return ()  # another backend may take it: the compiler knows which one is bound
+            sizes = [f"{f.name} {v.type}" for (f, _), v in zip(given, inputs, strict=True) if v is not None]
+            hint = f"the shapes are {', '.join(sizes)}"
+            raise graph.error(ValueTypeError, f"{self.name}: {error}", hint) from error
+        found = (first,) if fitted is None else tuple(t.shape for t in fitted)
+        if asked is not None and len(_shapes_found) < MOST_REMEMBERED:
+            _shapes_found[asked] = found
+        return found
+
+
+def _is_tensor(node: TypeNode) -> bool:
+    return types.is_subtype(node, types.TENSOR)
+
+
+def _formal(formal: Any, only: Mapping[str, str], op: str) -> Formal:
+    option = onnx.defs.OpSchema.FormalParameterOption
+    fixed = schema_type(only.get(formal.type_str, formal.type_str))
+    variadic = formal.option == option.Variadic
+    return Formal(
+        formal.name,
+        formal.name,
+        fixed or types.TENSOR,
+        formal.type_str if fixed is None and formal.is_homogeneous else "",
+        formal.option == option.Optional,
+        variadic,
+        bool(formal.min_arity),
+        not formal.type_str.startswith(("seq", "optional", "map")),
+    )
+
+
+def _kind(attribute: Any) -> AttrKind:
+    number = int(attribute.type.value if hasattr(attribute.type, "value") else attribute.type)
+    return AttrKind(number) if number in AttrKind._value2member_map_ else AttrKind.ANY
+
+
+@lru_cache(maxsize=512)
+def onnx_row(spelling: str) -> OnnxRow | None:
+    """The row of an operator of the recorded opset, however it is spelt; None where there is none."""
+    op_type = onnx_name(spelling)
+    if op_type is None:
+        return None
+    try:
+        return OnnxRow(onnx.defs.get_schema(op_type, onnx_catalog.VERSION, keys.ONNX_DOMAIN))
+    except onnx.defs.SchemaError:
+        return None
+
 
 _OTHER_SPELLINGS = ("dot", "if_", "matmul", "ones", "op", "scatter", "zeros")
 """Methods of `g.onnx` that are spelled unlike the operators that they record."""
@@ -59,99 +335,18 @@ def call_onnx(
     operator wants that, else of the element type of the inputs that must agree with it. `outputs` asks for
     more than the operator's required ones.
     """
-    op_type = onnx_name(name)
-    schema = None if op_type is None else schema_of(op_type)
-    if schema is None:
+    row = onnx_row(name)
+    if row is None:
         raise unknown_operator(graph, name)
-    if kwargs:
-        kwargs = {key: value for key, value in kwargs.items() if value is not None}
-        inputs_alone = [f.name for f in schema.inputs if f.name not in schema.attrs]
-        check_names(graph, schema.name, kwargs, [*schema.attrs, *inputs_alone])
-    bound = _bind(graph, schema, args, kwargs)
-    attrs = _attrs(graph, schema, kwargs) if kwargs or schema.required else {}
-    if attrs and types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
-        raise no_bfloat16(graph, schema.name)
-    results = _results(graph, schema, bound, attrs, outputs)
-    inputs = [value for _, value in bound]
-    while inputs and inputs[-1] is None:
-        inputs.pop()
-    draft = Draft(schema.name, keys.ONNX_DOMAIN, inputs, list(results), attrs, dict(meta or {}))
-    gates = [] if after is UNORDERED else graph.order(draft, graph.after_values(after))
-    graph.add(draft)
-    if gates:
-        results = [graph.gated(value, gates) for value in results]
-    return results[0] if len(results) == 1 else tuple(results)
+    found = record_call(graph, row, args, kwargs, after=after, meta=meta, count=outputs)
+    return found[0] if len(found) == 1 else tuple(found)
 
 
 def record_one(graph: Recorder, name: str, args: Sequence[object], **attrs: object) -> Output:
     """Records an operator with one output."""
-    found = call_onnx(graph, name, args, attrs)
-    assert isinstance(found, Output)
-    return found
-
-
-def _bind(
-    graph: Recorder, schema: Schema, args: Sequence[object], kwargs: Mapping[str, object]
-) -> list[tuple[Formal, Output | None]]:
-    given: list[tuple[Formal, object]] = []
-    formals = schema.inputs
-    if len(args) > len(formals) and not (formals and formals[-1].variadic):
-        raise graph.error(
-            ArityError,
-            f"{schema.name} takes at most {len(formals)} inputs, not {len(args)}",
-            f"its inputs: {', '.join(f.name for f in formals)}; attributes go by name",
-        )
-    for i, formal in enumerate(formals):
-        named = kwargs.get(formal.name) if formal.name not in schema.attrs else None
-        if formal.variadic:
-            rest = args[i:] or (
-                named if isinstance(named, (list, tuple)) else () if named is None else (named,)
-            )
-            if len(rest) == 1 and isinstance(rest[0], (list, tuple)):
-                rest = rest[0]
-            if not rest and formal.least:
-                raise graph.error(
-                    ArityError,
-                    f"{schema.name} wants at least one value for {formal.name}",
-                    "pass them one by one, or as a list",
-                )
-            given += [(formal, value) for value in rest]
-            break
-        if i < len(args) and named is not None:
-            raise graph.error(
-                ArityError,
-                f"{schema.name}: input {formal.name} is given twice",
-                "pass it in order or by name",
-            )
-        value = args[i] if i < len(args) else named
-        if value is None and not formal.optional:
-            raise graph.error(
-                ArityError, f"{schema.name} wants an input {formal.name}", "pass it in order or by name"
-            )
-        given.append((formal, value))
-    elements = _elements(graph, schema, given)
-    return [(f, None if v is None else _input(graph, schema, f, v, elements)) for f, v in given]
-
-
-def _elements(graph: Recorder, schema: Schema, given: Sequence[tuple[Formal, object]]) -> dict[str, TypeNode]:
-    """The element type of each type parameter, from the values that have one. ValueTypeError where two
-    differ.
-    """
-    found: dict[str, TypeNode] = {}
-    for formal, value in given:
-        if not isinstance(value, (Output, np.ndarray, np.generic)) or not formal.homogeneous:
-            continue
-        node = value.node if isinstance(value, Output) else element_of(graph, value)
-        if node.elem_type is None or formal.node is not None:
-            continue
-        known = found.setdefault(formal.type_str, node)
-        if known is not node:
-            raise graph.error(
-                ValueTypeError,
-                f"{schema.name} wants one element type, not {known} and {node}",
-                _cast_hint([v for _, v in given]),
-            )
-    return found
+    row = onnx_row(name)
+    assert row is not None, name
+    return record_call(graph, row, args, attrs)[0]
 
 
 def _cast_hint(given: Sequence[object]) -> str:
@@ -164,34 +359,6 @@ def _cast_hint(given: Sequence[object]) -> str:
     return "a plain number takes the value's element type: float(number), int(number)"
 
 
-def _input(
-    graph: Recorder, schema: Schema, formal: Formal, value: object, elements: Mapping[str, TypeNode]
-) -> Output:
-    if not isinstance(value, Output):
-        if formal.node is types.TENSOR_BOOL and schema.name in CONDITIONAL:
-            refuse_constant_condition(graph, schema.name, value)
-        wanted = formal.node or elements.get(formal.type_str)
-        if wanted is None and schema.name in _FLOATING and formal.homogeneous:
-            wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
-        return graph.tensor_constant(as_array(graph, value, wanted))
-    value = graph.own(value)
-    if value.node is types.PEER_ID_VEC and formal.node is None and _passes_peers(schema, formal):
-        return value
-    if value.node is types.TENSOR_BF16:
-        raise no_bfloat16(graph, schema.name)
-    node = types.TENSOR if formal.node is None else formal.node
-    if not types.compatible(value.node, node) and not formal.type_str.startswith(("seq", "optional")):
-        raise graph.error(
-            ValueTypeError,
-            f"{schema.name}: input {formal.name} expects a {node}, got {value!r}",
-            type_hint(node, value.node) or "ONNX operators work on tensors",
-        )
-    return value
-
-
-CONDITIONAL = frozenset({"Where", "If"})
-
-
 def refuse_constant_condition(graph: Recorder, op: str, value: object) -> None:
     """ValueTypeError for one of Python's bools as a condition: it would choose once, at recording."""
     if isinstance(value, (bool, np.bool_)):
@@ -200,157 +367,3 @@ def refuse_constant_condition(graph: Recorder, op: str, value: object) -> None:
             f"{op}: the condition is Python's {bool(value)}, not a recorded value",
             "compare values (x > 0, x == y), or choose with Python's own `if`; g.constant(True) insists",
         )
-
-
-def _passes_peers(schema: Schema, formal: Formal) -> bool:
-    """Whether a list of peers may stand at this input."""
-    return schema.name in ONNX_OPS_OVER_PEERS and formal is schema.inputs[0]
-
-
-_FLOATING = frozenset(
-    {"Add", "Sub", "Mul", "Div", "Pow", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Equal"}
-)
-"""Ops where a bare number beside a tensor of unknown element type is meant to be F32, 32 as well as 32.0."""
-
-
-def _attrs(
-    graph: Recorder, schema: Schema, kwargs: Mapping[str, object]
-) -> dict[str, AttrValue | SubgraphDraft]:
-    found: dict[str, AttrValue | SubgraphDraft] = {}
-    for name, kind in schema.attrs.items():
-        if name not in kwargs:
-            if name in schema.required:
-                raise graph.error(
-                    AttributeValueError, f"{schema.name} wants an attribute {name}", f"say {name}=…"
-                )
-            continue
-        value = kwargs[name]
-        found[name] = (
-            value if isinstance(value, SubgraphDraft) else as_attribute(graph, schema.name, name, kind, value)
-        )
-    return found
-
-
-def _results(
-    graph: Recorder,
-    schema: Schema,
-    bound: Sequence[tuple[Formal, Output | None]],
-    attrs: Mapping[str, object],
-    outputs: int | None,
-) -> list[Output]:
-    formals = schema.outputs
-    count = _output_count(graph, schema, bound, attrs) if outputs is None else outputs
-    if count < 1 or (count > len(formals) and not formals[-1].variadic):
-        raise graph.error(
-            ArityError,
-            f"{schema.name} has at most {len(formals)} outputs, not {count}",
-            f"its outputs: {', '.join(f.name for f in formals)}",
-        )
-    if count < schema.fewest:
-        raise graph.error(
-            ArityError,
-            f"{schema.name} has at least {schema.fewest} outputs, not {count}",
-            f"its outputs: {', '.join(f.name for f in formals)}; take one of the tuple",
-        )
-    shapes = _shapes(graph, schema, bound, attrs, count)
-    hint, line = schema.hint, author_line()
-    found = []
-    for i in range(count):
-        formal = formals[min(i, len(formals) - 1)]
-        node = _result_node(schema, formal, bound, attrs)
-        name = hint if count == 1 else f"{hint}_{formal.name}" if not formal.variadic else f"{hint}_{i}"
-        shape = shapes[i] if i < len(shapes) and types.is_subtype(node, types.TENSOR) else None
-        found.append(graph.fresh(name, ValueType(node, shape), line=line))
-    return found
-
-
-def _output_count(
-    graph: Recorder,
-    schema: Schema,
-    bound: Sequence[tuple[Formal, Output | None]],
-    attrs: Mapping[str, object],
-) -> int:
-    if schema.name == "Split":
-        split = _constants(graph, bound)[1] if len(bound) > 1 and bound[1][1] is not None else None
-        number = attrs.get("num_outputs") if split is None else split.size
-        if not isinstance(number, int):
-            raise graph.error(
-                ArityError,
-                "Split wants num_outputs= or constant sizes",
-                "or say how many parts with outputs=",
-            )
-        return number
-    return schema.usual
-
-
-def _result_node(
-    schema: Schema,
-    formal: Formal,
-    bound: Sequence[tuple[Formal, Output | None]],
-    attrs: Mapping[str, object],
-) -> TypeNode:
-    if formal.node is not None:
-        return formal.node
-    if schema.name in ("Cast", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial"):
-        elem = attrs.get("to", attrs.get("dtype"))
-        if isinstance(elem, int):
-            return types.tensor_of_elem(elem) or types.TENSOR
-    value = attrs.get("value")
-    if isinstance(value, np.ndarray):
-        return types.tensor_type(value.dtype)
-    if formal.homogeneous and formal.is_tensor:
-        for other, given in bound:
-            if given is not None and other.type_str == formal.type_str and other.homogeneous:
-                if types.is_subtype(given.node, types.TENSOR) or given.node is types.PEER_ID_VEC:
-                    return given.node
-                return types.TENSOR
-        return types.TENSOR
-    return types.ANY
-
-
-def _constants(graph: Recorder, bound: Sequence[tuple[Formal, Output | None]]) -> list[Any]:
-    """The arrays of inputs that are constants, None for the others."""
-    return [None if value is None else graph.constant_value(value) for _, value in bound]
-
-
-_shapes_found: dict[tuple[object, ...], tuple[Shape, ...]] = {}
-
-
-def _shapes(
-    graph: Recorder,
-    schema: Schema,
-    bound: Sequence[tuple[Formal, Output | None]],
-    attrs: Mapping[str, object],
-    count: int,
-) -> Sequence[Shape]:
-    """The shapes of the results, as far as they are known. ValueTypeError where sizes do not fit."""
-    value = attrs.get("value")
-    if schema.name == "Constant":
-        return [tuple(value.shape) if isinstance(value, np.ndarray) else None]
-    if not bound:
-        return ()
-    given = [None if v is None else v.type for _, v in bound]
-    known = _constants(graph, bound)
-    asked = question(schema.name, attrs, given, known, count)
-    again = None if asked is None else _shapes_found.get(asked)
-    if again is not None:
-        return again
-    shapes = [None if t is None else t.shape for t in given]
-    try:
-        check_axes(schema.name, shapes, attrs, known)
-        first = onnx_shape(schema.name, shapes, attrs, known)
-        fitted = fit(schema.name, onnx_catalog.VERSION, attrs, given, known, count)
-    except ValueError as error:
-        if isinstance(error, Misfit) and not error.universal:
-            return ()  # another backend may take it: the compiler knows which one is bound
-        raise graph.error(
-            ValueTypeError, f"{schema.name}: {error}", "the shapes are " + _described(bound)
-        ) from error
-    found = (first,) if fitted is None else tuple(t.shape for t in fitted)
-    if asked is not None and len(_shapes_found) < MOST_REMEMBERED:
-        _shapes_found[asked] = found
-    return found
-
-
-def _described(bound: Sequence[tuple[Formal, Output | None]]) -> str:
-    return ", ".join(f"{f.name} {v.type}" for f, v in bound if v is not None)

@@ -67,7 +67,7 @@ def _power(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
         raise _undefined(
             "**", a, "ONNX has powers of I32, I64 and floats: cast it first, g.onnx.cast(x, to='I64')"
         )
-    exponent = graph.constant_value(b) if kind == "i" else None
+    exponent = b._array if kind == "i" else None
     if exponent is not None and (exponent < 0).any():
         raise _undefined(
             f"** {exponent.tolist()}",

@@ -64,15 +64,23 @@ def _operator(what: str) -> tuple[_Operator, _Operator]:
 
     `what`: the ONNX operator that it records, or its own symbol where the element type decides.
     """
-    method = "_record" if what.isalpha() else "_by_element"
+    if not what.isalpha():
+        return (
+            lambda self, other: self._by_element(what, self, other),
+            lambda self, other: self._by_element(what, other, self),
+        )
 
     def left(self: Output, other: Value) -> Output:
-        found: Output = getattr(self, method)(what, self, other)
-        return found
+        graph = self.graph
+        if not isinstance(other, Output) or other.graph is not graph:
+            graph = self._graph_with(what, other)
+        return graph.onnx_op(what, (self, other))
 
     def right(self: Output, other: Value) -> Output:
-        found: Output = getattr(self, method)(what, other, self)
-        return found
+        graph = self.graph
+        if not isinstance(other, Output) or other.graph is not graph:
+            graph = self._graph_with(what, other)
+        return graph.onnx_op(what, (other, self))
 
     return left, right
 
@@ -104,7 +112,7 @@ class Output:
     ValueTypeError or UnknownAttributeError at the author's line, which names what to use instead.
     """
 
-    __slots__ = ("graph", "hint", "line", "parts", "type")
+    __slots__ = ("_array", "graph", "hint", "line", "parts", "type")
     # NumPy leaves `array + output` to the output, and asks `__array__` for anything else.
     __array_priority__ = 1000.0
 
@@ -114,6 +122,7 @@ class Output:
         self.hint = hint
         self.line = line
         self.parts: tuple[ValueType, ...] = ()
+        self._array: Array | None = None  # of a constant
 
     @property
     def node(self) -> TypeNode:
@@ -134,31 +143,23 @@ class Output:
     def __repr__(self) -> str:
         return f"<{self.hint}: {self.type}>"
 
-    def _record(self, op: str, left: Value, right: Value) -> Output:
-        other = right if left is self else left
-        graph = self.graph
-        if not isinstance(other, Output) or other.graph is not graph:
-            graph = self._inner_graph(op, left, right)
-        return graph.onnx_op(op, (left, right))
-
     def _by_element(self, symbol: str, left: Value, right: Value) -> Output:
-        return self._inner_graph(symbol, left, right).by_element(symbol, left, right)
+        return self._graph_with(symbol, right if left is self else left).by_element(symbol, left, right)
 
-    def _inner_graph(self, what: str, left: object, right: object) -> Tape[Output]:
-        """The innermost graph of the two operands. ValueTypeError where one is None."""
-        if left is None or right is None:
-            raise authoring_error(
-                ValueTypeError,
-                f"{what}: one operand is None, the other {self!r}",
-                "a call that yields nothing returned it; `x is None` asks whether there is a value",
-            )
-        other = left if right is self else right
-        if isinstance(other, Output) and other.graph is not self.graph:
+    def _graph_with(self, what: str, other: object) -> Tape[Output]:
+        """The innermost graph of two operands. ValueTypeError where the other one is None."""
+        if isinstance(other, Output):
             outer: Tape[Output] | None = other.graph
             while outer is not None:
                 if outer is self.graph:
                     return other.graph
                 outer = outer.parent
+        elif other is None:
+            raise authoring_error(
+                ValueTypeError,
+                f"{what}: one operand is None, the other {self!r}",
+                "a call that yields nothing returned it; `x is None` asks whether there is a value",
+            )
         return self.graph
 
     # --- operators
@@ -183,7 +184,8 @@ class Output:
 
     def _divide(self, left: Value, right: Value) -> Output:
         if self.type.node in _FLOATS:  # the other one is of the same type, or is refused
-            return self._record("Div", left, right)
+            other = right if left is self else left
+            return self._graph_with("Div", other).onnx_op("Div", (left, right))
         return self._by_element("/", left, right)
 
     def __divmod__(self, other: Value) -> tuple[Output, Output]:
@@ -212,18 +214,16 @@ class Output:
     def __invert__(self) -> Output:
         return self.graph.by_element("~", self, self)
 
-    def __eq__(self, other: Value) -> Output:  # type: ignore[override]
-        return self._record("Equal", self, other)
-
     def __ne__(self, other: Value) -> Output:  # type: ignore[override]
-        equal = self._record("Equal", self, other)
+        equal = self.equal(other)
         return equal.graph.onnx_op("Not", (equal,))
-
-    __hash__ = object.__hash__
 
     def equal(self, other: Value) -> Output:
         """Elementwise `==`, BOOL."""
-        return self._record("Equal", self, other)
+        return self._graph_with("Equal", other).onnx_op("Equal", (self, other))
+
+    __eq__ = equal  # type: ignore[assignment]
+    __hash__ = object.__hash__
 
     # --- parts
 

@@ -29,7 +29,7 @@ class Made(Protocol):
 class PortGraph(Recorder):
     """A recorder with ports: what calls of modules, sends and requests record into."""
 
-    SPOKEN: ClassVar[str] = "Graph"
+    _SPOKEN: ClassVar[str] = "Graph"
     """What messages call it: authors know no other graph."""
 
     def __init__(self, session: Session, name: str, phase: str, parent: Recorder | None = None) -> None:

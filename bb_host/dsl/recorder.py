@@ -75,8 +75,9 @@ class Recorder(Suggests, ABC):
         """Where the `with` blocks of rounds begin."""
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
+        self.slot_meta: dict[object, dict[str, str]] = {}
+        """The metadata of ops on slots that this graph has used."""
         self._constants: dict[tuple[object, ...], Output] = {}
-        self._arrays: dict[int, Array] = {}
 
     def __repr__(self) -> str:
         return f"<graph of {self.describe()}: {len(self.drafts)} ops recorded>"
@@ -254,17 +255,8 @@ class Recorder(Suggests, ABC):
         self.add(Draft("Constant", keys.ONNX_DOMAIN, [], [found], {"value": array}))
         if key is not None:
             self._constants[key] = found
-        self._arrays[id(found)] = array
+        found._array = array
         return found
-
-    def constant_value(self, value: Output) -> Array | None:
-        """The array of a value that `constant` recorded, None for any other."""
-        graph: Recorder | None = self
-        while graph is not None:
-            if id(value) in graph._arrays:
-                return graph._arrays[id(value)]
-            graph = graph.parent
-        return None
 
     @abstractmethod
     def onnx_op(self, op_type: str, args: Sequence[Value], **attrs: object) -> Output:

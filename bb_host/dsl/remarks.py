@@ -47,6 +47,13 @@ def has_effect(domain: str, op_type: str) -> bool:
 # --- one call ---------------------------------------------------------------------------------------------
 
 
+def has_remarks(domain: str, op_type: str) -> bool:
+    """Whether `on_call` may have something to say about an op."""
+    if domain == keys.SYSCALL_DOMAIN:
+        return op_type in _TO_THE_HOST or op_type in _TIMES
+    return domain in (keys.ROLE_INDEX_DOMAIN, keys.ROLE_PEER_SELECTOR_DOMAIN)
+
+
 def on_call(graph: Recorder, draft: Draft) -> None:
     """Warns about the attributes of an op of the catalog."""
     if draft.domain == keys.SYSCALL_DOMAIN:

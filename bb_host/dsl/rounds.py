@@ -6,7 +6,8 @@ from types import TracebackType
 
 from bb_edge.ir import keys
 from bb_host.author_lines import author_line, short_line
-from bb_host.dsl.catalog_ops import call_op, find_op
+from bb_host.dsl.calls import record_call
+from bb_host.dsl.catalog_ops import find_op
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
@@ -64,7 +65,7 @@ class Rounds(Suggests):
             raise g.error(RoundsError, "rounds stand in a branch of If or Loop", "record them outside")
         g.open_rounds.append(self._line)
         attrs = {"times": self._times, "pause_ns": self._pause_ns}
-        self._round = call_op(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs, hint="round")[0]
+        self._round = record_call(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs, hint="round")[0]
         return self
 
     def __exit__(

@@ -7,15 +7,14 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
-from bb_edge.ir.opsets import OpDef, Opset
-from bb_edge.ir.suggestions import suggestion
+from bb_edge.ir.opsets import Opset
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.construction import (
     ConstructionError,
@@ -25,14 +24,23 @@ from bb_host.construction import (
     construction_warnings,
 )
 from bb_host.diagnostics import ProgramWarning
-from bb_host.dsl.catalog_ops import call_op, find_op
+from bb_host.dsl.calls import CatalogRow, no_graph, record_call
+from bb_host.dsl.catalog_ops import find_in, find_op
 from bb_host.dsl.misuse import Suggests, typed_call, typed_calls
-from bb_host.dsl.names import PORT_NAME, snake
+from bb_host.dsl.named_calls import (
+    AggregatorOps,
+    CodecOps,
+    DataSourceOps,
+    IndexOps,
+    ModelOps,
+    PeerSelectorOps,
+)
+from bb_host.dsl.names import PORT_NAME
 from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
-from bb_host.errors import AttributeValueError, SlotError, UnknownOp, ValueTypeError
+from bb_host.errors import AttributeValueError, SlotError, ValueTypeError
 from bb_host.program import Function, Slot
 
 
@@ -128,17 +136,15 @@ class ComponentSlot(Suggests):
         """The metadata of a node that runs on this slot; counts as a use."""
         use = g.session.use_slot(self)
         g.slots_used[self.name] = None
+        found = {keys.SLOT_KEY: self.name}
         if use.record.is_concrete:
-            return {
-                keys.SLOT_KEY: self.name,
-                keys.CONCRETE_TYPE_KEY: use.record.concrete_type,
-                keys.INSTANCE_KEY: str(use.instance),
-            }
-        return {
-            keys.SLOT_KEY: self.name,
-            keys.REQUIRED_TRAIT_KEY: self.ROLE,
-            keys.SLOT_ID_KEY: str(use.slot_id),
-        }
+            found[keys.CONCRETE_TYPE_KEY] = use.record.concrete_type
+            found[keys.INSTANCE_KEY] = str(use.instance)
+        else:
+            found[keys.REQUIRED_TRAIT_KEY] = self.ROLE
+            found[keys.SLOT_ID_KEY] = str(use.slot_id)
+        g.slot_meta[self] = found
+        return found
 
     def opset(self) -> Opset | None:
         """The ops that the slot has."""
@@ -148,35 +154,13 @@ class ComponentSlot(Suggests):
         self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
     ) -> tuple[Output, ...]:
         """Any op of the slot by its name; its outputs as a tuple."""
-        return self._all(g, name, *inputs, after=after, **attrs)
-
-    def _is_graph(self, g: object) -> None:
         if not isinstance(g, Recorder):
-            raise authoring_error(
-                ValueTypeError,
-                f"slot {self.name!r}: the first argument is the graph, not {g!r}",
-                f"write self.{self.name}.…(g, …)",
-            )
+            raise no_graph(self.name, g)
+        row = self._find(g, name)
+        return tuple(record_call(g, row, inputs, attrs, after=after, meta=self.node_meta(g)))
 
-    def _find(self, g: Recorder, name: str) -> OpDef:
+    def _find(self, g: Recorder, name: str) -> CatalogRow:
         return find_op(g, self.DOMAIN, name)
-
-    def _call(
-        self, g: Recorder, op: OpDef, inputs: Sequence[object], attrs: Mapping[str, object], after: After
-    ) -> tuple[Output, ...]:
-        return call_op(g, op, inputs, attrs, after=after, meta=self.node_meta(g))
-
-    def _all(
-        self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
-    ) -> tuple[Output, ...]:
-        """What `op` does, for methods that have checked their arguments."""
-        self._is_graph(g)
-        return self._call(g, self._find(g, name), inputs, attrs, after)
-
-    def _one(
-        self, g: Recorder, name: str, *inputs: object, after: After = UNORDERED, **attrs: object
-    ) -> Output:
-        return self._all(g, name, *inputs, after=after, **attrs)[0]
 
 
 def _type_name(slot: str, component: type) -> str:
@@ -189,39 +173,10 @@ def _type_name(slot: str, component: type) -> str:
 
 
 @typed_calls
-class ModelSlot(ComponentSlot):
+class ModelSlot(ModelOps, ComponentSlot):
     """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
 
     ROLE = keys.ROLE_MODEL
-    DOMAIN = keys.ROLE_MODEL_DOMAIN
-
-    def forward(self, g: Recorder, input: Value, *, after: After = UNORDERED) -> Output:
-        """The model's output; keeps the activations of this execution for `backward`."""
-        return self._one(g, "Forward", input, after=after)
-
-    def backward(self, g: Recorder, grad: Value, *, after: After = UNORDERED) -> Output:
-        """Adds dL/dparameters to the model's gradient, for dL/doutput of the last `forward`. Yields a cmd."""
-        return self._one(g, "Backward", grad, after=after)
-
-    def step(self, g: Recorder, grads: Value | None = None, *, after: After = UNORDERED) -> Output:
-        """Applies the own gradient and clears it, or `grads` (1-D F32) and leaves it. Yields a cmd."""
-        return self._one(g, "Step", grads, after=after)
-
-    def evaluate(self, g: Recorder, input: Value, target: Value, *, after: After = UNORDERED) -> Output:
-        """Mean loss, 0-D F32."""
-        return self._one(g, "Evaluate", input, target, after=after)
-
-    def apply_delta(self, g: Recorder, delta: Value, *, after: After = UNORDERED) -> Output:
-        """Adds `delta`, 1-D F32, to the parameters; an empty one leaves them. Yields a cmd."""
-        return self._one(g, "ApplyDelta", delta, after=after)
-
-    def load_parameters(self, g: Recorder, params: Value, *, after: After = UNORDERED) -> Output:
-        """Sets the parameters from 1-D F32; an empty one leaves them. Yields a cmd."""
-        return self._one(g, "LoadParameters", params, after=after)
-
-    def params(self, g: Recorder, *, after: After = UNORDERED) -> Output:
-        """All parameters, 1-D F32, in initializer order."""
-        return self._one(g, "Params", after=after)
 
 
 def _check_weight(g: Recorder, weight: object) -> None:
@@ -240,11 +195,10 @@ def _check_weight(g: Recorder, weight: object) -> None:
 
 
 @typed_calls
-class AggregatorSlot(ComponentSlot):
+class AggregatorSlot(AggregatorOps, ComponentSlot):
     """Joins contributions of many peers into one tensor."""
 
     ROLE = keys.ROLE_AGGREGATOR
-    DOMAIN = keys.ROLE_AGGREGATOR_DOMAIN
 
     def contribute(
         self,
@@ -264,57 +218,18 @@ class AggregatorSlot(ComponentSlot):
         """
         if weight is not None and not isinstance(weight, Output):
             _check_weight(g, weight)
-        return self._one(g, "Contribute", contribution, weight, peer, round, sent, after=after)
-
-    def aggregate(
-        self,
-        g: Recorder,
-        stack: Value | None = None,
-        round: Value | None = None,
-        *,
-        after: After = UNORDERED,
-    ) -> tuple[Output, Output]:
-        """(aggregate, total weight 0-D F32); over nothing an empty tensor and 0. Rows of `stack` count
-        first. What one round has asked for is one sum; `round` tells sums apart that several executions
-        fill, where `contribute` has it too.
-        """
-        result, total = self._all(g, "Aggregate", stack, round, after=after)
-        return result, total
-
-    def current_tensor(
-        self, g: Recorder, trigger: Output | None = None, *, after: After = UNORDERED
-    ) -> Output:
-        """The last aggregate, empty before the first."""
-        return self._one(g, "CurrentTensor", trigger, after=after)
+        return self.op(g, "Contribute", contribution, weight, peer, round, sent, after=after)[0]
 
 
 @typed_calls
-class DataSourceSlot(ComponentSlot):
+class DataSourceSlot(DataSourceOps, ComponentSlot):
     """Yields batches of a shard of data."""
 
     ROLE = keys.ROLE_DATA_SOURCE
-    DOMAIN = keys.ROLE_DATA_LOADER_DOMAIN
-
-    def next_batch(self, g: Recorder, *, after: After = UNORDERED) -> tuple[Output, Output]:
-        """(batch, labels); labels are absent where the source has none."""
-        batch, labels = self._all(g, "NextBatch", after=after)
-        return batch, labels
-
-    def num_samples(self, g: Recorder, *, after: After = UNORDERED) -> Output:
-        """Samples in the shard, 0-D I64."""
-        return self._one(g, "NumSamples", after=after)
-
-    def reset(self, g: Recorder, trigger: Output, *, after: After = UNORDERED) -> Output:
-        """Back to the first batch. Yields a trigger."""
-        return self._one(g, "Reset", trigger, after=after)
-
-    def on_data_loaded(self, g: Recorder, *, after: After = UNORDERED) -> Output:
-        """A trigger, once the data is there."""
-        return self._one(g, "OnDataLoaded", after=after)
 
 
 @typed_calls
-class PeerSelectorSlot(ComponentSlot):
+class PeerSelectorSlot(PeerSelectorOps, ComponentSlot):
     """Chooses peers of the class `peer_class`; without one, of the module's home class (gossip).
 
     With the configuration `{"known": True}`, `bb.PresenceSelector` chooses among all that are known, up or
@@ -322,7 +237,6 @@ class PeerSelectorSlot(ComponentSlot):
     """
 
     ROLE = keys.ROLE_PEER_SELECTOR
-    DOMAIN = keys.ROLE_PEER_SELECTOR_DOMAIN
 
     def __init__(
         self,
@@ -345,56 +259,21 @@ class PeerSelectorSlot(ComponentSlot):
                 f"sample: min={min!r} is no number of peers",
                 "a whole number from 0: fewer peers than that are not taken at all",
             )
-        return self._one(g, "Sample", n=n, min=min or None, after=after)
-
-    def current_view(self, g: Recorder, *, after: After = UNORDERED) -> Output:
-        """All peers in view."""
-        return self._one(g, "CurrentView", after=after)
-
-    def near_key(self, g: Recorder, key: Value, n: int, *, after: After = UNORDERED) -> Output:
-        """The `n` peers in view that are nearest to a key (Bytes: `g.constant("name")`), nearest first."""
-        return self._one(g, "NearKey", key, n=n, after=after)
+        return self.op(g, "Sample", n=n, min=min or None, after=after)[0]
 
 
 @typed_calls
-class CodecSlot(ComponentSlot):
+class CodecSlot(CodecOps, ComponentSlot):
     """Makes tensors smaller."""
 
     ROLE = keys.ROLE_CODEC
-    DOMAIN = keys.ROLE_COMPRESSOR_DOMAIN
-
-    def train_codebook(self, g: Recorder, training: Value, *, after: After = UNORDERED) -> Output:
-        """Fits the codec to a sample. Yields a cmd."""
-        return self._one(g, "TrainCodebook", training, after=after)
-
-    def compress(self, g: Recorder, t: Value, *, after: After = UNORDERED) -> Output:
-        """Encodes."""
-        return self._one(g, "Compress", t, after=after)
-
-    def decompress(self, g: Recorder, code: Value, *, after: After = UNORDERED) -> Output:
-        """Decodes."""
-        return self._one(g, "Decompress", code, after=after)
 
 
 @typed_calls
-class IndexSlot(ComponentSlot):
+class IndexSlot(IndexOps, ComponentSlot):
     """Finds nearest vectors."""
 
     ROLE = keys.ROLE_INDEX
-    DOMAIN = keys.ROLE_INDEX_DOMAIN
-
-    def add(self, g: Recorder, vec: Value, *, after: After = UNORDERED) -> Output:
-        """Adds vectors, [n, d] or [d]. Yields a cmd."""
-        return self._one(g, "Add", vec, after=after)
-
-    def search(self, g: Recorder, query: Value, k: int, *, after: After = UNORDERED) -> tuple[Output, Output]:
-        """(ids I64, distances F32), nearest first: [k] for one query, [n, k] for several."""
-        ids, distances = self._all(g, "Search", query, k=k, after=after)
-        return ids, distances
-
-    def remove(self, g: Recorder, id: Value, *, after: After = UNORDERED) -> Output:
-        """Removes vectors by id. Yields a cmd."""
-        return self._one(g, "Remove", id, after=after)
 
 
 @typed_calls
@@ -407,7 +286,8 @@ class BackendSlot(ComponentSlot):
 
     def onnx(self, g: Recorder) -> OnnxOps:
         """ONNX operators that run on this backend, as `g.onnx` otherwise."""
-        self._is_graph(g)
+        if not isinstance(g, Recorder):
+            raise no_graph(self.name, g)
         return OnnxOps(g, self.node_meta(g))
 
     def __getattr__(self, name: str) -> Any:
@@ -469,13 +349,8 @@ class ProtocolSlot(ComponentSlot):
     def opset(self) -> Opset:
         return self._opset
 
-    def _find(self, g: Recorder, name: str) -> OpDef:
-        wanted = name.replace("_", "").lower()
-        for op in self._opset.ops.values():
-            if op.name.replace(".", "").lower() == wanted:
-                return op
-        hint = suggestion(name, map(snake, self._opset.ops), "it has ") or "it has none"
-        raise g.error(UnknownOp, f"slot {self.name!r} has no op {name!r}", hint)
+    def _find(self, g: Recorder, name: str) -> CatalogRow:
+        return find_in(g, self._opset.ops, name, f"slot {self.name!r}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -30,6 +30,11 @@ def test_the_page_of_ops_is_up_to_date(monkeypatch):
     assert tool.PAGE.read_text() == tool.page(), "run tools/generate_ops_page.py"
 
 
+def test_the_stubs_of_calls_say_what_the_tables_say() -> None:
+    tool = _tool("generate_stubs")
+    assert tool.STUBS.read_text() == tool.stubs(), "run tools/generate_stubs.py"
+
+
 def test_drawings_of_transition_tables_are_up_to_date(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     tool = _tool("generate_drawings")

@@ -13,7 +13,7 @@ from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.types import ValueType
 from bb_host import MS, Graph, Output
-from bb_host.dsl.catalog_ops import Done
+from bb_host.dsl.calls import Done
 from bb_host.dsl.names import snake
 from bb_host.errors import (
     ArityError,
@@ -233,6 +233,7 @@ def test_type_variables_give_the_outputs_type(record: Record) -> None:
         x, y = g.input("x", "F32", (2,)), g.input("y", "I64")
         assert g.pass_through(x).type == ValueType(types.TENSOR_F32, (2,))
         assert [v.type for v in g.tee(x, 2)] == [x.type, x.type]
+        assert [v.type for v in g.tee(x, 1)] == [x.type]
         assert g.any(x, y).node is types.TENSOR
         assert g.any(x, x).type == x.type
         assert g.any(x, g.pulse()).node is types.ANY
@@ -331,6 +332,14 @@ def too_many_inputs(g: Graph) -> None:
     g.syscall.clock(t, t)  # here
 
 
+def nothing_among_several(g: Graph) -> None:
+    g.any(g.pulse(), None)  # here
+
+
+def a_keyword_of_another_operator(g: Graph) -> None:
+    g.onnx.top_k(g.input("x", "F32"), [3], keepdims=None)  # here
+
+
 def after_a_number(g: Graph) -> None:
     g.on_trigger(g.pulse(), after=3)  # here
 
@@ -362,6 +371,8 @@ def a_shape_of_triggers(g: Graph) -> None:
         (AttributeValueError, attribute_missing, "After wants an attribute delay_ns"),
         (AttributeValueError, attribute_unknown, "Pulse has no attribute or input 'speed'"),
         (ArityError, too_many_inputs, "Clock takes 1 input, not 2"),
+        (ValueTypeError, nothing_among_several, "None is no value"),
+        (AttributeValueError, a_keyword_of_another_operator, "TopK has no attribute or input 'keepdims'"),
         (ValueTypeError, after_a_number, "after= takes values"),
         (ValueTypeError, a_shape_of_triggers, "Trigger has no shape"),
     ],

@@ -163,7 +163,7 @@ def test_aliases_are_recorded_as_other_operators(record: Record) -> None:
 
 
 def test_every_onnx_operator_of_the_recorded_opset_has_a_name() -> None:
-    from bb_host.dsl.onnx_schemas import onnx_name
+    from bb_host.dsl.onnx_names import onnx_name
 
     for schema in onnx.defs.get_all_schemas():
         if schema.domain == "" and not schema.deprecated:
