@@ -64,6 +64,13 @@ _KINDS = {
 }
 _ELSEWHERE = frozenset({"If", "Loop", "Constant", "Split"})
 """Operators that `OnnxOps` has methods for."""
+_GROUPS = {
+    "floats": {"F16", "F32", "F64"},
+    "integers": {f"{sign}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)},
+    "numbers": {"floats", "integers"},
+    "any element": {"numbers", "BOOL"},
+}
+"""Element types that stand together; BF16 is left out, as no device computes with it."""
 _WIDTH = 110
 
 
@@ -203,7 +210,7 @@ def _ports(row: Row) -> str:
         ", ".join(f"{f.name}: {f.variable or f.node}" for f in side) for side in (row.inputs, row.outputs)
     ]
     where = "".join(f"; {name}: {kinds}" for name, kinds in _constraints(row).items())
-    return f"{row.name}: {spelt[0] or 'nothing'} → {spelt[1]}{where}"
+    return f"{spelt[0] or 'nothing'} → {spelt[1]}{where}"
 
 
 def _constraints(row: OnnxRow) -> dict[str, str]:
@@ -214,7 +221,10 @@ def _constraints(row: OnnxRow) -> dict[str, str]:
     for constraint in schema.type_constraints:
         if constraint.type_param_str in used:
             nodes = filter(None, map(schema_type, constraint.allowed_type_strs))
-            names = [node.id.removeprefix("Tensor<").removesuffix(">") for node in nodes]
+            names = {node.id.removeprefix("Tensor<").removesuffix(">") for node in nodes} - {"BF16"}
+            for group, members in _GROUPS.items():
+                if names >= members:
+                    names = names - members | {group}
             found[constraint.type_param_str] = ", ".join(sorted(names)) or "no tensor"
     return found
 

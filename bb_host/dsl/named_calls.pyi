@@ -223,30 +223,29 @@ class Operators:
     _meta: Mapping[str, str] | None
     def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None: ...
     def add(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Add: A: T, B: T → C: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: numbers."""
     def sub(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Sub: A: T, B: T → C: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: numbers."""
     def mul(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Mul: A: T, B: T → C: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: numbers."""
     def div(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Div: A: T, B: T → C: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: numbers."""
     def pow(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Pow: X: T, Y: T1 → Z: T; T: BF16, F16, F32, F64, I32, I64; T1: BF16, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8."""
+        """X: T, Y: T1 → Z: T; T: I32, I64, floats; T1: numbers."""
     def neg(self, x: Value, *, after: After = ...) -> Output:
-        """Neg: X: T → Y: T; T: BF16, F16, F32, F64, I16, I32, I64, I8."""
+        """X: T → Y: T; T: I16, I32, I64, I8, floats."""
     def abs(self, x: Value, *, after: After = ...) -> Output:
-        """Abs: X: T → Y: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """X: T → Y: T; T: numbers."""
     def sqrt(self, x: Value, *, after: After = ...) -> Output:
-        """Sqrt: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def exp(self, x: Value, *, after: After = ...) -> Output:
-        """Exp: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def log(self, x: Value, *, after: After = ...) -> Output:
-        """Log: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def matmul(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """MatMul: A: T, B: T → Y: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """A: T, B: T → Y: T; T: I32, I64, U32, U64, floats."""
     def dot(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """MatMul: A: T, B: T → Y: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """A: T, B: T → Y: T; T: I32, I64, U32, U64, floats."""
     def gemm(
         self,
         a: Value,
@@ -259,28 +258,25 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """Gemm: A: T, B: T, C: T → Y: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """A: T, B: T, C: T → Y: T; T: I32, I64, U32, U64, floats."""
     def relu(self, x: Value, *, after: After = ...) -> Output:
-        """Relu: X: T → Y: T; T: BF16, F16, F32, F64, I16, I32, I64, I8."""
+        """X: T → Y: T; T: I16, I32, I64, I8, floats."""
     def sigmoid(self, x: Value, *, after: After = ...) -> Output:
-        """Sigmoid: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def tanh(self, x: Value, *, after: After = ...) -> Output:
-        """Tanh: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def softmax(self, x: Value, axis: int = -1, *, after: After = ...) -> Output:
-        """Softmax: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def leaky_relu(self, x: Value, alpha: float = 0.01, *, after: After = ...) -> Output:
-        """LeakyRelu: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def gelu(self, x: Value, approximate: str = 'none', *, after: After = ...) -> Output:
-        """Gelu: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def reshape(self, data: Value, shape: Value, allowzero: int = False, *, after: After = ...) -> Output:
-        """Reshape: data: T, shape: Tensor<I64> → reshaped: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8."""
+        """data: T, shape: Tensor<I64> → reshaped: T; T: any element."""
     def transpose(self, data: Value, perm: Sequence[int] | None = None, *, after: After = ...) -> Output:
-        """Transpose: data: T → transposed: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """data: T → transposed: T; T: any element."""
     def concat(self, *inputs: Value | Sequence[Value], axis: int, after: After = ...) -> Output:
-        """Concat: inputs: T → concat_result: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """inputs: T → concat_result: T; T: any element."""
     def slice(
         self,
         data: Value,
@@ -291,20 +287,16 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """Slice: data: T, starts: Tind, ends: Tind, axes: Tind, steps: Tind → output: T; T: BF16, BOOL, F16,
-        F32, F64, I16, I32, I64, I8, U16, U32, U64, U8; Tind: I32, I64."""
+        """data: T, starts: Tind, ends: Tind, axes: Tind, steps: Tind → output: T; T: any element; Tind: I32,
+        I64."""
     def squeeze(self, data: Value, axes: Value | None = None, *, after: After = ...) -> Output:
-        """Squeeze: data: T, axes: Tensor<I64> → squeezed: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """data: T, axes: Tensor<I64> → squeezed: T; T: any element."""
     def unsqueeze(self, data: Value, axes: Value, *, after: After = ...) -> Output:
-        """Unsqueeze: data: T, axes: Tensor<I64> → expanded: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8."""
+        """data: T, axes: Tensor<I64> → expanded: T; T: any element."""
     def identity(self, x: Value, *, after: After = ...) -> Output:
-        """Identity: input: V → output: V; V: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """input: V → output: V; V: any element."""
     def cast(self, x: Value, to: Any, *, after: After = ...) -> Output:
-        """Cast: input: T1 → output: T2; T1: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8;
-        T2: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T1 → output: T2; T1: any element; T2: any element."""
     def reduce_sum(
         self,
         data: Value,
@@ -314,7 +306,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """ReduceSum: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_mean(
         self,
         data: Value,
@@ -324,7 +316,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """ReduceMean: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_max(
         self,
         data: Value,
@@ -334,8 +326,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """ReduceMax: data: T, axes: Tensor<I64> → reduced: T; T: BF16, BOOL, F16, F32, F64, I32, I64, I8,
-        U32, U64, U8."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: BOOL, I32, I64, I8, U32, U64, U8, floats."""
     def reduce_min(
         self,
         data: Value,
@@ -345,23 +336,17 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """ReduceMin: data: T, axes: Tensor<I64> → reduced: T; T: BF16, BOOL, F16, F32, F64, I32, I64, I8,
-        U32, U64, U8."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: BOOL, I32, I64, I8, U32, U64, U8, floats."""
     def equal(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Equal: A: T, B: T → C: Tensor<BOOL>; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """A: T, B: T → C: Tensor<BOOL>; T: any element."""
     def greater(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Greater: A: T, B: T → C: Tensor<BOOL>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """A: T, B: T → C: Tensor<BOOL>; T: numbers."""
     def less(self, a: Value, b: Value, *, after: After = ...) -> Output:
-        """Less: A: T, B: T → C: Tensor<BOOL>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """A: T, B: T → C: Tensor<BOOL>; T: numbers."""
     def where(self, condition: Value, x: Value, y: Value, *, after: After = ...) -> Output:
-        """Where: condition: Tensor<BOOL>, X: T, Y: T → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32,
-        I64, I8, U16, U32, U64, U8."""
+        """condition: Tensor<BOOL>, X: T, Y: T → output: T; T: any element."""
     def gather(self, data: Value, indices: Value, axis: int = 0, *, after: After = ...) -> Output:
-        """Gather: data: T, indices: Tind → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16,
-        U32, U64, U8; Tind: I32, I64."""
+        """data: T, indices: Tind → output: T; T: any element; Tind: I32, I64."""
     def scatter(
         self,
         data: Value,
@@ -371,8 +356,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """ScatterElements: data: T, indices: Tind, updates: T → output: T; T: BF16, BOOL, F16, F32, F64, I16,
-        I32, I64, I8, U16, U32, U64, U8; Tind: I32, I64."""
+        """data: T, indices: Tind, updates: T → output: T; T: any element; Tind: I32, I64."""
     def batch_normalization(
         self,
         x: Value,
@@ -384,8 +368,8 @@ class Operators:
         after: After = ...,
         **attrs: object,
     ) -> Any:
-        """BatchNormalization: X: T, scale: T1, B: T1, input_mean: T2, input_var: T2 → Y: T, running_mean: T2,
-        running_var: T2; T: BF16, F16, F32, F64; T1: BF16, F16, F32, F64; T2: BF16, F16, F32, F64."""
+        """X: T, scale: T1, B: T1, input_mean: T2, input_var: T2 → Y: T, running_mean: T2, running_var: T2; T:
+        floats; T1: floats; T2: floats."""
     def layer_normalization(
         self,
         x: Value,
@@ -395,8 +379,7 @@ class Operators:
         after: After = ...,
         **attrs: object,
     ) -> Any:
-        """LayerNormalization: X: T, Scale: T, B: T → Y: T, Mean: U, InvStdDev: U; T: BF16, F16, F32, F64; U:
-        BF16, F32."""
+        """X: T, Scale: T, B: T → Y: T, Mean: U, InvStdDev: U; T: floats; U: F32."""
     def conv(
         self,
         x: Value,
@@ -406,9 +389,9 @@ class Operators:
         after: After = ...,
         **attrs: object,
     ) -> Output:
-        """Conv: X: T, W: T, B: T → Y: T; T: F16, F32, F64."""
+        """X: T, W: T, B: T → Y: T; T: floats."""
     def max_pool(self, x: Value, kernel_shape: Sequence[int], *, after: After = ..., **attrs: object) -> Any:
-        """MaxPool: X: T → Y: T, Indices: Tensor<I64>; T: F16, F32, F64, I8, U8."""
+        """X: T → Y: T, Indices: Tensor<I64>; T: I8, U8, floats."""
     def average_pool(
         self,
         x: Value,
@@ -417,13 +400,13 @@ class Operators:
         after: After = ...,
         **attrs: object,
     ) -> Output:
-        """AveragePool: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def global_average_pool(self, x: Value, *, after: After = ...) -> Output:
-        """GlobalAveragePool: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def acos(self, input: Value, *, after: After = ...) -> Output:
-        """Acos: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def acosh(self, input: Value, *, after: After = ...) -> Output:
-        """Acosh: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def affine_grid(
         self,
         theta: Value,
@@ -432,9 +415,9 @@ class Operators:
         align_corners: int | None = None,
         after: After = ...,
     ) -> Output:
-        """AffineGrid: theta: T1, size: Tensor<I64> → grid: T1; T1: BF16, F16, F32, F64."""
+        """theta: T1, size: Tensor<I64> → grid: T1; T1: floats."""
     def and_(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """And: A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
+        """A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
     def arg_max(
         self,
         data: Value,
@@ -444,8 +427,7 @@ class Operators:
         select_last_index: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ArgMax: data: T → reduced: Tensor<I64>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """data: T → reduced: Tensor<I64>; T: numbers."""
     def arg_min(
         self,
         data: Value,
@@ -455,16 +437,15 @@ class Operators:
         select_last_index: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ArgMin: data: T → reduced: Tensor<I64>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """data: T → reduced: Tensor<I64>; T: numbers."""
     def asin(self, input: Value, *, after: After = ...) -> Output:
-        """Asin: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def asinh(self, input: Value, *, after: After = ...) -> Output:
-        """Asinh: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def atan(self, input: Value, *, after: After = ...) -> Output:
-        """Atan: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def atanh(self, input: Value, *, after: After = ...) -> Output:
-        """Atanh: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def bernoulli(
         self,
         input: Value,
@@ -473,18 +454,17 @@ class Operators:
         seed: float | None = None,
         after: After = ...,
     ) -> Output:
-        """Bernoulli: input: T1 → output: T2; T1: F16, F32, F64; T2: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8."""
+        """input: T1 → output: T2; T1: floats; T2: any element."""
     def bit_shift(self, X: Value, Y: Value, *, direction: str, after: After = ...) -> Output:
-        """BitShift: X: T, Y: T → Z: T; T: U16, U32, U64, U8."""
+        """X: T, Y: T → Z: T; T: U16, U32, U64, U8."""
     def bitwise_and(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """BitwiseAnd: A: T, B: T → C: T; T: I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: integers."""
     def bitwise_not(self, X: Value, *, after: After = ...) -> Output:
-        """BitwiseNot: X: T → Y: T; T: I16, I32, I64, I8, U16, U32, U64, U8."""
+        """X: T → Y: T; T: integers."""
     def bitwise_or(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """BitwiseOr: A: T, B: T → C: T; T: I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: integers."""
     def bitwise_xor(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """BitwiseXor: A: T, B: T → C: T; T: I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: integers."""
     def blackman_window(
         self,
         size: Value,
@@ -493,8 +473,7 @@ class Operators:
         periodic: int | None = None,
         after: After = ...,
     ) -> Output:
-        """BlackmanWindow: size: T1 → output: T2; T1: I32, I64; T2: BF16, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """size: T1 → output: T2; T1: I32, I64; T2: numbers."""
     def cast_like(
         self,
         input: Value,
@@ -503,12 +482,11 @@ class Operators:
         saturate: int | None = None,
         after: After = ...,
     ) -> Output:
-        """CastLike: input: T1, target_type: T2 → output: T2; T1: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8; T2: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T1, target_type: T2 → output: T2; T1: any element; T2: any element."""
     def ceil(self, X: Value, *, after: After = ...) -> Output:
-        """Ceil: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def celu(self, X: Value, *, alpha: float | None = None, after: After = ...) -> Output:
-        """Celu: X: Tensor<F32> → Y: Tensor<F32>."""
+        """X: Tensor<F32> → Y: Tensor<F32>."""
     def center_crop_pad(
         self,
         input_data: Value,
@@ -517,8 +495,7 @@ class Operators:
         axes: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """CenterCropPad: input_data: T, shape: Tind → output_data: T; T: BF16, BOOL, F16, F32, F64, I16, I32,
-        I64, I8, U16, U32, U64, U8; Tind: I32, I64."""
+        """input_data: T, shape: Tind → output_data: T; T: any element; Tind: I32, I64."""
     def clip(
         self,
         input: Value,
@@ -527,8 +504,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """Clip: input: T, min: T, max: T → output: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """input: T, min: T, max: T → output: T; T: numbers."""
     def col2_im(
         self,
         input: Value,
@@ -540,8 +516,7 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """Col2Im: input: T, image_shape: Tensor<I64>, block_shape: Tensor<I64> → output: T; T: BF16, BOOL,
-        F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T, image_shape: Tensor<I64>, block_shape: Tensor<I64> → output: T; T: any element."""
     def compress(
         self,
         input: Value,
@@ -550,8 +525,7 @@ class Operators:
         axis: int | None = None,
         after: After = ...,
     ) -> Output:
-        """Compress: input: T, condition: Tensor<BOOL> → output: T; T: BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """input: T, condition: Tensor<BOOL> → output: T; T: any element."""
     def concat_from_sequence(
         self,
         input_sequence: Value,
@@ -560,11 +534,9 @@ class Operators:
         new_axis: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ConcatFromSequence: input_sequence: S → concat_result: T; S: no tensor; T: BOOL, F16, F32, F64,
-        I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input_sequence: S → concat_result: T; S: no tensor; T: any element."""
     def constant_of_shape(self, input: Value, *, value: Any = None, after: After = ...) -> Output:
-        """ConstantOfShape: input: Tensor<I64> → output: T2; T2: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """input: Tensor<I64> → output: T2; T2: any element."""
     def conv_integer(
         self,
         x: Value,
@@ -580,8 +552,7 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """ConvInteger: x: T1, w: T2, x_zero_point: T1, w_zero_point: T2 → y: Tensor<I32>; T1: I8, U8; T2: I8,
-        U8."""
+        """x: T1, w: T2, x_zero_point: T1, w_zero_point: T2 → y: Tensor<I32>; T1: I8, U8; T2: I8, U8."""
     def conv_transpose(
         self,
         X: Value,
@@ -598,11 +569,11 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """ConvTranspose: X: T, W: T, B: T → Y: T; T: F16, F32, F64."""
+        """X: T, W: T, B: T → Y: T; T: floats."""
     def cos(self, input: Value, *, after: After = ...) -> Output:
-        """Cos: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def cosh(self, input: Value, *, after: After = ...) -> Output:
-        """Cosh: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def cum_sum(
         self,
         x: Value,
@@ -612,7 +583,7 @@ class Operators:
         reverse: int | None = None,
         after: After = ...,
     ) -> Output:
-        """CumSum: x: T, axis: T2 → y: T; T: BF16, F16, F32, F64, I32, I64, U32, U64; T2: I32, I64."""
+        """x: T, axis: T2 → y: T; T: I32, I64, U32, U64, floats; T2: I32, I64."""
     def dft(
         self,
         input: Value,
@@ -623,8 +594,7 @@ class Operators:
         onesided: int | None = None,
         after: After = ...,
     ) -> Output:
-        """DFT: input: T1, dft_length: T2, axis: Tensor<I64> → output: T1; T1: BF16, F16, F32, F64; T2: I32,
-        I64."""
+        """input: T1, dft_length: T2, axis: Tensor<I64> → output: T1; T1: floats; T2: I32, I64."""
     def deform_conv(
         self,
         X: Value,
@@ -641,7 +611,7 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """DeformConv: X: T, W: T, offset: T, B: T, mask: T → Y: T; T: F16, F32, F64."""
+        """X: T, W: T, offset: T, B: T, mask: T → Y: T; T: floats."""
     def depth_to_space(
         self,
         input: Value,
@@ -650,8 +620,7 @@ class Operators:
         mode: str | None = None,
         after: After = ...,
     ) -> Output:
-        """DepthToSpace: input: T → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """input: T → output: T; T: any element."""
     def dequantize_linear(
         self,
         x: Value,
@@ -662,10 +631,9 @@ class Operators:
         block_size: int | None = None,
         after: After = ...,
     ) -> Output:
-        """DequantizeLinear: x: T1, x_scale: T2, x_zero_point: T1 → y: T2; T1: I16, I32, I8, U16, U8; T2:
-        BF16, F16, F32."""
+        """x: T1, x_scale: T2, x_zero_point: T1 → y: T2; T1: I16, I32, I8, U16, U8; T2: F16, F32."""
     def det(self, X: Value, *, after: After = ...) -> Output:
-        """Det: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def dropout(
         self,
         data: Value,
@@ -676,20 +644,18 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """Dropout: data: T, ratio: T1, training_mode: Tensor<BOOL> → output: T, mask: Tensor<BOOL>; T: BF16,
-        F16, F32, F64; T1: F16, F32, F64."""
+        """data: T, ratio: T1, training_mode: Tensor<BOOL> → output: T, mask: Tensor<BOOL>; T: floats; T1:
+        floats."""
     def dynamic_quantize_linear(self, x: Value, *, outputs: int | None = None, after: After = ...) -> Any:
-        """DynamicQuantizeLinear: x: Tensor<F32> → y: Tensor<U8>, y_scale: Tensor<F32>, y_zero_point:
-        Tensor<U8>."""
+        """x: Tensor<F32> → y: Tensor<U8>, y_scale: Tensor<F32>, y_zero_point: Tensor<U8>."""
     def einsum(self, *Inputs: Value | Sequence[Value], equation: str, after: After = ...) -> Output:
-        """Einsum: Inputs: T → Output: T; T: F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """Inputs: T → Output: T; T: numbers."""
     def elu(self, X: Value, *, alpha: float | None = None, after: After = ...) -> Output:
-        """Elu: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def erf(self, input: Value, *, after: After = ...) -> Output:
-        """Erf: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def expand(self, input: Value, shape: Value, *, after: After = ...) -> Output:
-        """Expand: input: T, shape: Tensor<I64> → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """input: T, shape: Tensor<I64> → output: T; T: any element."""
     def eye_like(
         self,
         input: Value,
@@ -698,13 +664,11 @@ class Operators:
         k: int | None = None,
         after: After = ...,
     ) -> Output:
-        """EyeLike: input: T1 → output: T2; T1: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8; T2:
-        BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T1 → output: T2; T1: any element; T2: any element."""
     def flatten(self, input: Value, *, axis: int | None = None, after: After = ...) -> Output:
-        """Flatten: input: T → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """input: T → output: T; T: any element."""
     def floor(self, X: Value, *, after: After = ...) -> Output:
-        """Floor: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def gru(
         self,
         X: Value,
@@ -725,8 +689,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """GRU: X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T → Y: T, Y_h: T; T: F16, F32,
-        F64."""
+        """X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T → Y: T, Y_h: T; T: floats."""
     def gather_elements(
         self,
         data: Value,
@@ -735,8 +698,7 @@ class Operators:
         axis: int | None = None,
         after: After = ...,
     ) -> Output:
-        """GatherElements: data: T, indices: Tind → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8; Tind: I32, I64."""
+        """data: T, indices: Tind → output: T; T: any element; Tind: I32, I64."""
     def gather_nd(
         self,
         data: Value,
@@ -745,15 +707,13 @@ class Operators:
         batch_dims: int | None = None,
         after: After = ...,
     ) -> Output:
-        """GatherND: data: T, indices: Tensor<I64> → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8."""
+        """data: T, indices: Tensor<I64> → output: T; T: any element."""
     def global_lp_pool(self, X: Value, *, p: int | None = None, after: After = ...) -> Output:
-        """GlobalLpPool: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def global_max_pool(self, X: Value, *, after: After = ...) -> Output:
-        """GlobalMaxPool: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def greater_or_equal(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """GreaterOrEqual: A: T, B: T → C: Tensor<BOOL>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """A: T, B: T → C: Tensor<BOOL>; T: numbers."""
     def grid_sample(
         self,
         X: Value,
@@ -764,8 +724,7 @@ class Operators:
         padding_mode: str | None = None,
         after: After = ...,
     ) -> Output:
-        """GridSample: X: T1, grid: T2 → Y: T1; T1: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8;
-        T2: F16, F32, F64."""
+        """X: T1, grid: T2 → Y: T1; T1: any element; T2: floats."""
     def group_normalization(
         self,
         X: Value,
@@ -777,7 +736,7 @@ class Operators:
         stash_type: int | None = None,
         after: After = ...,
     ) -> Output:
-        """GroupNormalization: X: T, scale: T, bias: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T, scale: T, bias: T → Y: T; T: floats."""
     def hamming_window(
         self,
         size: Value,
@@ -786,8 +745,7 @@ class Operators:
         periodic: int | None = None,
         after: After = ...,
     ) -> Output:
-        """HammingWindow: size: T1 → output: T2; T1: I32, I64; T2: BF16, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """size: T1 → output: T2; T1: I32, I64; T2: numbers."""
     def hann_window(
         self,
         size: Value,
@@ -796,8 +754,7 @@ class Operators:
         periodic: int | None = None,
         after: After = ...,
     ) -> Output:
-        """HannWindow: size: T1 → output: T2; T1: I32, I64; T2: BF16, F16, F32, F64, I16, I32, I64, I8, U16,
-        U32, U64, U8."""
+        """size: T1 → output: T2; T1: I32, I64; T2: numbers."""
     def hard_sigmoid(
         self,
         X: Value,
@@ -806,11 +763,11 @@ class Operators:
         beta: float | None = None,
         after: After = ...,
     ) -> Output:
-        """HardSigmoid: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def hard_swish(self, X: Value, *, after: After = ...) -> Output:
-        """HardSwish: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def hardmax(self, input: Value, *, axis: int | None = None, after: After = ...) -> Output:
-        """Hardmax: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def image_decoder(
         self,
         encoded_stream: Value,
@@ -818,7 +775,7 @@ class Operators:
         pixel_format: str | None = None,
         after: After = ...,
     ) -> Output:
-        """ImageDecoder: encoded_stream: Tensor<U8> → image: Tensor<U8>."""
+        """encoded_stream: Tensor<U8> → image: Tensor<U8>."""
     def instance_normalization(
         self,
         input: Value,
@@ -828,7 +785,7 @@ class Operators:
         epsilon: float | None = None,
         after: After = ...,
     ) -> Output:
-        """InstanceNormalization: input: T, scale: T, B: T → output: T; T: F16, F32, F64."""
+        """input: T, scale: T, B: T → output: T; T: floats."""
     def is_inf(
         self,
         X: Value,
@@ -837,9 +794,9 @@ class Operators:
         detect_positive: int | None = None,
         after: After = ...,
     ) -> Output:
-        """IsInf: X: T1 → Y: Tensor<BOOL>; T1: BF16, F16, F32, F64."""
+        """X: T1 → Y: Tensor<BOOL>; T1: floats."""
     def is_na_n(self, X: Value, *, after: After = ...) -> Output:
-        """IsNaN: X: T1 → Y: Tensor<BOOL>; T1: BF16, F16, F32, F64."""
+        """X: T1 → Y: Tensor<BOOL>; T1: floats."""
     def lrn(
         self,
         X: Value,
@@ -850,7 +807,7 @@ class Operators:
         size: int,
         after: After = ...,
     ) -> Output:
-        """LRN: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def lstm(
         self,
         X: Value,
@@ -873,13 +830,12 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """LSTM: X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T, initial_c: T, P: T → Y: T,
-        Y_h: T, Y_c: T; T: F16, F32, F64."""
+        """X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T, initial_c: T, P: T → Y: T, Y_h:
+        T, Y_c: T; T: floats."""
     def less_or_equal(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """LessOrEqual: A: T, B: T → C: Tensor<BOOL>; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """A: T, B: T → C: Tensor<BOOL>; T: numbers."""
     def log_softmax(self, input: Value, *, axis: int | None = None, after: After = ...) -> Output:
-        """LogSoftmax: input: T → output: T; T: BF16, F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def lp_normalization(
         self,
         input: Value,
@@ -888,7 +844,7 @@ class Operators:
         p: int | None = None,
         after: After = ...,
     ) -> Output:
-        """LpNormalization: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def lp_pool(
         self,
         X: Value,
@@ -902,7 +858,7 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """LpPool: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def mat_mul_integer(
         self,
         A: Value,
@@ -912,10 +868,9 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """MatMulInteger: A: T1, B: T2, a_zero_point: T1, b_zero_point: T2 → Y: Tensor<I32>; T1: I8, U8; T2:
-        I8, U8."""
+        """A: T1, B: T2, a_zero_point: T1, b_zero_point: T2 → Y: Tensor<I32>; T1: I8, U8; T2: I8, U8."""
     def max(self, *data_0: Value | Sequence[Value], after: After = ...) -> Output:
-        """Max: data_0: T → max: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """data_0: T → max: T; T: numbers."""
     def max_roi_pool(
         self,
         X: Value,
@@ -925,7 +880,7 @@ class Operators:
         spatial_scale: float | None = None,
         after: After = ...,
     ) -> Output:
-        """MaxRoiPool: X: T, rois: T → Y: T; T: F16, F32, F64."""
+        """X: T, rois: T → Y: T; T: floats."""
     def max_unpool(
         self,
         X: Value,
@@ -937,9 +892,9 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """MaxUnpool: X: T1, I: Tensor<I64>, output_shape: Tensor<I64> → output: T1; T1: F16, F32, F64."""
+        """X: T1, I: Tensor<I64>, output_shape: Tensor<I64> → output: T1; T1: floats."""
     def mean(self, *data_0: Value | Sequence[Value], after: After = ...) -> Output:
-        """Mean: data_0: T → mean: T; T: BF16, F16, F32, F64."""
+        """data_0: T → mean: T; T: floats."""
     def mean_variance_normalization(
         self,
         X: Value,
@@ -947,7 +902,7 @@ class Operators:
         axes: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """MeanVarianceNormalization: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def mel_weight_matrix(
         self,
         num_mel_bins: Value,
@@ -959,15 +914,14 @@ class Operators:
         output_datatype: int | None = None,
         after: After = ...,
     ) -> Output:
-        """MelWeightMatrix: num_mel_bins: T1, dft_length: T1, sample_rate: T1, lower_edge_hertz: T2,
-        upper_edge_hertz: T2 → output: T3; T1: I32, I64; T2: BF16, F16, F32, F64; T3: BF16, F16, F32, F64,
-        I16, I32, I64, I8, U16, U32, U64, U8."""
+        """num_mel_bins: T1, dft_length: T1, sample_rate: T1, lower_edge_hertz: T2, upper_edge_hertz: T2 →
+        output: T3; T1: I32, I64; T2: floats; T3: numbers."""
     def min(self, *data_0: Value | Sequence[Value], after: After = ...) -> Output:
-        """Min: data_0: T → min: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """data_0: T → min: T; T: numbers."""
     def mish(self, X: Value, *, after: After = ...) -> Output:
-        """Mish: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def mod(self, A: Value, B: Value, *, fmod: int | None = None, after: After = ...) -> Output:
-        """Mod: A: T, B: T → C: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """A: T, B: T → C: T; T: numbers."""
     def multinomial(
         self,
         input: Value,
@@ -977,7 +931,7 @@ class Operators:
         seed: float | None = None,
         after: After = ...,
     ) -> Output:
-        """Multinomial: input: T1 → output: T2; T1: F16, F32, F64; T2: I32, I64."""
+        """input: T1 → output: T2; T1: floats; T2: I32, I64."""
     def negative_log_likelihood_loss(
         self,
         input: Value,
@@ -988,8 +942,7 @@ class Operators:
         reduction: str | None = None,
         after: After = ...,
     ) -> Output:
-        """NegativeLogLikelihoodLoss: input: T, target: Tind, weight: T → loss: T; T: F16, F32, F64; Tind:
-        I32, I64."""
+        """input: T, target: Tind, weight: T → loss: T; T: floats; Tind: I32, I64."""
     def non_max_suppression(
         self,
         boxes: Value,
@@ -1001,14 +954,12 @@ class Operators:
         center_point_box: int | None = None,
         after: After = ...,
     ) -> Output:
-        """NonMaxSuppression: boxes: Tensor<F32>, scores: Tensor<F32>, max_output_boxes_per_class:
-        Tensor<I64>, iou_threshold: Tensor<F32>, score_threshold: Tensor<F32> → selected_indices:
-        Tensor<I64>."""
+        """boxes: Tensor<F32>, scores: Tensor<F32>, max_output_boxes_per_class: Tensor<I64>, iou_threshold:
+        Tensor<F32>, score_threshold: Tensor<F32> → selected_indices: Tensor<I64>."""
     def non_zero(self, X: Value, *, after: After = ...) -> Output:
-        """NonZero: X: T → Y: Tensor<I64>; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """X: T → Y: Tensor<I64>; T: any element."""
     def not_(self, X: Value, *, after: After = ...) -> Output:
-        """Not: X: Tensor<BOOL> → Y: Tensor<BOOL>."""
+        """X: Tensor<BOOL> → Y: Tensor<BOOL>."""
     def one_hot(
         self,
         indices: Value,
@@ -1018,22 +969,17 @@ class Operators:
         axis: int | None = None,
         after: After = ...,
     ) -> Output:
-        """OneHot: indices: T1, depth: T2, values: T3 → output: T3; T1: F16, F32, F64, I16, I32, I64, I8, U16,
-        U32, U64, U8; T2: F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8; T3: BOOL, F16, F32, F64, I16,
-        I32, I64, I8, U16, U32, U64, U8."""
+        """indices: T1, depth: T2, values: T3 → output: T3; T1: numbers; T2: numbers; T3: any element."""
     def optional(self, input: Value | None = None, *, type: Any = None, after: After = ...) -> Output:
-        """Optional: input: V → output: O; V: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8; O: no
-        tensor."""
+        """input: V → output: O; V: any element; O: no tensor."""
     def optional_get_element(self, input: Value, *, after: After = ...) -> Output:
-        """OptionalGetElement: input: O → output: V; O: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8; V: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: O → output: V; O: any element; V: any element."""
     def optional_has_element(self, input: Value | None = None, *, after: After = ...) -> Output:
-        """OptionalHasElement: input: O → output: Tensor<BOOL>; O: BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """input: O → output: Tensor<BOOL>; O: any element."""
     def or_(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """Or: A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
+        """A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
     def prelu(self, X: Value, slope: Value, *, after: After = ...) -> Output:
-        """PRelu: X: T, slope: T → Y: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """X: T, slope: T → Y: T; T: I32, I64, U32, U64, floats."""
     def pad(
         self,
         data: Value,
@@ -1044,8 +990,8 @@ class Operators:
         mode: str | None = None,
         after: After = ...,
     ) -> Output:
-        """Pad: data: T, pads: Tensor<I64>, constant_value: T, axes: Tind → output: T; T: BF16, BOOL, F16,
-        F32, F64, I16, I32, I64, I8, U16, U32, U64, U8; Tind: I32, I64."""
+        """data: T, pads: Tensor<I64>, constant_value: T, axes: Tind → output: T; T: any element; Tind: I32,
+        I64."""
     def qlinear_conv(
         self,
         x: Value,
@@ -1066,9 +1012,8 @@ class Operators:
         strides: Sequence[int] | None = None,
         after: After = ...,
     ) -> Output:
-        """QLinearConv: x: T1, x_scale: Tensor<F32>, x_zero_point: T1, w: T2, w_scale: Tensor<F32>,
-        w_zero_point: T2, y_scale: Tensor<F32>, y_zero_point: T3, B: Tensor<I32> → y: T3; T1: I8, U8; T2: I8,
-        U8; T3: I8, U8."""
+        """x: T1, x_scale: Tensor<F32>, x_zero_point: T1, w: T2, w_scale: Tensor<F32>, w_zero_point: T2,
+        y_scale: Tensor<F32>, y_zero_point: T3, B: Tensor<I32> → y: T3; T1: I8, U8; T2: I8, U8; T3: I8, U8."""
     def qlinear_mat_mul(
         self,
         a: Value,
@@ -1082,8 +1027,8 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """QLinearMatMul: a: T1, a_scale: TS, a_zero_point: T1, b: T2, b_scale: TS, b_zero_point: T2, y_scale:
-        TS, y_zero_point: T3 → y: T3; TS: BF16, F16, F32; T1: I8, U8; T2: I8, U8; T3: I8, U8."""
+        """a: T1, a_scale: TS, a_zero_point: T1, b: T2, b_scale: TS, b_zero_point: T2, y_scale: TS,
+        y_zero_point: T3 → y: T3; TS: F16, F32; T1: I8, U8; T2: I8, U8; T3: I8, U8."""
     def quantize_linear(
         self,
         x: Value,
@@ -1096,8 +1041,7 @@ class Operators:
         saturate: int | None = None,
         after: After = ...,
     ) -> Output:
-        """QuantizeLinear: x: T1, y_scale: T1, y_zero_point: T2 → y: T2; T1: BF16, F16, F32, I32; T2: I16, I8,
-        U16, U8."""
+        """x: T1, y_scale: T1, y_zero_point: T2 → y: T2; T1: F16, F32, I32; T2: I16, I8, U16, U8."""
     def rnn(
         self,
         X: Value,
@@ -1117,8 +1061,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """RNN: X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T → Y: T, Y_h: T; T: F16, F32,
-        F64."""
+        """X: T, W: T, R: T, B: T, sequence_lens: Tensor<I32>, initial_h: T → Y: T, Y_h: T; T: floats."""
     def random_normal(
         self,
         *,
@@ -1129,7 +1072,7 @@ class Operators:
         shape: Sequence[int],
         after: After = ...,
     ) -> Output:
-        """RandomNormal: nothing → output: T; T: F16, F32, F64."""
+        """nothing → output: T; T: floats."""
     def random_normal_like(
         self,
         input: Value,
@@ -1140,8 +1083,7 @@ class Operators:
         seed: float | None = None,
         after: After = ...,
     ) -> Output:
-        """RandomNormalLike: input: T1 → output: T2; T1: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8; T2: F16, F32, F64."""
+        """input: T1 → output: T2; T1: any element; T2: floats."""
     def random_uniform(
         self,
         *,
@@ -1152,7 +1094,7 @@ class Operators:
         shape: Sequence[int],
         after: After = ...,
     ) -> Output:
-        """RandomUniform: nothing → output: T; T: F16, F32, F64."""
+        """nothing → output: T; T: floats."""
     def random_uniform_like(
         self,
         input: Value,
@@ -1163,12 +1105,11 @@ class Operators:
         seed: float | None = None,
         after: After = ...,
     ) -> Output:
-        """RandomUniformLike: input: T1 → output: T2; T1: BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8; T2: F16, F32, F64."""
+        """input: T1 → output: T2; T1: any element; T2: floats."""
     def range(self, start: Value, limit: Value, delta: Value, *, after: After = ...) -> Output:
-        """Range: start: T, limit: T, delta: T → output: T; T: F32, F64, I16, I32, I64."""
+        """start: T, limit: T, delta: T → output: T; T: F32, F64, I16, I32, I64."""
     def reciprocal(self, X: Value, *, after: After = ...) -> Output:
-        """Reciprocal: X: T → Y: T; T: BF16, F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def reduce_l1(
         self,
         data: Value,
@@ -1178,7 +1119,7 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceL1: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_l2(
         self,
         data: Value,
@@ -1188,7 +1129,7 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceL2: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_log_sum(
         self,
         data: Value,
@@ -1198,8 +1139,7 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceLogSum: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32,
-        U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_log_sum_exp(
         self,
         data: Value,
@@ -1209,8 +1149,7 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceLogSumExp: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32,
-        U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_prod(
         self,
         data: Value,
@@ -1220,7 +1159,7 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceProd: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32, U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def reduce_sum_square(
         self,
         data: Value,
@@ -1230,10 +1169,9 @@ class Operators:
         noop_with_empty_axes: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReduceSumSquare: data: T, axes: Tensor<I64> → reduced: T; T: BF16, F16, F32, F64, I32, I64, U32,
-        U64."""
+        """data: T, axes: Tensor<I64> → reduced: T; T: I32, I64, U32, U64, floats."""
     def regex_full_match(self, X: Value, *, pattern: str | None = None, after: After = ...) -> Output:
-        """RegexFullMatch: X: T1 → Y: Tensor<BOOL>; T1: no tensor."""
+        """X: T1 → Y: Tensor<BOOL>; T1: no tensor."""
     def resize(
         self,
         X: Value,
@@ -1252,8 +1190,7 @@ class Operators:
         nearest_mode: str | None = None,
         after: After = ...,
     ) -> Output:
-        """Resize: X: T1, roi: T2, scales: Tensor<F32>, sizes: Tensor<I64> → Y: T1; T1: BF16, BOOL, F16, F32,
-        F64, I16, I32, I64, I8, U16, U32, U64, U8; T2: F16, F32, F64."""
+        """X: T1, roi: T2, scales: Tensor<F32>, sizes: Tensor<I64> → Y: T1; T1: any element; T2: floats."""
     def reverse_sequence(
         self,
         input: Value,
@@ -1263,8 +1200,7 @@ class Operators:
         time_axis: int | None = None,
         after: After = ...,
     ) -> Output:
-        """ReverseSequence: input: T, sequence_lens: Tensor<I64> → Y: T; T: BOOL, F16, F32, F64, I16, I32,
-        I64, I8, U16, U32, U64, U8."""
+        """input: T, sequence_lens: Tensor<I64> → Y: T; T: any element."""
     def roi_align(
         self,
         X: Value,
@@ -1279,9 +1215,9 @@ class Operators:
         spatial_scale: float | None = None,
         after: After = ...,
     ) -> Output:
-        """RoiAlign: X: T1, rois: T1, batch_indices: Tensor<I64> → Y: T1; T1: F16, F32, F64."""
+        """X: T1, rois: T1, batch_indices: Tensor<I64> → Y: T1; T1: floats."""
     def round(self, X: Value, *, after: After = ...) -> Output:
-        """Round: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def stft(
         self,
         signal: Value,
@@ -1292,8 +1228,7 @@ class Operators:
         onesided: int | None = None,
         after: After = ...,
     ) -> Output:
-        """STFT: signal: T1, frame_step: T2, window: T1, frame_length: T2 → output: T1; T1: BF16, F16, F32,
-        F64; T2: I32, I64."""
+        """signal: T1, frame_step: T2, window: T1, frame_length: T2 → output: T1; T1: floats; T2: I32, I64."""
     def scan(
         self,
         *initial_state_and_scan_inputs: Value | Sequence[Value],
@@ -1306,7 +1241,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """Scan: initial_state_and_scan_inputs: Tensor → final_state_and_scan_outputs: Tensor."""
+        """initial_state_and_scan_inputs: Tensor → final_state_and_scan_outputs: Tensor."""
     def scatter_nd(
         self,
         data: Value,
@@ -1316,8 +1251,7 @@ class Operators:
         reduction: str | None = None,
         after: After = ...,
     ) -> Output:
-        """ScatterND: data: T, indices: Tensor<I64>, updates: T → output: T; T: BF16, BOOL, F16, F32, F64,
-        I16, I32, I64, I8, U16, U32, U64, U8."""
+        """data: T, indices: Tensor<I64>, updates: T → output: T; T: any element."""
     def selu(
         self,
         X: Value,
@@ -1326,15 +1260,13 @@ class Operators:
         gamma: float | None = None,
         after: After = ...,
     ) -> Output:
-        """Selu: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def sequence_at(self, input_sequence: Value, position: Value, *, after: After = ...) -> Output:
-        """SequenceAt: input_sequence: S, position: I → tensor: T; S: no tensor; T: BOOL, F16, F32, F64, I16,
-        I32, I64, I8, U16, U32, U64, U8; I: I32, I64."""
+        """input_sequence: S, position: I → tensor: T; S: no tensor; T: any element; I: I32, I64."""
     def sequence_construct(self, *inputs: Value | Sequence[Value], after: After = ...) -> Output:
-        """SequenceConstruct: inputs: T → output_sequence: S; T: BOOL, F16, F32, F64, I16, I32, I64, I8, U16,
-        U32, U64, U8; S: no tensor."""
+        """inputs: T → output_sequence: S; T: any element; S: no tensor."""
     def sequence_empty(self, *, dtype: Any = None, after: After = ...) -> Output:
-        """SequenceEmpty: nothing → output: S; S: no tensor."""
+        """nothing → output: S; S: no tensor."""
     def sequence_erase(
         self,
         input_sequence: Value,
@@ -1342,7 +1274,7 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """SequenceErase: input_sequence: S, position: I → output_sequence: S; S: no tensor; I: I32, I64."""
+        """input_sequence: S, position: I → output_sequence: S; S: no tensor; I: I32, I64."""
     def sequence_insert(
         self,
         input_sequence: Value,
@@ -1351,10 +1283,10 @@ class Operators:
         *,
         after: After = ...,
     ) -> Output:
-        """SequenceInsert: input_sequence: S, tensor: T, position: I → output_sequence: S; T: BOOL, F16, F32,
-        F64, I16, I32, I64, I8, U16, U32, U64, U8; S: no tensor; I: I32, I64."""
+        """input_sequence: S, tensor: T, position: I → output_sequence: S; T: any element; S: no tensor; I:
+        I32, I64."""
     def sequence_length(self, input_sequence: Value, *, after: After = ...) -> Output:
-        """SequenceLength: input_sequence: S → length: Tensor<I64>; S: no tensor."""
+        """input_sequence: S → length: Tensor<I64>; S: no tensor."""
     def sequence_map(
         self,
         input_sequence: Value,
@@ -1363,7 +1295,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """SequenceMap: input_sequence: S, additional_inputs: Tensor → out_sequence: Tensor; S: no tensor."""
+        """input_sequence: S, additional_inputs: Tensor → out_sequence: Tensor; S: no tensor."""
     def shape(
         self,
         data: Value,
@@ -1372,8 +1304,7 @@ class Operators:
         start: int | None = None,
         after: After = ...,
     ) -> Output:
-        """Shape: data: T → shape: Tensor<I64>; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32,
-        U64, U8."""
+        """data: T → shape: Tensor<I64>; T: any element."""
     def shrink(
         self,
         input: Value,
@@ -1382,16 +1313,15 @@ class Operators:
         lambd: float | None = None,
         after: After = ...,
     ) -> Output:
-        """Shrink: input: T → output: T; T: F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T → output: T; T: numbers."""
     def sign(self, input: Value, *, after: After = ...) -> Output:
-        """Sign: input: T → output: T; T: BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """input: T → output: T; T: numbers."""
     def sin(self, input: Value, *, after: After = ...) -> Output:
-        """Sin: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def sinh(self, input: Value, *, after: After = ...) -> Output:
-        """Sinh: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def size(self, data: Value, *, after: After = ...) -> Output:
-        """Size: data: T → size: Tensor<I64>; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """data: T → size: Tensor<I64>; T: any element."""
     def softmax_cross_entropy_loss(
         self,
         scores: Value,
@@ -1403,15 +1333,13 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """SoftmaxCrossEntropyLoss: scores: T, labels: Tind, weights: T → output: T, log_prob: T; T: BF16,
-        F16, F32, F64; Tind: I32, I64."""
+        """scores: T, labels: Tind, weights: T → output: T, log_prob: T; T: floats; Tind: I32, I64."""
     def softplus(self, X: Value, *, after: After = ...) -> Output:
-        """Softplus: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def softsign(self, input: Value, *, after: After = ...) -> Output:
-        """Softsign: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def space_to_depth(self, input: Value, *, blocksize: int, after: After = ...) -> Output:
-        """SpaceToDepth: input: T → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64,
-        U8."""
+        """input: T → output: T; T: any element."""
     def split_to_sequence(
         self,
         input: Value,
@@ -1421,10 +1349,9 @@ class Operators:
         keepdims: int | None = None,
         after: After = ...,
     ) -> Output:
-        """SplitToSequence: input: T, split: I → output_sequence: S; T: BOOL, F16, F32, F64, I16, I32, I64,
-        I8, U16, U32, U64, U8; I: I32, I64; S: no tensor."""
+        """input: T, split: I → output_sequence: S; T: any element; I: I32, I64; S: no tensor."""
     def string_concat(self, X: Value, Y: Value, *, after: After = ...) -> Output:
-        """StringConcat: X: T, Y: T → Z: T; T: no tensor."""
+        """X: T, Y: T → Z: T; T: no tensor."""
     def string_normalizer(
         self,
         X: Value,
@@ -1435,7 +1362,7 @@ class Operators:
         stopwords: Sequence[str] | None = None,
         after: After = ...,
     ) -> Output:
-        """StringNormalizer: X: tensor(string) → Y: tensor(string)."""
+        """X: tensor(string) → Y: tensor(string)."""
     def string_split(
         self,
         X: Value,
@@ -1445,11 +1372,11 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """StringSplit: X: T1 → Y: T2, Z: Tensor<I64>; T1: no tensor; T2: no tensor."""
+        """X: T1 → Y: T2, Z: Tensor<I64>; T1: no tensor; T2: no tensor."""
     def sum(self, *data_0: Value | Sequence[Value], after: After = ...) -> Output:
-        """Sum: data_0: T → sum: T; T: BF16, F16, F32, F64."""
+        """data_0: T → sum: T; T: floats."""
     def tan(self, input: Value, *, after: After = ...) -> Output:
-        """Tan: input: T → output: T; T: F16, F32, F64."""
+        """input: T → output: T; T: floats."""
     def tf_idf_vectorizer(
         self,
         X: Value,
@@ -1465,12 +1392,11 @@ class Operators:
         weights: Sequence[float] | None = None,
         after: After = ...,
     ) -> Output:
-        """TfIdfVectorizer: X: T → Y: Tensor<F32>; T: I32, I64."""
+        """X: T → Y: Tensor<F32>; T: I32, I64."""
     def thresholded_relu(self, X: Value, *, alpha: float | None = None, after: After = ...) -> Output:
-        """ThresholdedRelu: X: T → Y: T; T: F16, F32, F64."""
+        """X: T → Y: T; T: floats."""
     def tile(self, input: Value, repeats: Value, *, after: After = ...) -> Output:
-        """Tile: input: T, repeats: Tensor<I64> → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """input: T, repeats: Tensor<I64> → output: T; T: any element."""
     def top_k(
         self,
         X: Value,
@@ -1482,8 +1408,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """TopK: X: T, K: Tensor<I64> → Values: T, Indices: Tensor<I64>; T: F16, F32, F64, I16, I32, I64, I8,
-        U16, U32, U64, U8."""
+        """X: T, K: Tensor<I64> → Values: T, Indices: Tensor<I64>; T: numbers."""
     def trilu(
         self,
         input: Value,
@@ -1492,8 +1417,7 @@ class Operators:
         upper: int | None = None,
         after: After = ...,
     ) -> Output:
-        """Trilu: input: T, k: Tensor<I64> → output: T; T: BF16, BOOL, F16, F32, F64, I16, I32, I64, I8, U16,
-        U32, U64, U8."""
+        """input: T, k: Tensor<I64> → output: T; T: any element."""
     def unique(
         self,
         X: Value,
@@ -1503,7 +1427,7 @@ class Operators:
         outputs: int | None = None,
         after: After = ...,
     ) -> Any:
-        """Unique: X: T → Y: T, indices: Tensor<I64>, inverse_indices: Tensor<I64>, counts: Tensor<I64>; T:
-        BOOL, F16, F32, F64, I16, I32, I64, I8, U16, U32, U64, U8."""
+        """X: T → Y: T, indices: Tensor<I64>, inverse_indices: Tensor<I64>, counts: Tensor<I64>; T: any
+        element."""
     def xor(self, A: Value, B: Value, *, after: After = ...) -> Output:
-        """Xor: A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
+        """A: Tensor<BOOL>, B: Tensor<BOOL> → C: Tensor<BOOL>."""
