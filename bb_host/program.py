@@ -116,35 +116,10 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {_signature(self.op_type, self.inputs, self.outputs)}>"
 
-    @staticmethod
-    def make(
-        op_type: str,
-        domain: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        attrs: dict[str, AttrValue],
-        meta: dict[str, str],
-        name: str,
-        extra: bytes,
-    ) -> Op:
-        """Does what `Op(…)` does in a third of the time: plain assignments, where thousands are made."""
-        fields: Any = _OpFields()
-        fields.op_type = op_type
-        fields.domain = domain
-        fields.inputs = inputs
-        fields.outputs = outputs
-        fields.attrs = attrs
-        fields.meta = meta
-        fields.name = name
-        fields.extra = extra
-        fields.__class__ = Op
-        op: Op = fields
-        return op
-
     def with_meta(self, changes: Mapping[str, str]) -> Op:
         """A copy with these metadata keys set: passes stamp every op this way."""
         meta = {**self.meta, **changes}
-        return Op.make(
+        return Op(
             self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra
         )
 
@@ -168,12 +143,6 @@ class Op:
         for key, value in self.attrs.items():
             if isinstance(value, Subgraph):
                 yield key, value
-
-
-class _OpFields:
-    """An `Op` in the making, whose fields can be assigned."""
-
-    __slots__ = ("attrs", "domain", "extra", "inputs", "meta", "name", "op_type", "outputs")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

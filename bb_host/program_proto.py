@@ -205,7 +205,7 @@ def _read_op(node: Any, where: str) -> Op:
     # Protos of the onnx package before 1.18 have no device configurations.
     if node.overload or node.doc_string or getattr(node, "device_configurations", None):
         extra = _rest(node, _NODE_REST, NodeProto)
-    return Op.make(op_type, domain, inputs, outputs, attrs, meta, name, extra)
+    return Op(op_type, domain, inputs, outputs, attrs, meta, name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:

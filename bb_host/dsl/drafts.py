@@ -83,7 +83,7 @@ def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
     if not inputs and not outputs:
         # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
         outputs.append("")
-    return Op.make(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
+    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
 
 
 def _finish_subgraph(draft: SubgraphDraft, names: Names) -> Subgraph:
