@@ -183,13 +183,10 @@ def record_call(
     attrs = _attrs(graph, row, kwargs) if row.attrs else {}
     found = row.results(graph, given, inputs, attrs, variables, count, hint)
     draft = Draft(row.name, row.domain, inputs, found, attrs, dict(meta) if meta else {})
-    gates = [] if after is UNORDERED else graph.order(draft, graph.after_values(after))
-    while inputs and inputs[-1] is None:
-        inputs.pop()
-    graph.add(draft)
+    found = graph.put(draft, after)
     if row.remarked:
         on_call(graph, draft)
-    return [graph.gated(value, gates) for value in found] if gates else found
+    return found
 
 
 def _given(graph: Recorder, row: Row, args: Sequence[object], kwargs: Mapping[str, object]) -> Given:
@@ -302,7 +299,7 @@ def slot_method(spoken: str, row: Row) -> Callable[..., Any]:
             raise no_graph(slot.name, graph)
         meta = graph.slot_meta.get(slot)
         if meta is None:
-            meta = slot.node_meta(graph)
+            meta = slot.use_in(graph)
         found = record_call(graph, row, inputs, attrs, after=after, meta=meta)
         return found[0] if len(found) == 1 else returned(graph, row, found)
 

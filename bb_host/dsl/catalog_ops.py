@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef
 from bb_edge.ir.suggestions import suggestion
-from bb_host.dsl.calls import CatalogRow, Done, record_call, returned, row_of
+from bb_host.dsl.calls import CatalogRow, record_call, returned, row_of
 from bb_host.dsl.names import snake
-from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import UnknownOp
@@ -45,24 +45,17 @@ class Namespace:
         self._graph = graph
         self._domain = domain
 
-    def __getattr__(self, name: str) -> _OpCall:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _OpCall(self._graph, find_op(self._graph, self._domain, name))
+        graph, row = self._graph, find_op(self._graph, self._domain, name)
+
+        def call(*args: object, after: After = UNORDERED, **kwargs: object) -> Any:
+            return returned(graph, row, record_call(graph, row, args, kwargs, after=after))
+
+        call.__doc__ = row.op.doc
+        return call
 
     def __dir__(self) -> list[str]:
         table = opsets.opset(self._domain)
         return [] if table is None else sorted(map(snake, table.ops))
-
-
-class _OpCall:
-    def __init__(self, graph: Recorder, row: CatalogRow) -> None:
-        self._graph = graph
-        self._row = row
-        self.__doc__ = row.op.doc
-
-    def __call__(
-        self, *args: object, after: After = UNORDERED, **kwargs: object
-    ) -> Output | tuple[Output, ...] | Done | None:
-        found = record_call(self._graph, self._row, args, kwargs, after=after)
-        return returned(self._graph, self._row, found)

@@ -227,5 +227,5 @@ def add_call(g: PortGraph, function: Function, inputs: Sequence[Output], name: s
         # Each may be what a network port receives; then it gets its sender.
         outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY)), Received))
     draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name, is_call=True)
-    g.order(draft, g.after_values(after))
-    return g.add(draft)
+    g.put(draft, after)
+    return draft

@@ -96,7 +96,7 @@ class ModelModule(Part):
             if function.domain == keys.COMPONENT_DOMAIN:
                 session.components.append(moved)
             else:
-                record = session.keep(moved.name, moved.domain, _naming(self, moved))
+                record = session.define_function(moved.name, moved.domain, _naming(self, moved))
                 names[function.key] = record.function.name
 
         def make(name: str) -> ModuleRecord:
@@ -108,7 +108,7 @@ class ModelModule(Part):
                 boot = self._moved(session, start, boot_names, slots)
             return ModuleRecord(self, main, boot)
 
-        record = session.keep(self.name, self.domain, make)
+        record = session.define_function(self.name, self.domain, make)
         session.leave()
         return record
 

@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line
 from bb_host.dsl.catalog_ops import Namespace
 from bb_host.dsl.composition import ModuleOutputs
-from bb_host.dsl.drafts import Draft
+from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.embedded import as_callable
 from bb_host.dsl.literals import TypeLike, as_type, lift
 from bb_host.dsl.misuse import typed_calls
@@ -126,11 +126,8 @@ class Graph(PortGraph, _Named):
 
     # --- what values and branches record
 
-    def onnx_op(self, op_type: str, args: Sequence[Value], **attrs: object) -> Output:
-        return record_one(self, op_type, args, **attrs)
-
-    def by_element(self, symbol: str, left: Value, right: Value) -> Output:
-        return by_element(self, symbol, left, right)
+    onnx_op = record_one
+    by_element = by_element
 
     def subgraph(self, name: str) -> Graph:
         return Graph(self.session, name, self.phase, self)
@@ -196,11 +193,8 @@ class Graph(PortGraph, _Named):
         values = [lift(self, part) for part in parts]
         found = self.fresh("bundle", ValueType(types.COMPOSITE))
         found.parts = tuple(v.type for v in values)
-        draft = Draft(
-            "Bundle", keys.COMPOSITE_DOMAIN, list(values), [found], dict(self._children(found.parts))
-        )
-        self.order(draft, self.after_values(after))
-        self.add(draft)
+        attrs = self._children(found.parts)
+        self.put(Draft("Bundle", keys.COMPOSITE_DOMAIN, list(values), [found], attrs), after)
         return found
 
     def unbundle(
@@ -233,12 +227,10 @@ class Graph(PortGraph, _Named):
                     "leave part_types out: they are known where the bundle was recorded",
                 )
         outputs = [self.fresh(f"child_{i}", part) for i, part in enumerate(parts)]
-        draft = Draft("Unbundle", keys.COMPOSITE_DOMAIN, [source], list(outputs), dict(self._children(parts)))
-        self.order(draft, self.after_values(after))
-        self.add(draft)
-        return tuple(outputs)
+        attrs = self._children(parts)
+        return tuple(self.put(Draft("Unbundle", keys.COMPOSITE_DOMAIN, [source], outputs, attrs), after))
 
-    def _children(self, parts: Sequence[ValueType]) -> dict[str, AttrValue]:
+    def _children(self, parts: Sequence[ValueType]) -> dict[str, AttrValue | SubgraphDraft]:
         denotations = ",".join(part.node.denotation for part in parts)
         return {keys.CHILD_COUNT_ATTR: len(parts), keys.CHILD_TYPES_ATTR: denotations.encode()}
 
@@ -274,17 +266,9 @@ class Graph(PortGraph, _Named):
     ) -> tuple[Output, ...]:
         """An op of any domain as it stands, unchecked: for opsets that no catalog holds."""
         outputs = [self.fresh(op_type.lower(), as_type(self, like)) for like in output_types]
-        draft = Draft(
-            op_type,
-            domain,
-            [lift(self, v) for v in inputs],
-            list(outputs),
-            dict(attrs or {}),
-            dict(meta or {}),
-        )
-        self.order(draft, self.after_values(after))
-        self.add(draft)
-        return tuple(outputs)
+        values: list[Output | None] = [lift(self, value) for value in inputs]
+        draft = Draft(op_type, domain, values, outputs, dict(attrs or {}), dict(meta or {}))
+        return tuple(self.put(draft, after))
 
     def call(self, module: Part | onnx.ModelProto, name: str | None = None, **inputs: Value) -> ModuleOutputs:
         """Calls a sub-module with its inputs by name; short for `module.call().input(…).build(g)`.

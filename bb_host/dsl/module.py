@@ -143,7 +143,7 @@ class Module(Part):
             function = body.function(fn_name, self.domain, slots, meta)
             return ModuleRecord(self, function, start, body.borrowed)
 
-        return session.keep(name, self.domain, make, is_root)
+        return session.define_function(name, self.domain, make, is_root)
 
     def _record_bootstrap(self, session: Session, body: Graph) -> Graph | None:
         g = Graph(session, self.module_name, keys.MODULE_PHASE_BOOTSTRAP)

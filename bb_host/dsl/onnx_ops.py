@@ -342,10 +342,10 @@ def call_onnx(
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def record_one(graph: Recorder, name: str, args: Sequence[object], **attrs: object) -> Output:
+def record_one(graph: Recorder, op_type: str, args: Sequence[object], **attrs: object) -> Output:
     """Records an operator with one output."""
-    row = onnx_row(name)
-    assert row is not None, name
+    row = onnx_row(op_type)
+    assert row is not None, op_type
     return record_call(graph, row, args, attrs)[0]
 
 

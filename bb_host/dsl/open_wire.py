@@ -68,8 +68,7 @@ class OpenWire(Suggests):
         draft = Draft(
             OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, self._wire.peers(sender), g.own(req_id)], [], {}, meta
         )
-        g.order(draft, g.after_values(after))
-        g.add(draft)
+        g.put(draft, after)
 
     def send_req_batched(
         self, name: str, peers: Output, value: Payload, *, deadline_ns: int, after: After = UNORDERED
@@ -90,8 +89,7 @@ class OpenWire(Suggests):
             self._wire.wire_meta(name, keys.CORRELATION_REQUEST, False),
         )
         draft.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
-        g.order(draft, g.after_values(after))
-        g.add(draft)
+        g.put(draft, after)
         return req_id
 
     def recv_resp_batched(self, req_id: Output, *payload_types: TypeLike) -> tuple[Output, ...]:

@@ -65,7 +65,7 @@ def one_or_many(
     return value
 
 
-def refuse_unreplied(what: str, port: str) -> AnswerModeError:
+def unreplied_error(what: str, port: str) -> AnswerModeError:
     """For reading what only a reply makes."""
     return authoring_error(
         AnswerModeError, f"request {port!r}: .{what} is read before .reply(…) says what an answer is"

@@ -174,6 +174,14 @@ class Recorder(Suggests, ABC):
         self.drafts.append(draft)
         return draft
 
+    def put(self, draft: Draft, after: After) -> list[Output]:
+        """Appends an op behind what `after=` names; its outputs, gated where ONNX knows no other order."""
+        gates = [] if after is UNORDERED else self.order(draft, self.after_values(after))
+        while draft.inputs and draft.inputs[-1] is None:
+            draft.inputs.pop()
+        self.add(draft)
+        return [self.gated(value, gates) for value in draft.outputs] if gates else draft.outputs
+
     def _in_branch(self, draft: Draft) -> None:
         """A branch or loop body is one piece of tensor work for a backend: what the engine runs is refused.
 

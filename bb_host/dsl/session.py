@@ -169,7 +169,7 @@ class Session:
         found = next((r for key, r in self.recorded.items() if key[0] == id(module)), None)
         return self.module(module, {}) if found is None else found
 
-    def keep(
+    def define_function(
         self, name: str, domain: str, make: Callable[[str], ModuleRecord], is_root: bool = False
     ) -> ModuleRecord:
         """Takes a record in under a name that is free in its domain: `Child`, `Child_2`, ….

@@ -132,7 +132,7 @@ class ComponentSlot(Suggests):
         file, _, number = self.where.rpartition(":")
         return SlotError(f"slot {self.name!r}: {what}", self.where, hint, file=file, line=int(number))
 
-    def node_meta(self, g: Recorder) -> dict[str, str]:
+    def use_in(self, g: Recorder) -> dict[str, str]:
         """The metadata of a node that runs on this slot; counts as a use."""
         use = g.session.use_slot(self)
         g.slots_used[self.name] = None
@@ -157,7 +157,7 @@ class ComponentSlot(Suggests):
         if not isinstance(g, Recorder):
             raise no_graph(self.name, g)
         row = self._find(g, name)
-        return tuple(record_call(g, row, inputs, attrs, after=after, meta=self.node_meta(g)))
+        return tuple(record_call(g, row, inputs, attrs, after=after, meta=self.use_in(g)))
 
     def _find(self, g: Recorder, name: str) -> CatalogRow:
         return find_op(g, self.DOMAIN, name)
@@ -288,7 +288,7 @@ class BackendSlot(ComponentSlot):
         """ONNX operators that run on this backend, as `g.onnx` otherwise."""
         if not isinstance(g, Recorder):
             raise no_graph(self.name, g)
-        return OnnxOps(g, self.node_meta(g))
+        return OnnxOps(g, self.use_in(g))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

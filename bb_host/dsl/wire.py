@@ -23,7 +23,7 @@ from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.port_graph import PortGraph
-from bb_host.dsl.received import Received, one_or_many, refuse_unreplied
+from bb_host.dsl.received import Received, one_or_many, unreplied_error
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import on_deadline, on_enough
 from bb_host.dsl.tape import UNORDERED, After
@@ -114,8 +114,8 @@ class Request(Suggests):
             self._wire.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable),
         )
         draft.meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
-        g.order(draft, g.after_values(after))
-        self._reply = g.add(draft)
+        g.put(draft, after)
+        self._reply = draft
         self._reply_line = author_line()
         self._open_tail()
 
@@ -126,7 +126,7 @@ class Request(Suggests):
         It has `.sender`, and unpacks where it is a tuple.
         """
         if self._reply is None:
-            raise refuse_unreplied("answer", self.port)
+            raise unreplied_error("answer", self.port)
         if self._responses is not None:
             raise self._both()
         self._answer_read = True
@@ -140,7 +140,7 @@ class Request(Suggests):
         list.
         """
         if self._reply is None:
-            raise refuse_unreplied("responses", self.port)
+            raise unreplied_error("responses", self.port)
         if self._answer_read:
             raise self._both()
         if self._responses is None:
@@ -251,11 +251,12 @@ class WireOps:
         partition is called as the input is. `durable`: survives a restart on both sides. `deadline_ns`:
         dropped, and counted, where it has not arrived by then.
         """
+        g = self.graph
         self.may_send(f"net_out {name!r}")
-        name = self.graph.port_name(name, "the network port", self.graph.ports)
+        name = g.port_name(name, "the network port", g.ports)
         payload, single = self.payload(value, f"net_out {name!r}")
-        values = [self.graph.received(name, v) for v in payload]
-        sender = self.graph.fresh(f"{name}_sender", _PEERS)
+        values = [g.received(name, v) for v in payload]
+        sender = g.fresh(f"{name}_sender", _PEERS)
         draft = Draft(
             OP_SEND,
             keys.WIRE_DOMAIN,
@@ -264,11 +265,10 @@ class WireOps:
             {} if deadline_ns is None else {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
             self.wire_meta(name, keys.CORRELATION_NONE, durable),
         )
-        self.graph.order(draft, self.graph.after_values(after))
-        self.graph.add(draft)
+        g.put(draft, after)
         about = f"net_out {name!r} sends {len(values)} values at {draft.meta[keys.SOURCE_LINE_KEY]}"
         found = one_or_many(values, sender, single, about)
-        self.graph.ports[name] = found
+        g.ports[name] = found
         return cast(Received, found)
 
     def request(
@@ -287,30 +287,31 @@ class WireOps:
 
         An empty peer list closes at once. MissingDeadline without `deadline_ns` (nanoseconds, > 0).
         """
+        g = self.graph
         self.may_send(f"request {name!r}")
-        name = self.graph.port_name(name, "the network port", self.graph.ports)
+        name = g.port_name(name, "the network port", g.ports)
         if deadline_ns is None:
-            raise self.graph.error(
+            raise g.error(
                 MissingDeadline,
                 f"request {name!r} has no deadline",
                 "say deadline_ns=30 * S: a peer may never answer",
             )
         if enough is not None and (not isinstance(enough, int) or isinstance(enough, bool) or enough < 1):
-            raise self.graph.error(
+            raise g.error(
                 AttributeValueError,
                 f"request {name!r}: enough is a number of peers above 0, not {enough!r}",
                 "say enough=1 or more, or leave it out to wait for all",
             )
         payload, single = self.payload(value, f"request {name!r}")
         targets = self.peers(peers)
-        req_id = self.graph.fresh(f"{name}_req", _REQ_ID)
-        values = [self.graph.received(name, v) for v in payload]
-        sender = self.graph.fresh(f"{name}_sender", _PEERS)
+        req_id = g.fresh(f"{name}_req", _REQ_ID)
+        values = [g.received(name, v) for v in payload]
+        sender = g.fresh(f"{name}_sender", _PEERS)
         meta = self.wire_meta(name, keys.CORRELATION_REQUEST, durable)
         meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_NONE
         if enough is not None:
             meta[keys.ENOUGH_KEY] = str(enough)
-            on_enough(self.graph, name, targets, enough)
+            on_enough(g, name, targets, enough)
         draft = Draft(
             OP_SEND_REQ,
             keys.WIRE_DOMAIN,
@@ -319,10 +320,9 @@ class WireOps:
             {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
             meta,
         )
-        self.graph.order(draft, self.graph.after_values(after))
-        self.graph.add(draft)
+        g.put(draft, after)
         found = Request(self, name, draft, req_id, single, durable)
-        self.graph.ports[name] = cast(Received, found._value)
+        g.ports[name] = cast(Received, found._value)
         self.requests.append(found)
         return found
 

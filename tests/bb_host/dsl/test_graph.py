@@ -241,6 +241,19 @@ def test_type_variables_give_the_outputs_type(record: Record) -> None:
     record(body)
 
 
+def test_an_onnx_op_without_inputs_is_ordered_by_a_gate_whoever_records_it(record: Record) -> None:
+    def body(g: Graph) -> None:
+        start = g.pulse()
+        attrs = {"shape": [2]}
+        (found,) = g.op("", "RandomNormal", [], ["F32"], dict(attrs), after=start)
+        g.output("by_hand", found)
+        g.output("by_name", g.onnx.random_normal(shape=[2], after=start))
+
+    ops = record(body).functions[0].ops
+    assert [op.op_type for op in ops] == ["Pulse", *["RandomNormal", "GateDispatch"] * 2]
+    assert [op.outputs for op in ops if op.op_type == "GateDispatch"] == [("by_hand",), ("by_name",)]
+
+
 def input_twice(g: Graph) -> None:
     g.input("x")
     g.input("x")  # here
