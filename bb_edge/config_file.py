@@ -33,7 +33,7 @@ from bb_edge.run_config import (
     misfit_of_peer,
 )
 from bb_edge.state import StateError, StoreLimits
-from bb_edge.transport.broker import MqttOptions
+from bb_edge.transport.broker import MqttOptionError, MqttOptions
 from bb_edge.user_modules import is_file_name
 from bb_edge.wire.caps import EnvelopeCaps
 
@@ -57,7 +57,7 @@ def load_config(path: Path) -> RunConfig:
     if parse is None:
         raise ConfigFileError(f"it ends in {path.suffix!r}", str(path), "write .json or .toml")
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")  # editors on Windows begin a file with a mark
         parsed = shallow(parse(text, path))
     except RecursionError as error:
         raise ConfigFileError(
@@ -149,6 +149,12 @@ class _Reader:
             raise self._fail(name, *misfit)
         return text
 
+    def _address(self, table: Mapping[str, Any], name: str) -> str | None:
+        value = table.get(name)
+        if type(value) is int:
+            raise self._fail(name, f"expected host and port, got {value}", f'write "127.0.0.1:{value}"')
+        return self._text(table, "", name)
+
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
         return bool(self._value(table, key, name, bool, "true or false"))
 
@@ -203,7 +209,7 @@ class _Reader:
             "trace": self._file(top, "", "trace"),
             "load": tuple(self._module(name) for name in self._texts(top, "load")),
             "seed": self._value(top, "", "seed", int, "a whole number"),
-            "metrics": self._text(top, "", "metrics"),
+            "metrics": self._address(top, "metrics"),
             "until_done": self._flag(top, "", "until_done"),
             "give_up_after": self._value(top, "", "give_up_after", int, "a number of rounds, 0: never"),
             "summary": self._flag(top, "", "summary"),
@@ -225,7 +231,8 @@ class _Reader:
         limits = dict(self._numbers(top.get("limits", {}), "limits", LIMITS, "caps"))
         settings["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
         settings["limits"] = limits
-        config = RunConfig(**{name: value for name, value in settings.items() if value is not None})
+        given = {name: value for name, value in settings.items() if value is not None}
+        config = RunConfig(**given, file=str(self._path))
         try:
             config.transport_options(config.node_config())
             config.store_limits()
@@ -238,6 +245,8 @@ class _Reader:
             raise self._fail("disk", error.what, error.hint) from error
         except ConfigError as error:
             raise self._fail("limits", error.what, error.hint) from error
+        except MqttOptionError as error:
+            raise self._fail("broker", error.what, error.hint) from error
         except BBError as error:
             raise self._fail("", str(error)) from error
         return config

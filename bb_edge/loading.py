@@ -65,8 +65,17 @@ def load(data: bytes | str | os.PathLike[str]) -> Program:
 
 def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
     """Does what `load` does, and gives the program as a subclass of Program."""
-    if isinstance(data, str | os.PathLike):
-        data = read_artifact(data)
+    if not isinstance(data, str | os.PathLike):
+        return _load(kind, data)
+    try:
+        return _load(kind, read_artifact(data))
+    except LoadError as error:
+        if error.where == "artifact":
+            error.where = os.fspath(data)
+        raise
+
+
+def _load(kind: type[P], data: bytes) -> P:
     if not data:
         raise DamagedArtifact("the artifact is empty", "artifact")
     data = bytes(data)

@@ -68,6 +68,21 @@ class RunConfig:
     log_json: bool = False
     metrics: str | None = None
     trace: Path | None = None
+    file: str = ""  # that was read, and
+    by_flag: frozenset[str] = frozenset()  # the settings that flags have given
+
+    def called(self, setting: str) -> str:
+        """What the operator has written a setting as: the flag, or the key and its file.
+
+        Of one that is not given, what it can be given by.
+        """
+        flag = _FLAGS.get(setting) or f"--{setting.replace('_', '-')}"
+        if not self.file or setting in self.by_flag:
+            return flag
+        key, value = f"{setting} in {self.file}", getattr(self, setting)
+        if setting == "run_bootstraps":
+            key, value = f"bootstrap = false in {self.file}", not value
+        return key if value not in (None, False, ()) else f"{flag}, or {key}"
 
     def node_config(self) -> NodeConfig:
         """The budget with the limits of the file. Raises ConfigError, which names the field at fault."""
@@ -102,18 +117,23 @@ class RunConfig:
             "snapshot_interval_s": self.snapshot_interval_s != 300,
             "snapshot_rounds": self.snapshot_rounds != 1,
         }
+        called = self.called
         if self.state is None:
             warnings += [
-                f"{key} has no effect without a state folder (--state)" for key in changed if changed[key]
+                f"{called(key)} has no effect without a state folder ({called('state')})"
+                for key in changed
+                if changed[key]
             ]
         if self.adopt_without_outbox and self.adopt is None:
-            warnings.append("adopt_without_outbox has no effect: no state is adopted (--adopt)")
+            without = called("adopt_without_outbox")
+            warnings.append(f"{without} has no effect: no state is adopted ({called('adopt')})")
         if self.give_up_after != 10 and not self.until_done:
             warnings.append(
-                "give_up_after has no effect without --until-done: rounds are tried again for ever"
+                f"{called('give_up_after')} has no effect: rounds are tried again for ever"
+                f" ({called('until_done')} ends them)"
             )
         if self.bootstrap and not self.run_bootstraps:
-            warnings.append("the inputs of bootstraps have no effect with --no-bootstrap")
+            warnings.append(f"the inputs of bootstraps have no effect: {called('run_bootstraps')}")
         return warnings
 
     def store_limits(self, planned_journal: int = 0) -> StoreLimits:
@@ -139,6 +159,18 @@ class RunConfig:
             "receive_maximum": min(64, node.ingress_entries),
         }
         return MqttOptions(**{**fitting, **self.mqtt_options})
+
+
+_FLAGS = {
+    "artifact": "an artifact",
+    "disk": "disk",  # by the file alone
+    "targets": "--target",
+    "snapshot_interval_s": "--snapshot-interval",
+    "save_every": "--every",
+    "run_bootstraps": "--no-bootstrap",
+    "log_json": "--json",
+}
+"""The settings whose flags have other names."""
 
 
 def _check_login(broker: Broker) -> None:
@@ -185,15 +217,11 @@ def misfit_of_peer(name: str) -> tuple[str, str] | None:
     return None
 
 
-def checked_every(rounds: int | None, folder: Path | None = Path()) -> None:
-    """Checks the rounds between two saved models. Raises ConfigFileError below 1, and without a folder."""
+def checked_every(rounds: int | None) -> None:
+    """Checks the rounds between two saved models. Raises ConfigFileError below 1."""
     if rounds is not None and rounds < 1:
         raise ConfigFileError(
             f"a model is saved every {rounds} rounds", "run", "give 1 or more; the default is 1"
-        )
-    if rounds is not None and folder is None:
-        raise ConfigFileError(
-            "--every is given without --save-model", "run", "name a folder: --save-model FOLDER"
         )
 
 
@@ -209,17 +237,21 @@ def checked_seed(seed: int | None) -> None:
         raise ConfigFileError(f"the seed {seed}", "run", "give a whole number of 0 or more")
 
 
-def checked_adopt(adopt: Path | None, state: Path | None) -> None:
-    """Checks that state is adopted into a folder of its own. Raises ConfigFileError."""
-    if adopt is None:
-        return
-    if state is None:
+def check_folders(config: RunConfig) -> None:
+    """Checks the settings that need another one. Raises ConfigFileError, which names both."""
+    called = config.called
+    if config.save_every is not None and config.save_model is None:
         raise ConfigFileError(
-            "state is adopted into no folder", "run", "name the new program's own with --state FOLDER"
+            "no folder is named for the models", called("save_every"), f"name one: {called('save_model')}"
         )
-    if adopt.resolve() == state.resolve():
+    if config.adopt is None:
+        return
+    if config.state is None:
+        what = "state is adopted into no folder"
+        raise ConfigFileError(what, called("adopt"), f"name the new program's own: {called('state')}")
+    if config.adopt.resolve() == config.state.resolve():
         raise ConfigFileError(
-            f"{adopt} is to be adopted into itself",
-            "run",
-            "give the new program a folder of its own with --state; the old one stays as it is",
+            f"{config.adopt} is to be adopted into itself",
+            called("adopt"),
+            f"give the new program a folder of its own ({called('state')}); the old one stays as it is",
         )

@@ -6,10 +6,9 @@ makes the same steps for trial: it collects every refusal, starts nothing, sends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.cli.endings import BoardFailure, MayPass, text_of
@@ -17,7 +16,7 @@ from bb_edge.cli.idle_targets import what_nothing_starts
 from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
-from bb_edge.input_files import read_artifact
+from bb_edge.cli.tflite_backends import component_notes, with_tuning
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
@@ -94,6 +93,8 @@ class Launch:
             yield Step("state", self._state)
         yield Step("node", self._node, ("board", "modules", "targets", "state"))
         yield Step("bootstraps", self._bootstraps, ("node",))
+        if config.until_done:
+            yield Step("end", self._end, ("node",))
         if config.save_model is not None:
             yield Step("save_model", self._save_model, ("node",))
         yield Step("transport", self._transport, ("node", "broker", "federation"))
@@ -151,17 +152,17 @@ class Launch:
 
     def _settings(self) -> None:
         from bb_edge.run_config import (
-            checked_adopt,
+            check_folders,
             checked_every,
             checked_interval,
             checked_snapshot_rounds,
         )
 
         config = self.config
-        checked_adopt(config.adopt, config.state)
+        check_folders(config)
         checked_interval(config.snapshot_interval_s)
         checked_snapshot_rounds(config.snapshot_rounds)
-        checked_every(config.save_every, config.save_model)
+        checked_every(config.save_every)
         config.transport_options(config.node_config())
         config.store_limits()
         for idle in config.unused():
@@ -174,14 +175,13 @@ class Launch:
         path = self.config.artifact
         assert path is not None
         try:
-            data = read_artifact(path)
+            self.program = load(path)
         except OSError as error:
             raise ArtifactUnreadable(
                 f"{path} cannot be read: {error.strerror or error}",
                 "artifact",
                 "name the compiled .onnx file",
             ) from error
-        self.program = load(data)
 
     def _targets(self) -> None:
         from bb_edge.targets import chosen_targets
@@ -193,7 +193,8 @@ class Launch:
         for idle in what_nothing_starts(self.targets, self.program, config.artifact):
             self._log("warning", idle)
         if config.state is not None and config.snapshot_rounds > 1 and not self._has_rounds():
-            self._log("warning", "snapshot_rounds has no effect: this node has no rounds of its own")
+            called = config.called("snapshot_rounds")
+            self._log("warning", f"{called} has no effect: this node has no rounds of its own")
 
     def _has_rounds(self) -> bool:
         mains = (self.program.graphs[target.main] for target in self.targets)
@@ -222,7 +223,7 @@ class Launch:
         from bb_edge.cli.kept import check_folder
 
         assert self.config.state is not None
-        check_folder(self.config.state, "--state")
+        check_folder(self.config.state, self.config.called("state"))
 
     def _node(self) -> None:
         from bb_edge.capacity import planned_journal
@@ -241,8 +242,11 @@ class Launch:
                 folder, limits, self.board, self._log, self._restored, identity, self._stack, self._adopted
             )
         except ShimError as error:
-            if not (self._trial and in_use(error)):
+            if not in_use(error):
                 raise BoardFailure(str(error), "state") from error
+            if not self._trial:
+                stop = "stop it, or give this node a folder of its own"
+                raise BoardFailure("another process has it open", f"state {folder}", stop) from error
             self._log("warning", f"a running node has {folder} open: what it holds is not looked at")
             self.node = self._installed(None)
 
@@ -294,7 +298,7 @@ class Launch:
         from bb_edge.cli.bootstraps import inputs_of
 
         config, node = self.config, self.node
-        for note in backend_notes(node):
+        for note in component_notes(node):
             self._log("warning", note)
         if config.run_bootstraps:
             states = node.bootstraps
@@ -302,9 +306,18 @@ class Launch:
                 inputs_of(self.program, self.targets, config.bootstrap, states, self._log)
             )
         elif any(not state.status.over for state in node.bootstraps):
-            self._log(
-                "warning", "bootstraps are not started (--no-bootstrap); what waits for them does not run"
-            )
+            why = config.called("run_bootstraps")
+            self._log("warning", f"bootstraps are not started ({why}); what waits for them does not run")
+
+    @property
+    def ends(self) -> bool:
+        """Whether the node is to end, and has rounds that do."""
+        return self.config.until_done and (self.node.open_rounds > 0 or self.node.rounds_done)
+
+    def _end(self) -> None:
+        if not self.ends:
+            called = self.config.called("until_done")
+            self._log("warning", f"{called} has no effect: no rounds of this node have an end")
 
     def _save_model(self) -> None:
         from bb_edge.cli.saved_models import check_saved
@@ -380,30 +393,3 @@ def dry_launch(config: RunConfig, log: Log) -> tuple[list[str], Former | None]:
     with ExitStack() as stack:
         launch = Launch(config, log, stack, trial=True)
         return [text_of(error) for error in launch.refusals()], launch.former
-
-
-def backend_notes(node: Node) -> list[str]:
-    """The notes of TFLite backends: what runs each model, and why."""
-    return [
-        note
-        for target in node.targets
-        for slot, binding in node.program.targets[target].bindings.items()
-        if binding.type_name == "bb.TFLiteBackend"
-        for note in node.component(slot, target).notes
-    ]
-
-
-def with_tuning(
-    components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
-) -> dict[str, Mapping[str, object]]:
-    """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
-    from bb_edge.inference import tuning_of
-
-    configured: dict[str, Mapping[str, object]] = dict(components)
-    place = tuning_of(artifact)
-    for name in targets if place is not None else ():
-        target = program.targets.get(name)
-        for slot, binding in ({} if target is None else target.bindings).items():
-            if binding.type_name == "bb.TFLiteBackend":
-                configured[slot] = {"tuning": place, **configured.get(slot, {})}
-    return configured

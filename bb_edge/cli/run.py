@@ -213,9 +213,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         output.log(
             "info", f"{name} runs {', '.join(node.targets)} as {launch.peer}", module=launch.program.module
         )
-        ends = config.until_done and (report.unfinished > 0 or node.rounds_done)
-        if config.until_done and not ends:
-            output.log("warning", "--until-done has no effect: no rounds of this node have an end")
+        ends = launch.ends
         most = config.give_up_after
 
         def over() -> bool:
@@ -244,7 +242,10 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         output.log("error", "the last snapshot was not written: everything since the one before is lost")
     gave_up = ends and over() and report.unfinished > 0
     if gave_up:
-        output.log("error", f"given up (--give-up-after): {most} rounds in a row have reached nobody")
+        output.log(
+            "error",
+            f"given up ({config.called('give_up_after')}): {most} rounds in a row have reached nobody",
+        )
     output.log("info", f"{name} has stopped")
     if failed or output.lost:
         return Exit.FAILED

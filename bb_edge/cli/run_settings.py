@@ -85,7 +85,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
     """
     from bb_edge.cli.bootstraps import parse_flags
     from bb_edge.config_file import load_config
-    from bb_edge.run_config import RunConfig, checked_adopt, checked_every
+    from bb_edge.run_config import ConfigFileError, RunConfig, check_folders
 
     if arguments.no_bootstrap and arguments.bootstrap:
         raise ArgumentError(
@@ -101,22 +101,27 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         "snapshot_rounds": arguments.snapshot_rounds,
         "save_every": arguments.every,
         **{name: getattr(arguments, name) for name in _SAME_NAME},
-        "load": (*config.load, *arguments.load),
-        "until_done": arguments.until_done or config.until_done,
+        "until_done": arguments.until_done or None,
         "give_up_after": arguments.give_up_after,
-        "summary": arguments.summary or config.summary,
-        "log_json": arguments.json or config.log_json,
-        "adopt_without_outbox": arguments.adopt_without_outbox or config.adopt_without_outbox,
+        "summary": arguments.summary or None,
+        "log_json": arguments.json or None,
+        "adopt_without_outbox": arguments.adopt_without_outbox or None,
+        "run_bootstraps": False if arguments.no_bootstrap else None,
     }
     components = merged(config.components, parse_set(arguments.set))
     inputs = merged(config.bootstrap, parse_flags(arguments.bootstrap))
-    flags["run_bootstraps"] = config.run_bootstraps and not arguments.no_bootstrap
-    changes = {name: value for name, value in flags.items() if value is not None}
-    config = with_state(replace(config, **changes, components=components, bootstrap=inputs), environ)
-    if arguments.every is not None:
-        _checked("--every", lambda rounds: checked_every(rounds, config.save_model), arguments.every)
-    if arguments.adopt is not None:
-        _checked("--adopt", lambda folder: checked_adopt(folder, config.state), arguments.adopt)
+    given = {name: value for name, value in flags.items() if value is not None}
+    load = (*config.load, *arguments.load)
+    config = replace(
+        config, **given, load=load, components=components, bootstrap=inputs, by_flag=frozenset(given)
+    )
+    config = with_state(config, environ)
+    try:
+        check_folders(config)
+    except ConfigFileError as error:
+        if error.where.startswith("--"):
+            raise ArgumentError(error.what, error.where, error.hint) from error
+        raise
     complete(config)
     return config
 
@@ -124,11 +129,18 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
     from bb_edge.observe.metrics import parse_address
-    from bb_edge.run_config import checked_give_up, checked_interval, checked_seed, checked_snapshot_rounds
+    from bb_edge.run_config import (
+        checked_every,
+        checked_give_up,
+        checked_interval,
+        checked_seed,
+        checked_snapshot_rounds,
+    )
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.topics import check_federation
 
     for flag, check in (
+        ("--every", checked_every),
         ("--give-up-after", checked_give_up),
         ("--snapshot-interval", checked_interval),
         ("--snapshot-rounds", checked_snapshot_rounds),

@@ -76,6 +76,7 @@ class ArrayDataSource(DataSource):
             raise ComponentError(
                 f"batch_size {batch_size}, and the shard holds {len(x)} samples", where, "lower batch_size"
             )
+        self.notes = [note for note in (_not_finite("x", x, where), _not_finite("y", y, where)) if note]
         if one_hot:
             y = _one_hot(y, one_hot, where)
         self._x, self._y = _frozen(x), None if y is None else _frozen(y)
@@ -203,6 +204,18 @@ def _rows_of(array: Array) -> str:
     return f"{tensor_type(array.dtype).id}[{','.join(['?', *map(str, array.shape[1:])])}]"
 
 
+def _not_finite(name: str, array: Array | None, where: str) -> str:
+    """How many samples of an array hold NaN or infinities; empty for none. No array of its size is made."""
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return ""
+    if np.isfinite(array.min()) and np.isfinite(array.max()):
+        return ""
+    strange = sum(not np.isfinite(sample).all() for sample in array)
+    return (
+        f"{where}: {strange} of {len(array)} samples of {name} hold NaN or infinities, which training spreads"
+    )
+
+
 def _frozen(array: Array) -> Array:
     """Returns a contiguous, read-only view: whole batches are handed out without a copy."""
     frozen: Array = np.ascontiguousarray(array).reshape(array.shape).view()
@@ -224,7 +237,7 @@ def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[Array, Array |
     try:
         arrays = read_arrays(path, max_bytes, ("x", "y"))
     except FileNotFoundError as error:
-        raise env.error(f"there is no file {path}", "path") from error
+        raise env.error(f"there is no file {path.absolute()}", "path") from error
     except TooManyBytes as error:
         hint = "raise max_bytes, or save fewer samples"
         raise env.error(

@@ -29,7 +29,7 @@ from bb_edge.transport.connection_states import (
     Failure,
     State,
 )
-from bb_edge.transport.credentials import Refusals, dial_fault
+from bb_edge.transport.credentials import Refusals, dial_fault, hang_up_hint
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
@@ -387,4 +387,5 @@ class Connection:
             # Some brokers that know 3.1.1 only answer CONNECT that way.
             self._hangups += 1
             if not (self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, "it hangs up")):
-                self._later(f"broker {self._broker} hung up before it let this node in: {why}")
+                hint = hang_up_hint(self._broker)
+                self._later(f"broker {self._broker} hung up before it let this node in: {why}{hint}")

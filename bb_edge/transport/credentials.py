@@ -25,10 +25,14 @@ REPEAT_S = 600.0
 """Seconds between two lines about a broker that refuses a node for the same reason."""
 
 
+_NO_TLS = "is that a port for TLS? without TLS, write mqtt://"
+
+
 def dial_fault(error: BaseException, broker: Broker) -> str:
     """Why a broker is not reachable, with what to change where its certificate is refused."""
     if not isinstance(error, ssl.SSLCertVerificationError):
-        return str(error)
+        broken = isinstance(error, ssl.SSLError | ConnectionResetError | EOFError)
+        return f"{error} ({_NO_TLS})" if broker.tls and broken else str(error)
     code = error.verify_code
     hint = ""
     if code in _UNKNOWN_AUTHORITY:
@@ -42,6 +46,11 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
     elif code == _NOT_YET:
         hint = "set this machine's clock: the broker's certificate begins later"
     return f"certificate verify failed: {error.verify_message}{f' ({hint})' if hint else ''}"
+
+
+def hang_up_hint(broker: Broker) -> str:
+    """What may be wrong where a broker ends connections before it lets a node in; empty where TLS is up."""
+    return "" if broker.tls else " (is that a port for TLS? then write mqtts://)"
 
 
 class Refusals:

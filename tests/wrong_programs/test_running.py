@@ -17,7 +17,7 @@ from refusals import refused
 from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
-from bb_edge.cli.launch import backend_notes
+from bb_edge.cli.tflite_backends import component_notes
 from bb_edge.config_file import load_config
 from bb_edge.run_config import ConfigFileError, RunConfig
 from bb_edge.transport.broker import BrokerUrlError
@@ -218,7 +218,7 @@ def test_brokers_that_cannot_be(url, files, words) -> None:
 def test_what_means_nothing_is_said() -> None:
     config = RunConfig(disk={"snapshot_bytes": 9}, snapshot_interval_s=5, snapshot_rounds=2)
     words = [text.partition(" ")[0] for text in config.unused()]
-    assert words == ["disk", "snapshot_interval_s", "snapshot_rounds"]
+    assert words == ["disk", "--snapshot-interval", "--snapshot-rounds"]
     assert not RunConfig(state=Path("st"), disk={"snapshot_bytes": 9}).unused()
 
 
@@ -363,5 +363,5 @@ def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
         "backend", "bb.TFLiteBackend", {"tuning": str(tmp_path / "net.tune.json")}
     )
     node = install(PeerId.from_name("k"), (), bound.compile(Ticks()).SerializeToString(), ["Ticks"], seed=1)
-    (note,) = backend_notes(node)
+    (note,) = component_notes(node)
     assert "net.tune.json" in note and "tuning ignored" in note and "tune again" in note

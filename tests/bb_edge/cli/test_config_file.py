@@ -15,7 +15,7 @@ from bb_edge.cli.run_settings import ArgumentError, settings
 from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, load_config
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
-from bb_edge.run_config import MAX_PEER_NAME, ConfigFileError, RunConfig
+from bb_edge.run_config import MAX_PEER_NAME, ConfigFileError, RunConfig, check_folders
 from bb_edge.state import StoreLimits
 from bb_edge.wire.outbox import Cause, OutboxRecord
 from bb_edge.wire.presence import Presence, decode_presence, encode_presence
@@ -116,7 +116,40 @@ def test_a_name_is_as_long_as_a_presence_carries_it(write):
 
 
 def test_an_empty_file_is_the_defaults(write):
-    assert load_config(write({})) == RunConfig()
+    path = write({})
+    assert load_config(path) == RunConfig(file=str(path))
+
+
+def test_a_mark_at_the_beginning_is_no_part_of_the_text(tmp_path):
+    path = tmp_path / "kitchen.json"
+    path.write_bytes(b"\xef\xbb\xbf" + b'{"peer": "kitchen"}')
+    assert load_config(path).peer == "kitchen"
+
+
+def test_a_port_alone_is_no_address_and_the_error_has_what_to_write(write):
+    with pytest.raises(
+        ConfigFileError, match=r'metrics: expected host and port, got 9100 .write "127.0.0.1:9100"'
+    ):
+        load_config(write({"metrics": 9100}))
+
+
+def test_a_setting_is_called_as_it_was_written(write):
+    path = write({"save_every": 2, "targets": ["Main"], "bootstrap": False})
+    config = load_config(path)
+    assert config.called("save_every") == f"save_every in {path}"
+    assert config.called("run_bootstraps") == f"bootstrap = false in {path}"
+    assert config.called("state") == f"--state, or state in {path}"
+    assert RunConfig(save_every=2).called("save_every") == "--every"
+    assert replace(config, by_flag=frozenset(["targets"])).called("targets") == "--target"
+    with pytest.raises(ConfigFileError) as caught:
+        check_folders(config)
+    where, hint = f"save_every in {path}", f"name one: --save-model, or save_model in {path}"
+    assert (caught.value.where, caught.value.hint) == (where, hint)
+
+
+def test_an_option_of_the_connection_that_is_out_of_range_is_the_brokers(write):
+    with pytest.raises(ConfigFileError, match=r"broker: keepalive_s = 0 is out of range"):
+        load_config(write({"broker": {"url": "mqtt://h", "keepalive_s": 0}}))
 
 
 def test_every_capacity_of_a_node_can_be_said():

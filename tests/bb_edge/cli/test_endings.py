@@ -226,7 +226,7 @@ def test_a_folder_that_a_running_node_has_open(configured, start, capsys):
     first.says("tick")
     second = start("run", "--config", str(path))
     assert second.process.wait(60) == Exit.FAILED
-    second.says("error: .*another storage has this folder open")
+    second.says("error: state .*: another process has it open .stop it, or give")
     assert main(["check", "--config", str(path)]) == 0
     assert "a running node has" in capsys.readouterr().err
     assert first.end() == Exit.DONE
@@ -299,12 +299,16 @@ def test_a_dry_run_names_everything_that_it_refuses(configured, capsys):
 @pytest.mark.broker
 def test_snapshots_by_rounds_of_a_node_without_rounds_are_told_to_be_none(configured, capsys):
     for rounds, told in ((5, True), (1, False), (0, False)):
-        assert main(["check", "--config", str(configured(state="state", snapshot_rounds=rounds))]) == 0
-        assert ("snapshot_rounds has no effect" in capsys.readouterr().err) is told
+        path = str(configured(state="state", snapshot_rounds=rounds))
+        assert main(["check", "--config", path]) == 0
+        assert (f"snapshot_rounds in {path} has no effect" in capsys.readouterr().err) is told
 
 
 @pytest.mark.broker
 def test_a_number_of_rounds_that_nothing_waits_for_is_told_to_be_none(configured, capsys):
     for settings, told in (({"give_up_after": 3}, True), ({"give_up_after": 3, "until_done": True}, False)):
-        assert main(["check", "--config", str(configured(**settings))]) == 0
-        assert ("give_up_after has no effect without --until-done" in capsys.readouterr().err) is told
+        path = str(configured(**settings))
+        assert main(["check", "--config", path]) == 0
+        said = capsys.readouterr().err
+        assert ("has no effect: rounds are tried again for ever" in said) is told
+        assert (f"until_done in {path} has no effect: no rounds of this node have an end" in said) is not told

@@ -441,7 +441,7 @@ def test_a_node_without_a_model_is_refused(tmp_path, capsys):
     assert "no model with named parameters" in err and "leave the flag out" in err
     assert not (tmp_path / "m").exists()
     assert main([*command, "--every", "2"]) == 2
-    assert "--every is given without --save-model" in capsys.readouterr().err
+    assert "--every: no folder is named for the models (name one: --save-model)" in capsys.readouterr().err
     assert main([*command, "--save-model", str(tmp_path / "m"), "--every", "0"]) == 2
     assert "every 0 rounds" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["p.onnx"]

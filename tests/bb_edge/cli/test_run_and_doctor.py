@@ -96,7 +96,7 @@ def test_two_nodes_do_not_share_a_state_folder(configured, start):
     first.says("tick")
     second = start("run", "--config", path)
     assert second.process.wait(PATIENCE_S) == 1
-    second.says("error: .*another storage has this folder open")
+    second.says("error: state .*: another process has it open .stop it, or give")
     assert first.end() == 0
 
 
@@ -357,7 +357,7 @@ def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_pa
     path = configured(limits={"round_backoff_ns": 1_000_000}, until_done=True, give_up_after=4)
     (tmp_path / "program.onnx").write_bytes(compile_text(ROUNDS))
     node = start("run", "--config", str(path))
-    node.says("given up .--give-up-after.: 4 rounds in a row have reached nobody")
+    node.says("given up .give_up_after in .*kitchen.json.: 4 rounds in a row have reached nobody")
     assert node.process.wait(PATIENCE_S) == 4
     node = start("run", "--config", str(path), "--give-up-after", "2")
     node.says("2 rounds in a row")

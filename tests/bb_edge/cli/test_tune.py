@@ -13,7 +13,7 @@ from bb_edge.backends.tflite.backend import TFLiteBackend
 from bb_edge.backends.tflite.probe import Interpreter, interpreter
 from bb_edge.backends.tflite.tuning import Choice, TuningError, load_tuning, save_tuning
 from bb_edge.cli import main
-from bb_edge.cli.launch import with_tuning
+from bb_edge.cli.tflite_backends import with_tuning
 
 pytestmark = pytest.mark.skipif(interpreter().make is None, reason=interpreter().why_not)
 

@@ -85,6 +85,16 @@ def test_reset_starts_over(ctx: Ctx) -> None:
     assert source.on_data_loaded(ctx) is TRIGGER
 
 
+def test_samples_that_hold_no_finite_numbers_are_told() -> None:
+    x, y = shard()
+    assert ArrayDataSource(x, y).notes == []
+    x[3, 1], x[7] = np.nan, (np.inf, -np.inf)
+    (note,) = ArrayDataSource(x, y, where="slot 'shard'").notes
+    assert note == "slot 'shard': 2 of 10 samples of x hold NaN or infinities, which training spreads"
+    (note,) = ArrayDataSource(shard()[0], np.full(10, np.nan), where="slot 'shard'").notes
+    assert "10 of 10 samples of y" in note
+
+
 def test_one_hot_labels(ctx: Ctx) -> None:
     source = ArrayDataSource(*shard(), one_hot=4)
     _, y = source.next_batch(ctx)

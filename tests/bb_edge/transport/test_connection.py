@@ -192,7 +192,7 @@ def test_every_transition_of_a_connection(monkeypatch, patience):
 
         with driven(patience, HANG_UP) as hung_up:
             hung_up.comes_back_from(State.GREETING)
-            assert "hung up" in hung_up.logs[-1]
+            assert "hung up" in hung_up.logs[-1] and "then write mqtts://" in hung_up.logs[-1]
 
         with driven(patience, SILENCE) as greets:
             greets.reaches(State.GREETING)

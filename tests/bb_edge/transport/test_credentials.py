@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
 from bb_edge.transport.broker import Broker
-from bb_edge.transport.credentials import REPEAT_S, Refusals
+from bb_edge.transport.credentials import REPEAT_S, Refusals, dial_fault
 
 DENIED = "Not authorized"
 
@@ -19,6 +21,22 @@ def test_a_refusal_is_said_at_once_then_seldom_and_again_when_it_changes() -> No
     assert refusals.line("Server busy", 12.0 + REPEAT_S) == ""
     refusals.over()
     assert "Server busy" in refusals.line("Server busy", 13.0 + REPEAT_S)
+
+
+@pytest.mark.parametrize(
+    ("error", "tls", "told"),
+    [
+        (ConnectionResetError("reset"), True, True),
+        (ssl.SSLError("wrong version number"), True, True),
+        (ssl.SSLEOFError("ended"), True, True),
+        (ConnectionRefusedError("refused"), True, False),
+        (ConnectionResetError("reset"), False, False),
+    ],
+)
+def test_tls_at_a_port_without_it_is_guessed(error: OSError, tls: bool, told: bool) -> None:
+    said = dial_fault(error, Broker("h", 1, tls=tls))
+    assert (said == f"{error} (is that a port for TLS? without TLS, write mqtt://)") is told
+    assert said == str(error) or told
 
 
 @pytest.mark.parametrize(

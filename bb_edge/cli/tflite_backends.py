@@ -1,0 +1,41 @@
+"""What a launch gives to the TFLite backends of its targets, and what it logs of components."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bb_edge.engine.program.program import Program
+    from bb_edge.node import Node
+
+
+_WITH_NOTES = ("bb.TFLiteBackend", "bb.ArrayDataSource")
+
+
+def component_notes(node: Node) -> list[str]:
+    """The notes of components: what runs each model of a TFLite backend, and why; what is odd about data."""
+    return [
+        note
+        for target in node.targets
+        for slot, binding in node.program.targets[target].bindings.items()
+        if binding.type_name in _WITH_NOTES
+        for note in node.component(slot, target).notes
+    ]
+
+
+def with_tuning(
+    components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
+) -> dict[str, Mapping[str, object]]:
+    """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
+    from bb_edge.inference import tuning_of
+
+    configured: dict[str, Mapping[str, object]] = dict(components)
+    place = tuning_of(artifact)
+    for name in targets if place is not None else ():
+        target = program.targets.get(name)
+        for slot, binding in ({} if target is None else target.bindings).items():
+            if binding.type_name == "bb.TFLiteBackend":
+                configured[slot] = {"tuning": place, **configured.get(slot, {})}
+    return configured
