@@ -53,7 +53,7 @@ class CatalogRow(Row):
         self.only = None if only is None or only[0].variadic else only[1]
         """The type of the one output, where nothing else says it."""
 
-    def take(self, graph: Recorder, given: Given, variables: dict[str, ValueType]) -> list[Output | None]:
+    def take(self, graph: Recorder, given: Given) -> list[Output | None]:
         found: list[Output | None] = []
         for formal, value in given:
             if value is None and not formal.variadic:
@@ -71,12 +71,6 @@ class CatalogRow(Row):
                 if not types.compatible(own, node):
                     self._refuse(graph, formal, value, own)
                 formal.fits.add(own.id)
-            if formal.variable:
-                known = variables.get(formal.variable)
-                if known is not None and known != value.type:
-                    variables[formal.variable] = ValueType(types.join(known.node, own))
-                else:
-                    variables[formal.variable] = value.type
             found.append(value)
         return found
 
@@ -88,35 +82,36 @@ class CatalogRow(Row):
         )
 
     def results(
-        self,
-        graph: Recorder,
-        given: Given,
-        inputs: Sequence[Output | None],
-        attrs: Attrs,
-        variables: Mapping[str, ValueType],
-        count: int | None,
-        hint: str,
-    ) -> list[Output]:
+        self, graph: Recorder, given: Given, inputs: Sequence[Output | None], attrs: Attrs, count: int | None
+    ) -> list[tuple[str, ValueType]]:
         if self.yields_nothing:
             return []
-        line = author_line()
-        hint = hint or self.hint
         if self.only is not None:
-            return [Output(graph, self.only, hint, line)]
+            return [(self.hint, self.only)]
         relation = self.op.relation
         if relation == "same_each":
-            return [Output(graph, value.type, value.hint, line) for value in inputs if value is not None]
-        found: list[Output] = []
+            return [(value.hint, value.type) for value in inputs if value is not None]
+        variables = self._variables(given, inputs)
+        found: list[tuple[str, ValueType]] = []
         for port, known in self.outputs:
             times = self._fanout(graph, attrs) if port.variadic else 1
             if relation in TYPED_BY_NUMBERS:
                 type_ = TYPED_BY_NUMBERS[relation](graph, self.name, inputs, attrs)
             else:
                 type_ = variables.get(port.type, ValueType(types.ANY)) if known is None else known
-            plain = len(self.outputs) == 1 or hint.endswith(port.name)
-            name = hint if plain else f"{hint}_{port.name}"
-            names = [name] if times == 1 else [f"{name}_{i}" for i in range(times)]
-            found += [Output(graph, type_, each, line) for each in names]
+            plain = len(self.outputs) == 1 or self.hint.endswith(port.name)
+            name = self.hint if plain else f"{self.hint}_{port.name}"
+            found += [(name if times == 1 else f"{name}_{i}", type_) for i in range(times)]
+        return found
+
+    def _variables(self, given: Given, inputs: Sequence[Output | None]) -> dict[str, ValueType]:
+        """The type that each type variable stands for."""
+        found: dict[str, ValueType] = {}
+        for (formal, _), value in zip(given, inputs, strict=True):
+            if formal.variable and value is not None:
+                known = found.setdefault(formal.variable, value.type)
+                if known != value.type:
+                    found[formal.variable] = ValueType(types.join(known.node, value.type.node))
         return found
 
     def _fanout(self, graph: Recorder, attrs: Attrs) -> int:
@@ -166,7 +161,6 @@ def record_call(
     after: After = UNORDERED,
     meta: Mapping[str, str] | None = None,
     count: int | None = None,
-    hint: str = "",
 ) -> list[Output]:
     """Records an op; its outputs. One that yields nothing but that it has run has none.
 
@@ -178,11 +172,12 @@ def record_call(
             check_names(graph, row.name, kwargs, row.names)
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
     given = _given(graph, row, args, kwargs)
-    variables: dict[str, ValueType] = {}
-    inputs = row.take(graph, given, variables)
+    inputs = row.take(graph, given)
     attrs = _attrs(graph, row, kwargs) if row.attrs else {}
-    found = row.results(graph, given, inputs, attrs, variables, count, hint)
-    draft = Draft(row.name, row.domain, inputs, found, attrs, dict(meta) if meta else {})
+    results = row.results(graph, given, inputs, attrs, count)
+    line = author_line() if results else ("", 0)
+    outputs = [Output(graph, type_, hint, line) for hint, type_ in results]
+    draft = Draft(row.name, row.domain, inputs, outputs, attrs, dict(meta) if meta else {})
     found = graph.put(draft, after)
     if row.remarked:
         on_call(graph, draft)

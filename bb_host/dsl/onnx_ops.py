@@ -15,7 +15,6 @@ from bb_edge.ir.opsets import onnx as onnx_catalog
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.author_lines import author_line
 from bb_host.dsl.calls import record_call
 from bb_host.dsl.kernel_fit import MOST_REMEMBERED, Misfit, fit, question
 from bb_host.dsl.literals import as_array, element_of, no_bfloat16, type_hint
@@ -59,8 +58,6 @@ CONDITIONAL = frozenset({"Where", "If"})
 
 _TYPED_BY_ATTRIBUTE = frozenset({"Cast", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial"})
 
-_shapes_found: dict[tuple[object, ...], Sequence[Shape]] = {}
-
 
 class OnnxRow(Row):
     """What one of ONNX's schemas says, as far as recording asks it."""
@@ -89,7 +86,7 @@ class OnnxRow(Row):
         hint = f"its inputs: {', '.join(f.name for f in self.inputs)}; attributes go by name"
         return f"{self.name} takes at most {len(self.inputs)} inputs, not {count}", hint
 
-    def take(self, graph: Recorder, given: Given, variables: dict[str, ValueType]) -> list[Output | None]:
+    def take(self, graph: Recorder, given: Given) -> list[Output | None]:
         elements = self._elements(graph, given)
         found: list[Output | None] = []
         for formal, value in given:
@@ -161,15 +158,8 @@ class OnnxRow(Row):
         return graph.tensor_constant(as_array(graph, value, wanted))
 
     def results(
-        self,
-        graph: Recorder,
-        given: Given,
-        inputs: Sequence[Output | None],
-        attrs: Attrs,
-        variables: Mapping[str, ValueType],
-        count: int | None,
-        hint: str,
-    ) -> list[Output]:
+        self, graph: Recorder, given: Given, inputs: Sequence[Output | None], attrs: Attrs, count: int | None
+    ) -> list[tuple[str, ValueType]]:
         if attrs and types.TENSOR_BF16.elem_type in (attrs.get("to"), attrs.get("dtype")):
             raise no_bfloat16(graph, self.name)
         if count is None:
@@ -178,7 +168,6 @@ class OnnxRow(Row):
         if count != self.usual:
             self._check_count(graph, count)
         shapes = self._shapes(graph, given, inputs, attrs, count) if inputs or attrs else ()
-        line = author_line()
         found = []
         for i in range(count):
             formal = formals[min(i, len(formals) - 1)]
@@ -187,7 +176,7 @@ class OnnxRow(Row):
             name = self.hint
             if count > 1:
                 name += f"_{i}" if formal.variadic else f"_{formal.name}"
-            found.append(Output(graph, ValueType(node, shape), name, line))
+            found.append((name, ValueType(node, shape)))
         return found
 
     def _check_count(self, graph: Recorder, count: int) -> None:
@@ -251,7 +240,7 @@ class OnnxRow(Row):
         kinds = [None if v is None else v.type for v in inputs]
         known = [None if v is None else v._array for v in inputs]
         asked = question(self.name, attrs, kinds, known, count)
-        again = None if asked is None else _shapes_found.get(asked)
+        again = None if asked is None else graph.session.shapes.get(asked)
         if again is not None:
             return again
         shapes = [None if t is None else t.shape for t in kinds]
@@ -266,8 +255,8 @@ class OnnxRow(Row):
             hint = f"the shapes are {', '.join(sizes)}"
             raise graph.error(ValueTypeError, f"{self.name}: {error}", hint) from error
         found = (first,) if fitted is None else tuple(t.shape for t in fitted)
-        if asked is not None and len(_shapes_found) < MOST_REMEMBERED:
-            _shapes_found[asked] = found
+        if asked is not None and len(graph.session.shapes) < MOST_REMEMBERED:
+            graph.session.shapes[asked] = found
         return found
 
 

@@ -65,7 +65,8 @@ class Rounds(Suggests):
             raise g.error(RoundsError, "rounds stand in a branch of If or Loop", "record them outside")
         g.open_rounds.append(self._line)
         attrs = {"times": self._times, "pause_ns": self._pause_ns}
-        self._round = record_call(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs, hint="round")[0]
+        self._round = record_call(g, find_op(g, keys.SYSCALL_DOMAIN, "Repeat"), (), attrs)[0]
+        self._round.hint = "round"
         return self
 
     def __exit__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,18 +66,11 @@ class Row(ABC):
         return f"{self.name} takes {most}, not {count}", hint
 
     @abstractmethod
-    def take(self, graph: Recorder, given: Given, variables: dict[str, ValueType]) -> list[Output | None]:
+    def take(self, graph: Recorder, given: Given) -> list[Output | None]:
         """The inputs: values of types that may go there, constants of numbers. Raises ValueTypeError."""
 
     @abstractmethod
     def results(
-        self,
-        graph: Recorder,
-        given: Given,
-        inputs: Sequence[Output | None],
-        attrs: Attrs,
-        variables: Mapping[str, ValueType],
-        count: int | None,
-        hint: str,
-    ) -> list[Output]:
-        """The outputs, typed. `count`: as many as the author asks for; `hint`: what they are called."""
+        self, graph: Recorder, given: Given, inputs: Sequence[Output | None], attrs: Attrs, count: int | None
+    ) -> list[tuple[str, ValueType]]:
+        """What the outputs are called, and their types. `count`: as many as the author asks for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +11,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.shapes import Shape
 from bb_host.errors import ModuleError, SlotError
 from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
@@ -91,6 +92,8 @@ class Session:
     unread_sends: dict[str, str] = field(default_factory=dict)
     """Wire id and line of sends that nothing reads in their own body; a caller may."""
     unpacked: tuple[str, tuple[str, int]] = ("", ("", 0))  # what was iterated over last, and where
+    shapes: dict[tuple[object, ...], Sequence[Shape]] = field(default_factory=dict)
+    """Of the results of ONNX operators, by what they depend on: a program has many ops, of few kinds."""
     halves: dict[int, tuple[object, str, str, tuple[str, int]]] = field(default_factory=dict)
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)

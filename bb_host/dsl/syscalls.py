@@ -1,14 +1,15 @@
 """The framework's own ops under their natural names: `g.app_emit`, `g.after`, `g.any`, …
 
-Most are rows of a table (`named_calls.NATURAL_NAMES`); here are those that take what no attribute holds.
+Most are rows of a table (`call_tables.NATURAL_NAMES`); here are those that take what no attribute holds.
 """
 
 from __future__ import annotations
 
 from bb_edge.ir.suggestions import suggestion
+from bb_host.dsl.call_tables import NATURAL_NAMES, natural_row
 from bb_host.dsl.calls import record_call
 from bb_host.dsl.misuse import typed_calls
-from bb_host.dsl.named_calls import NATURAL_NAMES, Syscalls, natural_row
+from bb_host.dsl.named_calls import Syscalls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.relations import number_type
 from bb_host.dsl.tape import UNORDERED, After

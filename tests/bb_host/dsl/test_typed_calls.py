@@ -13,7 +13,7 @@ import pytest
 
 from bb_edge.ir import keys, opsets
 from bb_host import Graph
-from bb_host.dsl import named_calls
+from bb_host.dsl import call_tables
 from bb_host.dsl.names import snake
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,13 +34,13 @@ def test_mypy_takes_what_the_tables_have_and_refuses_the_rest() -> None:
 
 def test_each_natural_name_is_a_call_of_a_graph_and_hides_none() -> None:
     own = {name for cls in Graph.__mro__ if cls.__name__ != "_Named" for name in vars(cls)}
-    assert own.isdisjoint(named_calls.NATURAL_NAMES)
-    assert all(callable(getattr(Graph, name)) for name in named_calls.NATURAL_NAMES)
+    assert own.isdisjoint(call_tables.NATURAL_NAMES)
+    assert all(callable(getattr(Graph, name)) for name in call_tables.NATURAL_NAMES)
 
 
 def test_each_operator_of_the_table_is_one_of_the_catalog() -> None:
     table = opsets.opset(keys.ONNX_DOMAIN)
     assert table is not None
-    spelt = {call.partition("(")[0] for call in named_calls.OPERATORS.values()}
+    spelt = {call.partition("(")[0] for call in call_tables.OPERATORS.values()}
     assert spelt - set(table.ops) == {"ScatterElements"}
-    assert {snake(op) for op in spelt} - set(named_calls.OPERATORS) == {"mat_mul", "scatter_elements"}
+    assert {snake(op) for op in spelt} - set(call_tables.OPERATORS) == {"mat_mul", "scatter_elements"}
