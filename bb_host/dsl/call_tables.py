@@ -86,7 +86,6 @@ DOCS = {
         Metrics show it as `bb_<name>_total`, with underscores for what is no letter or digit; names that
         begin as the node's own counters do are refused (`ops.failed`), and two that are spelt alike.
         """,
-    "peer_at": "One peer, counted from 0, or from the end below 0. The op fails where there is none.",
     "peer_list": "Single PeerIds as a PeerIdVec, which `net_out` and `request` take.",
 }
 """What a natural name has to say beyond the row of its op."""

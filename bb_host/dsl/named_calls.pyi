@@ -15,21 +15,24 @@ class ModelOps:
 
     DOMAIN: ClassVar[str]
     def forward(self, g: Recorder, input: Value, *, after: After = ...) -> Output:
-        """Returns the output; stores the activations of the execution for Backward. input: Tensor → output:
+        """Returns the output; keeps the activations of the execution for Backward. input: Tensor → output:
         Tensor."""
     def backward(self, g: Recorder, grad: Value, *, after: After = ...) -> Output:
-        """Adds dL/dparameters to the gradient, given dL/doutput. grad: Tensor → cmd: CommandId."""
+        """Adds dL/dparameters to the gradient, given dL/doutput of the last Forward. grad: Tensor → cmd:
+        CommandId."""
     def step(self, g: Recorder, grads: Value | None = None, *, after: After = ...) -> Output:
-        """Applies the model's own gradient, or a 1-D one that is given. grads: Tensor → cmd: CommandId."""
+        """Applies the model's own gradient and clears it, or a 1-D one that is given, and leaves its own.
+        grads: Tensor → cmd: CommandId."""
     def evaluate(self, g: Recorder, input: Value, target: Value, *, after: After = ...) -> Output:
         """Returns the mean loss, 0-D. input: Tensor, target: Tensor → loss: Tensor<F32>."""
     def apply_delta(self, g: Recorder, delta: Value, *, after: After = ...) -> Output:
-        """Adds a 1-D vector to the parameters. delta: Tensor<F32> → cmd: CommandId."""
+        """Adds a 1-D vector to the parameters; an empty one leaves them. delta: Tensor<F32> → cmd:
+        CommandId."""
     def load_parameters(self, g: Recorder, params: Value, *, after: After = ...) -> Output:
         """Sets the parameters from a 1-D vector; an empty one leaves them. params: Tensor<F32> → cmd:
         CommandId."""
     def params(self, g: Recorder, *, after: After = ...) -> Output:
-        """Returns all parameters, 1-D. nothing → params: Tensor<F32>."""
+        """Returns all parameters, 1-D, in the order of the initializers. nothing → params: Tensor<F32>."""
 
 class AggregatorOps:
     """The methods of an AggregatorSlot."""
@@ -43,17 +46,20 @@ class AggregatorOps:
         *,
         after: After = ...,
     ) -> tuple[Output, Output]:
-        """Returns the aggregate and the total weight of a sum; a tensor input contributes its rows first.
-        stack: Any, round: Tensor<I64> → result: Tensor, total: Tensor<F32>."""
+        """Returns the aggregate and the total weight of a sum, over nothing an empty tensor and 0; rows of
+        `stack` count first. What one round has asked for is one sum; `round` tells sums apart that several
+        executions fill, where Contribute has it too. stack: Any, round: Tensor<I64> → result: Tensor, total:
+        Tensor<F32>."""
     def current_tensor(self, g: Recorder, trigger: Output | None = None, *, after: After = ...) -> Output:
-        """Returns the last aggregate. trigger: Trigger → tensor: Tensor."""
+        """Returns the last aggregate, empty before the first. trigger: Trigger → tensor: Tensor."""
 
 class DataSourceOps:
     """The methods of a DataSourceSlot."""
 
     DOMAIN: ClassVar[str]
     def next_batch(self, g: Recorder, *, after: After = ...) -> tuple[Output, Output]:
-        """Returns the next batch. nothing → batch: Tensor, labels: Tensor."""
+        """Returns the next batch; labels are absent where the source has none. nothing → batch: Tensor,
+        labels: Tensor."""
     def num_samples(self, g: Recorder, *, after: After = ...) -> Output:
         """Returns the number of samples in the shard, 0-D. nothing → n: Tensor<I64>."""
     def reset(self, g: Recorder, trigger: Output, *, after: After = ...) -> Output:
@@ -68,8 +74,8 @@ class PeerSelectorOps:
     def current_view(self, g: Recorder, *, after: After = ...) -> Output:
         """Returns all peers in view. nothing → view: PeerIdVec."""
     def near_key(self, g: Recorder, key: Output, n: int, *, after: After = ...) -> Output:
-        """Returns the n peers in view that are nearest to a key, nearest first. key: Bytes → peers:
-        PeerIdVec."""
+        """Returns the n peers in view that are nearest to a key (`g.constant("name")`), nearest first. key:
+        Bytes → peers: PeerIdVec."""
 
 class CodecOps:
     """The methods of a CodecSlot."""
@@ -124,10 +130,11 @@ class Syscalls:
     def rng_u64(self, trigger: Output, *, after: After = ...) -> Output:
         """Returns 64 bits of the node's seeded generator, 0-D. trigger: Trigger → value: Tensor<U64>."""
     def elapsed(self, since: Output, until: Output, *, after: After = ...) -> Output:
-        """Returns the nanoseconds from one timestamp to another, 0-D. since: Timestamp, until: Timestamp →
-        ns: Tensor<I64>."""
+        """Returns the nanoseconds from one timestamp to another, 0-D; below 0 where `until` is the earlier
+        one. since: Timestamp, until: Timestamp → ns: Tensor<I64>."""
     def as_scalar(self, value: Value, *, after: After = ...) -> Output:
-        """Returns a tensor of one element as a scalar of its element type. value: Tensor → scalar: Scalar."""
+        """Returns a tensor of one element as a scalar of its element type: F32, F64, F16, U8 or I32. value:
+        Tensor → scalar: Scalar."""
     def any(self, *inputs: Value, group: str = '', after: After = ...) -> Output:
         """The first arrival; later ones of the execution are dropped.
 
@@ -149,13 +156,14 @@ class Syscalls:
     def pass_through(self, value: Value, *, after: After = ...) -> Output:
         """Returns its input, of any type. value: T → value: T."""
     def limit_acquire(self, name: str, trigger: Output, n: int, *, after: After = ...) -> Output:
-        """Takes one of `n` permits, and fires once it has one. trigger: Trigger → trigger: Trigger."""
+        """Takes one of `n` permits, and fires once it has one; permits end with the execution. trigger:
+        Trigger → trigger: Trigger."""
     def limit_release(self, name: str, trigger: Output, *, after: After = ...) -> Done:
         """Gives the execution's permit back. trigger: Trigger → done: Trigger."""
     def serialize_enqueue(self, queue: str, value: Value, *, after: After = ...) -> Output:
         """Appends to a FIFO. value: Any → trigger: Trigger."""
     def serialize_dequeue(self, queue: str, trigger: Output, *, after: After = ...) -> Output:
-        """Takes from a FIFO. trigger: Trigger → value: Any."""
+        """Takes the oldest value of a FIFO, once it has one. trigger: Trigger → value: Any."""
     def hold_stash(self, slot: str, value: Value, *, after: After = ...) -> Done:
         """Keeps the value; a newer one replaces it. value: Any → done: Trigger."""
     def hold_flush(self, slot: str, trigger: Output, *, after: After = ...) -> Output:
@@ -181,20 +189,20 @@ class Syscalls:
     def own_peer(self, *, after: After = ...) -> Output:
         """Returns this node's id. nothing → peer: PeerId."""
     def own_addresses(self, *, after: After = ...) -> Output:
-        """Returns the addresses of this node. nothing → addresses: AddressVec."""
+        """Returns the addresses of this node; never none. nothing → addresses: AddressVec."""
     def peer_at(self, peers: Output, index: Value, *, after: After = ...) -> Output:
-        """One peer, counted from 0, or from the end below 0. The op fails where there is none. peers:
-        PeerIdVec, index: Tensor<I64> → peer: PeerId."""
+        """Returns one peer of a list, counted from 0, or from the end below 0. Fails where there is none.
+        peers: PeerIdVec, index: Tensor<I64> → peer: PeerId."""
     def peer_list(self, *peers: Output, after: After = ...) -> Output:
         """Single PeerIds as a PeerIdVec, which `net_out` and `request` take. peers: PeerId → list:
         PeerIdVec."""
     def peer_count(self, peers: Output, *, after: After = ...) -> Output:
         """Returns how many peers a list has, 0-D. peers: PeerIdVec → count: Tensor<I64>."""
     def address_of(self, peer: Output, *, after: After = ...) -> Output:
-        """Returns the address that names a peer. peer: PeerId → address: Multiaddress."""
+        """Returns `/p2p/<peer>`, by which brokers route. peer: PeerId → address: Multiaddress."""
     def address_at(self, addresses: Output, index: Value, *, after: After = ...) -> Output:
-        """Returns one address of a list, counted from 0, or from the end below 0. addresses: AddressVec,
-        index: Tensor<I64> → address: Multiaddress."""
+        """Returns one address of a list, counted from 0, or from the end below 0. Fails where there is none.
+        addresses: AddressVec, index: Tensor<I64> → address: Multiaddress."""
     def address_list(self, *addresses: Output, after: After = ...) -> Output:
         """Returns single addresses as a list. addresses: Multiaddress → list: AddressVec."""
     def address_book_insert(self, peer: Output, address: Output, *, after: After = ...) -> Done:
@@ -207,7 +215,7 @@ class Syscalls:
         """Takes back a reference to a peer; without references the peer is forgotten. peer: PeerId → done:
         Trigger."""
     def address_book_lookup(self, peer: Output, *, after: After = ...) -> Output:
-        """Returns all addresses of a peer, in order. peer: PeerId → addresses: AddressVec."""
+        """Returns all addresses of a peer, in order. Fails without. peer: PeerId → addresses: AddressVec."""
 
 class Operators:
     """ONNX operators with parameters in order."""

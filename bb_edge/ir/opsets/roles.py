@@ -30,7 +30,7 @@ _m.op(
     "input:Tensor",
     "output:Tensor",
     "",
-    "Returns the output; stores the activations of the execution for Backward.",
+    "Returns the output; keeps the activations of the execution for Backward.",
     effect=_R,
     may_suspend=True,
 )
@@ -39,7 +39,7 @@ _m.op(
     "grad:Tensor",
     "cmd:CommandId",
     "",
-    "Adds dL/dparameters to the gradient, given dL/doutput.",
+    "Adds dL/dparameters to the gradient, given dL/doutput of the last Forward.",
     effect=_W,
     may_suspend=True,
 )
@@ -48,7 +48,7 @@ _m.op(
     "grads:Tensor?",
     "cmd:CommandId",
     "",
-    "Applies the model's own gradient, or a 1-D one that is given.",
+    "Applies the model's own gradient and clears it, or a 1-D one that is given, and leaves its own.",
     effect=_W,
     may_suspend=True,
 )
@@ -66,7 +66,7 @@ _m.op(
     "delta:Tensor<F32>",
     "cmd:CommandId",
     "",
-    "Adds a 1-D vector to the parameters.",
+    "Adds a 1-D vector to the parameters; an empty one leaves them.",
     effect=_W,
     may_suspend=True,
 )
@@ -84,7 +84,7 @@ _m.op(
     "",
     "params:Tensor<F32>",
     "",
-    "Returns all parameters, 1-D.",
+    "Returns all parameters, 1-D, in the order of the initializers.",
     kind=_SOURCE,
     effect=_R,
     may_suspend=True,
@@ -106,7 +106,9 @@ _a.op(
     "stack:Any?, round:Tensor<I64>?",
     "result:Tensor, total:Tensor<F32>",
     "",
-    "Returns the aggregate and the total weight of a sum; a tensor input contributes its rows first.",
+    "Returns the aggregate and the total weight of a sum, over nothing an empty tensor and 0; rows of `stack`"
+    " count first. What one round has asked for is one sum; `round` tells sums apart that several executions"
+    " fill, where Contribute has it too.",
     effect=_W,
     may_suspend=True,
     since=2,
@@ -116,7 +118,7 @@ _a.op(
     "trigger:Trigger?",
     "tensor:Tensor",
     "",
-    "Returns the last aggregate.",
+    "Returns the last aggregate, empty before the first.",
     effect=_R,
     may_suspend=True,
 )
@@ -142,7 +144,7 @@ _d.op(
     "",
     "batch:Tensor, labels:Tensor?",
     "",
-    "Returns the next batch.",
+    "Returns the next batch; labels are absent where the source has none.",
     kind=_SOURCE,
     effect=_W,
     may_suspend=True,
@@ -203,7 +205,7 @@ _p.op(
     "key:Bytes",
     "peers:PeerIdVec",
     "n:int",
-    "Returns the n peers in view that are nearest to a key, nearest first.",
+    'Returns the n peers in view that are nearest to a key (`g.constant("name")`), nearest first.',
     effect=_R,
     may_suspend=True,
 )

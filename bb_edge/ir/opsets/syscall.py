@@ -99,7 +99,7 @@ _t.op(
     "since:Timestamp, until:Timestamp",
     "ns:Tensor<I64>",
     "",
-    "Returns the nanoseconds from one timestamp to another, 0-D.",
+    "Returns the nanoseconds from one timestamp to another, 0-D; below 0 where `until` is the earlier one.",
 )
 _t.op(
     "RngU64",
@@ -152,7 +152,7 @@ _t.op(
     "value:Tensor",
     "scalar:Scalar",
     "",
-    "Returns a tensor of one element as a scalar of its element type.",
+    "Returns a tensor of one element as a scalar of its element type: F32, F64, F16, U8 or I32.",
     relation="as_scalar",
 )
 _t.op(
@@ -160,7 +160,7 @@ _t.op(
     "peers:PeerIdVec, index:Tensor<I64>",
     "peer:PeerId",
     "",
-    "Returns one peer of a list, counted from 0, or from the end below 0.",
+    "Returns one peer of a list, counted from 0, or from the end below 0. Fails where there is none.",
 )
 _t.op("PeerList", "peers:PeerId*", "list:PeerIdVec", "", "Returns single peers as a list.")
 _t.op("PeerCount", "peers:PeerIdVec", "count:Tensor<I64>", "", "Returns how many peers a list has, 0-D.")
@@ -179,7 +179,7 @@ _t.op(
     "trigger:Trigger",
     "trigger:Trigger",
     "name:string, n:int",
-    "Takes one of `n` permits, and fires once it has one.",
+    "Takes one of `n` permits, and fires once it has one; permits end with the execution.",
     may_suspend=True,
 )
 _t.op(
@@ -191,7 +191,7 @@ _t.op(
     "trigger:Trigger",
     "value:Any",
     "queue:string",
-    "Takes from a FIFO.",
+    "Takes the oldest value of a FIFO, once it has one.",
     may_suspend=True,
 )
 _t.op("Hold.Stash", "value:Any", "done:Trigger?", "slot:string", "Keeps the value; a newer one replaces it.")

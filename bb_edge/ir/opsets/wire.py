@@ -132,7 +132,13 @@ _a.op(
     "",
     "Adds a peer with several addresses, or these to a known peer.",
 )
-_a.op("Lookup", "peer:PeerId", "addresses:AddressVec", "", "Returns all addresses of a peer, in order.")
+_a.op(
+    "Lookup",
+    "peer:PeerId",
+    "addresses:AddressVec",
+    "",
+    "Returns all addresses of a peer, in order. Fails without.",
+)
 _a.op(
     "Drop",
     "peer:PeerId",
@@ -146,16 +152,18 @@ _a.op(
     "",
     "addresses:AddressVec",
     "",
-    "Returns the addresses of this node.",
+    "Returns the addresses of this node; never none.",
     kind=OpKind.SOURCE,
 )
-_a.op("AddressOf", "peer:PeerId", "address:Multiaddress", "", "Returns the address that names a peer.")
+_a.op(
+    "AddressOf", "peer:PeerId", "address:Multiaddress", "", "Returns `/p2p/<peer>`, by which brokers route."
+)
 _a.op(
     "AddressAt",
     "addresses:AddressVec, index:Tensor<I64>",
     "address:Multiaddress",
     "",
-    "Returns one address of a list, counted from 0, or from the end below 0.",
+    "Returns one address of a list, counted from 0, or from the end below 0. Fails where there is none.",
 )
 _a.op(
     "AddressList",
