@@ -157,7 +157,7 @@ def test_the_outbox_of_an_older_folder_is_listed(folder, capsys):
     assert len(records) >= 8 and {record["what"] for record in records} >= {"send"}
 
 
-def test_another_program_adopts_an_older_state_where_that_names_its_slots(folder, commit):
+def test_another_program_adopts_an_older_state_where_that_names_its_slots(folder, commit, capsys):
     storage = detect().storage(folder / "Device")
     opened = StateStore(storage, (StorageError,)).open()
     storage.close()
@@ -165,7 +165,15 @@ def test_another_program_adopts_an_older_state_where_that_names_its_slots(folder
     if commit == "b5e50c7":
         with pytest.raises(SnapshotVersionError, match=r"does not tell whose state is of which slot.*once"):
             Former.of(opened.snapshot, opened.outbox, WALL_NS)
-        return
+        woken = Woken(folder, "Device")  # the old program, once
+        assert woken.keeper.snapshot(2 * S)
+        woken.storage.close()
+        storage = detect().storage(folder / "Device")
+        opened = StateStore(storage, (StorageError,)).open()
+        storage.close()
+        assert opened.snapshot is not None
+        assert main(["outbox", "--state", str(folder / "Device"), "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["records"]) >= 8, "what it had to send as well"
     former = Former.of(opened.snapshot, opened.outbox, WALL_NS)
     assert former.identity.module == "Field"
 
