@@ -20,12 +20,14 @@ def with_batches(function: Function) -> Function:
     if keys.ROLE_DATA_LOADER_DOMAIN not in flow.summary(function.ops).domains:
         return function
     changed: dict[int, Op] = {}
-    given = {name for op in function.ops for name in op.outputs if name and op.op_type == "NextBatch"}
-    read = {*flow.readers(function.ops, given), *function.outputs}
+    giving = [
+        (index, op)
+        for index, op in enumerate(function.ops)
+        if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
+    ]
+    read = flow.read_names(function)
     stamps: dict[tuple[ValueType | None, ...], str] = {}  # most give the same
-    for index, op in enumerate(function.ops):
-        if op.domain != keys.ROLE_DATA_LOADER_DOMAIN or op.op_type != "NextBatch":
-            continue
+    for index, op in giving:
         known = tuple([function.types.get(name) if name in read else None for name in op.outputs])
         stamp = stamps.get(known)
         if stamp is None:

@@ -51,6 +51,12 @@ def readers(
     return dict(found)
 
 
+def read_names(function: Function) -> set[str]:
+    """All that ops of the function read, those of subgraphs too, and its outputs."""
+    branches = summary(function.ops).has_subgraphs
+    return set(function.outputs).union(*[reads(op) if branches else op.inputs for op in function.ops])
+
+
 def control_count(op: Op) -> int:
     """How many trailing inputs only order."""
     text = op.meta.get(keys.CONTROL_INPUTS_KEY)
