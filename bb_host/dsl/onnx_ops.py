@@ -239,7 +239,11 @@ class OnnxRow(Row):
             return ()
         kinds = [None if v is None else v.type for v in inputs]
         known = [None if v is None else v._array for v in inputs]
-        asked = question(self.name, attrs, kinds, known, count)
+        asked: tuple[object, ...] | None
+        if attrs or [array for array in known if array is not None]:
+            asked = question(self.name, attrs, kinds, known, count)
+        else:
+            asked = (self.name, count, *[t and (t.node.elem_type, t.shape) for t in kinds])
         again = None if asked is None else graph.session.shapes.get(asked)
         if again is not None:
             return again
