@@ -41,7 +41,7 @@ class Parts(Core):
     @property
     def counters(self) -> dict[str, int]:
         """A copy of all counters, and what the parts hold now."""
-        runtime, scheduler = self.runtime, self.scheduler
+        runtime, scheduler, links = self.runtime, self.scheduler, self.links.counters
         return {
             **runtime.counters,
             "ingress.dropped": runtime.counters.get("ingress.dropped", 0),
@@ -54,6 +54,9 @@ class Parts(Core):
             "ingress.bytes": scheduler.ledger.bytes,
             "outbound.bytes": self.links.pending_bytes + self.outgoing.durable.open_bytes,
             "requests.open": len(self.requests),
+            "wire.acks_forgotten": links["acks_forgotten"],
+            "wire.foreign_acks": links["foreign_acks"],
+            "wire.links_forgotten": links["links_forgotten"],
         }
 
 

@@ -256,3 +256,12 @@ def test_what_a_node_told_itself_is_replayed_without_an_address_of_its_own(make)
     found = [*node.poll(3), *node.poll(4)]
     assert str(SELF) not in node.inspect().peers
     assert [record.key.peer for record in records(found)] == [SELF]
+
+
+def test_acknowledgements_of_what_no_run_sent_are_counted_where_they_can_be_seen(make):
+    node = make()
+    assert node.counters["wire.foreign_acks"] == 0
+    node.deliver_inbound(envelope.encode(Envelope(acks=(envelope.Ack(0xBAD, 1), envelope.Ack(0xBAD, 2)))), A)
+    node.poll(1)
+    assert node.counters["wire.foreign_acks"] == 2
+    assert {"wire.acks_forgotten", "wire.links_forgotten"} <= node.counters.keys()
