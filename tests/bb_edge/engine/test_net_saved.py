@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds_of_steps import of
@@ -153,6 +154,14 @@ def test_a_unit_comes_back_as_it_was_and_its_deadline_moves(unit: Unit) -> None:
     moved = unit.deadline_ns + LATER - NOW if unit.deadline_ns else 0
     assert Unit.restored(plain(unit.save()), Shift(0)) == unit
     assert Unit.restored(plain(unit.save()), Shift(LATER - NOW)) == replace(unit, deadline_ns=moved)
+
+
+@pytest.mark.parametrize("fill", [("/x", b"", False, 1), (b"/x", "", False, 1), (b"/x", b"", False, 1.0)])
+def test_a_fill_of_other_types_is_refused(fill: tuple[object, ...]) -> None:
+    row = plain(Unit(PEERS[0], [Fill(b"/x", b"")]).save())
+    row[1] = [list(fill)]
+    with pytest.raises(TypeError, match="a fill of other types"):
+        Unit.restored(row, Shift(0))
 
 
 @given(st.lists(units, max_size=8), st.lists(units, max_size=4), st.sets(st.integers(1, 3)))

@@ -85,12 +85,14 @@ class Later:
 
 
 class World:
-    def __init__(self, make: Opened, look: Look, limits: StoreLimits | None = LIMITS) -> None:
+    def __init__(
+        self, make: Opened, look: Look, limits: StoreLimits | None = LIMITS, beside: bool = True
+    ) -> None:
         self.disk = FakeDisk()
         self.store = make(self.disk, limits)
         self.store.open()
         self.node, self.writer = Node(), Later()
-        self.keeper = Keeper(self.node, self.store, writer=self.writer)
+        self.keeper = Keeper(self.node, self.store, writer=self.writer if beside else None)
         self.keeper.take((), 0)
         self._look = look
         self._token = 0
@@ -125,7 +127,8 @@ def test_what_comes_while_a_write_is_under_way_shares_the_next_write_and_sync(wo
     world.take(rows[0])
     for row in rows[1:]:
         world.take(row)
-    assert (world.node.told, world.journal) == ([], [])
+    world.keeper.settle(False)
+    assert (world.node.told, world.journal) == ([], []), "the write is under way still"
     world.writer.work()
     assert world.node.told == [], "it is told between two polls, by `settle`"
     world.keeper.settle(False)
@@ -293,10 +296,14 @@ def test_no_snapshot_is_due_for_a_length_that_the_last_one_is_about_to_mend(worl
     assert world.keeper.snapshots == count
 
 
-def test_closing_waits(world: World) -> None:
+def test_closing_waits(world: World, make_store: Opened, look: Look) -> None:
     world.take(large(b"a"))
     world.keeper.close()
     assert (world.writer.closed, world.journal) == (True, [large(b"a")])
+    without = World(make_store, look, beside=False)
+    without.take(large(b"a"))
+    assert (without.node.told, without.journal) == ([1], [large(b"a")]), "it is written at once"
+    without.keeper.close()
 
 
 # --- the power goes ---------------------------------------------------------------------------------------

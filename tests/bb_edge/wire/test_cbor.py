@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 from collections.abc import Callable
 
@@ -145,6 +146,17 @@ def test_what_cannot_be_written_is_named(value: object, said: str) -> None:
     with pytest.raises(CborError) as caught:
         cbor.dumps(value)
     assert str(caught.value) == said
+
+
+def test_members_of_enumerations_are_written_as_their_values() -> None:
+    class Word(str, enum.Enum):
+        OPEN = "open"
+
+    class Number(enum.IntEnum):
+        FEW, MANY, NONE = 2, 70_000, -3
+
+    values = [*Number, Word.OPEN]
+    assert cbor.dumps(values) == cbor.dumps([2, 70_000, -3, "open"])
 
 
 def test_the_bounds_that_hold_where_nobody_says_otherwise() -> None:

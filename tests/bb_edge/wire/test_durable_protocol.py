@@ -733,6 +733,16 @@ def test_a_record_that_a_snapshot_alone_has_keeps_the_number_that_a_row_gives_it
     assert one.inspect()[str(A)]["waiting"] == []
 
 
+def test_what_is_dropped_by_hand_leaves_its_number_given() -> None:
+    first, last, to_b = (
+        replace(record(peer), key=EnvelopeKey(peer, 5, seq)) for peer, seq in ((A, 1), (A, 3), (B, 2))
+    )
+    given = [Numbers(A, 5, 1, (1, 2))]
+    keep = durable_rows.keeping([first, last, to_b], given, {A: Flow(4, 9), B: Flow(5, 2)})
+    assert keep == [Numbers(A, 5, 4, ())], "what rows or the snapshot say as well needs none"
+    assert durable_rows.read([row.to_bytes() for row in [*given, *keep]], {}).flows[A].last == 3
+
+
 def test_what_a_row_says_is_over_is_over_though_a_snapshot_has_it() -> None:
     kept, dropped = record(), replace(record(), key=EnvelopeKey(A, 5, 2))
     rows = [Numbers(A, 5, 1, (1, 2)).to_bytes(), durable_rows.record_row(1, kept)]

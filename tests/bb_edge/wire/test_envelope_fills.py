@@ -89,6 +89,12 @@ def test_stray_fields_are_counted_each_time() -> None:
     assert told.value.kind is EnvelopeErrorKind.TOO_MANY_STRAY_FIELDS
 
 
+def test_more_forms_than_are_remembered_are_read() -> None:
+    for _ in range(2):
+        for size in range(300):
+            known(dataclasses.replace(KNOWN, payload=NUMBERS[:size]))
+
+
 def test_forms_cost_little_memory_whatever_comes() -> None:
     """A payload in front of the last one belongs to what stands around it, and is not kept."""
 

