@@ -243,7 +243,7 @@ KINDS = {
 
 def as_attribute(graph: Recorder, op: str, name: str, kind: AttrKind, value: object) -> AttrValue:
     """The attribute value of a kind. AttributeValueError where the author's value is none."""
-    converted = _convert(graph, name, kind, value)
+    converted = _to_attribute(graph, name, kind, value)
     if converted is None:
         takes = "True or False" if name in _FLAGS else KINDS.get(kind, "a value")
         numbers = value if isinstance(value, (list, tuple)) else [value]
@@ -312,7 +312,7 @@ def _text(value: object) -> bytes | None:
     return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else None
 
 
-def _convert(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValue | None:
+def _to_attribute(graph: Recorder, name: str, kind: AttrKind, value: Any) -> AttrValue | None:
     sequence = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim == 1)
     if kind is AttrKind.INT:
         if name in ("to", "dtype"):
