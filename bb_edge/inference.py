@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bb_edge.backends.tflite.tuning_files import tuning_of
 from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
     from bb_edge.roles.programs import BackendProgram
 
-__all__ = ["TUNING_SUFFIX", "InferenceError", "Model", "open_model", "tuning_of"]
+__all__ = ["InferenceError", "Model", "open_model"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Sequence[Array]], Mapping[str, Array]]
@@ -45,9 +46,6 @@ MAX_BYTES = 1 << 30
 
 It is large, because nothing comes from a network.
 """
-
-TUNING_SUFFIX = ".tune.json"
-"""End of the name of the file beside an artifact with what was measured on this device."""
 
 MAX_POLLS = 100_000
 """Polls of one call, of a thousand ops each, after which a target is taken for one that never ends."""
@@ -191,12 +189,6 @@ def _open(
 
 
 # --- targets with tensor ops only -----------------------------------------------------------------
-
-
-def tuning_of(artifact: str | os.PathLike[str]) -> str | None:
-    """The path of the file that `bb-edge bench --tune` wrote for this artifact; None if there is none."""
-    place = os.fspath(artifact).removesuffix(".onnx") + TUNING_SUFFIX
-    return place if os.path.isfile(place) else None
 
 
 def _without_engine(data: bytes, target: str | None, tuning: str | None) -> Model | None:

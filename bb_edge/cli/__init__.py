@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from bb_edge.cli.stopping import StopAtStart
 
 
-def parser() -> argparse.ArgumentParser:
-    """Builds the parser of `bb-edge`, with one verb per module of this package."""
+VERBS = ("run", "inspect", "check", "bench", "doctor", "export", "peers", "outbox")
+
+
+def parser(verb: str = "") -> argparse.ArgumentParser:
+    """Builds the parser of `bb-edge`, with one verb per module of this package.
+
+    Where `verb` is one of them it has no other: a node that runs holds the code of no other verb.
+    """
     import argparse
+    from importlib import import_module
 
     from bb_edge import __version__
-    from bb_edge.cli import bench, check, doctor, export, inspect, outbox, peers, run
 
     top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
     top.add_argument("--version", action="version", version=f"bb-edge {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
-    run.add_parser(verbs)
-    inspect.add_parser(verbs)
-    check.add_parser(verbs)
-    bench.add_parser(verbs)
-    doctor.add_parser(verbs)
-    export.add_parser(verbs)
-    peers.add_parser(verbs)
-    outbox.add_parser(verbs)
+    for name in (verb,) if verb in VERBS else VERBS:
+        import_module(f"bb_edge.cli.{name}").add_parser(verbs)
     return top
 
 
@@ -67,7 +67,7 @@ def _main(words: Sequence[str], stop: StopAtStart | None) -> int:
     from bb_edge.cli.stopping import INTERRUPTED, INTERRUPTED_TOLD, StopAsked
     from bb_edge.ir.errors import BBError
 
-    arguments = parser().parse_args(words)
+    arguments = parser(words[0] if words else "").parse_args(words)
     arguments.stop = stop
     try:
         code: int = arguments.run(arguments)

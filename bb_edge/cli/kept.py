@@ -19,8 +19,9 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
+from bb_edge.state.limits import StoreLimits
 from bb_edge.state.record_framing import Owner
-from bb_edge.state.store import StateStore, StoreLimits
+from bb_edge.state.store import StateStore
 from bb_edge.state.writer import ThreadWriter
 from bb_edge.wire.durable_rows import name_and_peer
 

@@ -226,15 +226,15 @@ class Launch:
         check_folder(self.config.state, self.config.called("state"))
 
     def _node(self) -> None:
+        folder = self.config.state
+        if folder is None or (self._trial and not folder.exists()):
+            self.node = self._restored(None)
+            return
         from bb_edge.capacity import planned_journal
         from bb_edge.cli.kept import in_use, open_kept
         from bb_edge.engine.snapshot import Identity
         from bb_shims import ShimError
 
-        folder = self.config.state
-        if folder is None or (self._trial and not folder.exists()):
-            self.node = self._restored(None)
-            return
         identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
         try:

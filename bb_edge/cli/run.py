@@ -167,7 +167,6 @@ class Hangups:
 
 def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, stop: StopAtStart | None) -> int:
     from bb_edge.cli.bootstraps import counts
-    from bb_edge.cli.kept import keeper_of
     from bb_edge.cli.service import Service
     from bb_edge.cli.step_log import StepLog
     from bb_edge.transport.driver import Driver
@@ -177,6 +176,8 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
     report = StepLog(name, node, transport, output, launch.names, transport.tell)
     keeper = None
     if launch.store is not None:
+        from bb_edge.cli.kept import keeper_of
+
         keeper = keeper_of(node, launch.store, config, report, transport.wake)
     saved = None
     if config.save_model is not None:

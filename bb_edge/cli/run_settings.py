@@ -128,7 +128,6 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
-    from bb_edge.observe.metrics import parse_address
     from bb_edge.run_config import (
         checked_every,
         checked_give_up,
@@ -147,9 +146,15 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         ("--seed", checked_seed),
         ("--broker", Broker.from_url),
         ("--federation", check_federation),
-        ("--metrics", parse_address),
+        ("--metrics", _address),
     ):
         _checked(flag, check, getattr(arguments, flag[2:].replace("-", "_")))
+
+
+def _address(text: str) -> object:
+    from bb_edge.observe.metrics import parse_address  # which loads an HTTP server
+
+    return parse_address(text)
 
 
 def _checked(flag: str, check: Callable[[Any], object], value: object) -> None:

@@ -29,7 +29,7 @@ def with_tuning(
     components: Mapping[str, Mapping[str, object]], program: Program, targets: Sequence[str], artifact: Path
 ) -> dict[str, Mapping[str, object]]:
     """Adds the file that `bb-edge bench --tune` wrote beside the artifact to each TFLite backend."""
-    from bb_edge.inference import tuning_of
+    from bb_edge.backends.tflite.tuning_files import tuning_of
 
     configured: dict[str, Mapping[str, object]] = dict(components)
     place = tuning_of(artifact)

@@ -22,7 +22,7 @@ from bb_edge.backends.tflite.errors import TFLiteInterpreterError
 from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.backends.tflite.tuning import Choice, save_tuning
-from bb_edge.inference import TUNING_SUFFIX
+from bb_edge.backends.tflite.tuning_files import TUNING_SUFFIX
 from bb_edge.input_files import read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_reader import read_model

@@ -9,7 +9,6 @@ its weight; so those are named, too, unless most are shortened, as where a bound
 from __future__ import annotations
 
 import math
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.roles.contracts import Clipped, Dominant
@@ -94,7 +93,7 @@ class Pulls:
         pulls = self._pulls
         if len(pulls) < LEAST:
             return None
-        usual = median(pulls)
+        usual = _median(pulls)
         largest = max(pulls)
         if not usual or largest <= FACTOR * usual:
             return None  # of updates that are all zero, any is far
@@ -106,3 +105,9 @@ class Pulls:
             " set clip_norm and max_weight"
         )
         return Dominant(why, len(far), times, tuple(whose for whose in far if whose is not None))
+
+
+def _median(values: Sequence[float]) -> float:
+    """As `statistics.median`, which would take half a megabyte to import."""
+    ordered = sorted(values)
+    return (ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) / 2

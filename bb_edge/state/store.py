@@ -23,39 +23,16 @@ from dataclasses import dataclass
 from bb_edge.state import record_framing
 from bb_edge.state.errors import (
     StateDamagedError,
-    StateError,
     StateFullError,
     StateReadError,
     StateWriteError,
 )
 from bb_edge.state.files import Files, Log, Storage, log_name, numbers
 from bb_edge.state.inventory import Inventory, Listed, pack, unpack
+from bb_edge.state.limits import StoreLimits
 from bb_edge.state.record_framing import NOBODY, Link, Owner
 from bb_edge.state.segments import Segments
 from bb_edge.wire.cbor import Buffer
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """Limits in bytes, each at least 1. The disk needs space for about twice their sum."""
-
-    journal_bytes: int = 8 << 20
-    """A journal of this length wants a snapshot; one of twice this length takes nothing more.
-
-    It bounds what a start replays, and spreads the wear of one snapshot over as many bytes of input."""
-    outbox_bytes: int = 64 << 20
-    """Records that no snapshot has dropped: as many bytes as `LinkConfig.pending_bytes` lets wait."""
-    snapshot_bytes: int = 64 << 20
-    """One snapshot; it holds the parameters of the models that the node trains."""
-
-    @classmethod
-    def edge(cls) -> StoreLimits:
-        """Limits for a board with a memory card: 4, 8 and 16 MiB, so that 64 MiB of space are enough."""
-        return cls(4 << 20, 8 << 20, 16 << 20)
-
-    def __post_init__(self) -> None:
-        if min(self.journal_bytes, self.outbox_bytes, self.snapshot_bytes) < 1:
-            raise StateError("a limit below 1 byte", "state", "leave it out, or give at least 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ from bb_edge.cli.start import main
 sys.exit(main())
 """
 IMPORTED = (
-    *("argparse", "bb_edge.cli.run", "numpy", "numpy._core._multiarray_umath", "google.protobuf"),
+    *("argparse", "bb_edge.cli.run_settings", "numpy", "numpy._core._multiarray_umath", "google.protobuf"),
     *("bb_edge.node", "bb_edge.transport.mqtt", "paho.mqtt.client", "bb_edge.cli.service"),
 )
 """What a start imports, from its beginning to the moment before the node runs."""
