@@ -177,7 +177,7 @@ def node(
             core.wish.want,
             RoundContext(scheduler.components, core.peers, core.control, core.ctx),
             lambda target, slot: program.targets[target].peer_classes.get(slot, target),
-            core.peers.failing_of,
+            core.peers,
             bound.entries,
         )
     except (ValueError, TypeError) as error:

@@ -230,6 +230,8 @@ class Engine:
             else:
                 self.sources.peer_up()
                 self.outgoing.durable.peer_up(change.peer)
+        if self.peers.uplink.take_news():
+            self.sources.peer_up()
         while self.peers.restarted:
             self.requests.peer_restarted(self.peers.restarted.pop())
         for req_id, peer in self.outgoing.unsent.take_lost():

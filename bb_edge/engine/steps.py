@@ -217,8 +217,10 @@ class RoundBackedOff(EngineStep):
 class RoundWaits(EngineStep):
     """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
 
-    `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. Said when
-    the wait begins; `again` after 15 s, and then where others lack than were said, ever more seldom.
+    `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. `offline`:
+    there would be enough, but this node has no connection, or has just got it back and counts whom it has
+    heard of since. Said when the wait begins; `again` after 15 s, and then where others lack than were said,
+    ever more seldom.
     """
 
     target: str
@@ -227,6 +229,7 @@ class RoundWaits(EngineStep):
     there: int
     wanted: int
     failing: tuple[PeerId, ...] = ()
+    offline: bool = False
     again: bool = False
 
 

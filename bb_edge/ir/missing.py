@@ -31,7 +31,9 @@ class MissingReason(enum.IntEnum):
     NOTHING = 11
     """It has nothing to reply with: nobody answered what it asked in turn."""
     OFFLINE = 12
-    """This node lost its connection while it waited: the request, or its answer, may be lost with it."""
+    """This node lost its connection while it waited, so that the request or its answer may be lost with it,
+    or has just got it back, and nothing of the peer has come since.
+    """
     OUT_OF_TIME = 13
     """It says that its reply was not there when all the time that the request gives was over."""
 

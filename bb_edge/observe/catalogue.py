@@ -88,7 +88,8 @@ METRICS: Mapping[str, Metric] = {
         requests__replied_twice="replies that were left out, because the request had one already",
         requests__unanswered="peers that left a request unanswered until its end",
         requests__not_sent="peers that were not asked before the deadline: no room, connection or record",
-        requests__offline="peers without an answer in requests during which this node lost its connection",
+        requests__offline="peers without an answer in requests during which this node lost its connection,"
+        " or before they were heard of behind it",
         control__sent="messages of components to their counterparts",
         control__received="messages of components from their counterparts",
         control__unanswered="calls of components that their counterparts did not answer",

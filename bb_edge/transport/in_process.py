@@ -116,10 +116,11 @@ class Simulation:
             self._tell(other, gone, False)
 
     def connect(self, peer: PeerId, up: bool) -> None:
-        """Takes a node's connection away, or gives it back, as if its broker were gone: nobody is told of it.
+        """Takes a node's connection away, or gives it back, as if its broker were gone.
 
-        What it sends meanwhile waits for its connection or its own deadline, what is sent to it is lost.
-        Raises SimulationError where there is no such node.
+        Nobody is told that it goes; when it is back, it and the others are told of each other again. What it
+        sends meanwhile waits for its connection or its own deadline, what is sent to it is lost. Raises
+        SimulationError where there is no such node.
         """
         node = self._nodes.get(peer)
         if node is None:
@@ -128,7 +129,14 @@ class Simulation:
         if not up:
             self._cut_off.setdefault(peer, [])
             return
-        for until_ns, step in self._cut_off.pop(peer, ()):
+        if (waits := self._cut_off.pop(peer, None)) is None:
+            return
+        self._sessions[peer] += 1
+        for other in self._nodes.values():
+            if other is not node and other.peer_id not in self._cut_off:
+                self._tell(other, node, True)
+                self._tell(node, other, True)
+        for until_ns, step in waits:
             if not until_ns or until_ns > self.now_ns:
                 self._send(peer, step)
 

@@ -77,7 +77,7 @@ MIXED_OFTEN = {
     "takeovers": 86,
     "twins": 20,
     "taken by a twin": 60,
-    "not connected": 133,
+    "not connected": 90,
     "late presences": 73,
     "two classes": 33,
     "crowds": 23,

@@ -6,7 +6,7 @@ nothing but the round's start are looked at: of a later one nobody knows whether
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.engine.errors import OpError
@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 class Lack(NamedTuple):
     """The peers that a round waits for: of which class, how many there are, how many there must be.
 
-    `failing` are those of the class that are up, and left requests unanswered.
+    `failing` are those of the class that are up, and left requests unanswered. `offline` says that there
+    would be enough, had this node not lost its connection: of those that are left it has heard since.
     """
 
     peer_class: str
     there: int
     wanted: int
     failing: tuple[PeerId, ...] = ()
+    offline: bool = False
 
 
 class RoundContext(OpSurroundings):
@@ -79,16 +81,16 @@ class Quorum:
         graph: BoundGraph,
         start: BoundOp,
         class_of: Callable[[str, str], str],
-        failing: Callable[[str], tuple[PeerId, ...]],
+        peers: PeerStates,
     ) -> None:
-        """`class_of(target, slot)` is the class of the peers that a selector chooses among, `failing(class)`
-        who of a class is up and failing.
-        """
+        """`class_of(target, slot)` is the class of the peers that a selector chooses among."""
         self._runtime = runtime
         self._components = components
         self._ctx = ctx
         self._class_of = class_of
-        self._failing = failing
+        self._peers = peers
+        # What is durable waits for a connection by itself, and such a round is to be told without one.
+        self._needs_connection = all(op.spec.meta.get(keys.DURABLE_KEY) != "1" for op in graph.ops)
         self._samples = [
             (op, least)
             for op in graph.ops
@@ -108,6 +110,9 @@ class Quorum:
                 if isinstance(view, Later):
                     continue
                 there = len(view) + selector.resting(self._ctx) if view else 0
+                offline = there >= least and self._needs_connection and self._peers.uplink.returning
+                if offline:
+                    there = self._reached(view, selector)
             # The border to users' components: how many there are is not known, so that the round runs.
             except BaseException as error:  # noqa: BLE001
                 origin = f"slot {slot!r} ({selector.TYPE_NAME}.current_view)"
@@ -115,8 +120,17 @@ class Quorum:
                 continue
             if there < least:
                 peer_class = self._class_of(op.target, slot)
-                return Lack(peer_class, there, least, self._failing(peer_class))
+                failing = () if offline else self._peers.failing_of(peer_class)
+                return Lack(peer_class, there, least, failing, offline)
         return None
+
+    def _reached(self, view: Sequence[PeerId], selector: PeerSelector) -> int:
+        """How many of them the node reaches that has no connection, or got it back just now: itself, those
+        that it has heard since, and, where it has heard somebody, those that it would not wait for.
+        """
+        uplink, own = self._peers.uplink, self._runtime.own_peer
+        there = sum(peer == own or uplink.reaches(peer) for peer in view)
+        return there + selector.resting(self._ctx) if uplink.connected and there else there
 
 
 def _begins(graph: BoundGraph, op: BoundOp, start: BoundOp) -> bool:

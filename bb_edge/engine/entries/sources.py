@@ -19,12 +19,12 @@ from bb_edge.engine.entries.rounds import Rounds, number
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
+from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir.ids import PeerId
 from bb_edge.roles import TRIGGER
 
 EntryOp = tuple[BoundGraph, BoundOp]
@@ -35,7 +35,7 @@ class Sources:
     """The entry ops of one node, and which targets have started. `entries` are the entry ops by their type.
 
     `_ctx` is what selectors see, where rounds ask them how many peers there are, and `_class_of(target,
-    slot)` the class of those peers; `_failing(class)` are those of a class that are up and failing.
+    slot)` the class of those peers.
 
     LoadError for a type that nothing here starts, or an event that it does not know, ValueError or TypeError
     for attributes of a wrong kind.
@@ -48,7 +48,7 @@ class Sources:
     _want_snapshot: Callable[[str], None]
     _ctx: RoundContext
     _class_of: Callable[[str, str], str]
-    _failing: Callable[[str], tuple[PeerId, ...]]
+    _peers: PeerStates
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]
     rounds: list[Rounds] = field(default_factory=list)
     due_phases: deque[int] = field(default_factory=deque)
@@ -104,7 +104,7 @@ class Sources:
 
     def _add_rounds(self, graph: BoundGraph, op: BoundOp) -> None:
         components = self._scheduler.components
-        quorum = Quorum(self._runtime, components, self._ctx, graph, op, self._class_of, self._failing)
+        quorum = Quorum(self._runtime, components, self._ctx, graph, op, self._class_of, self._peers)
         rounds = Rounds(self._runtime, self._scheduler, self._ingress, quorum, graph, op)
         self.rounds.append(rounds)
         self._begins(graph, rounds.start)

@@ -128,6 +128,8 @@ class PeerStates:
             self._runtime.count("peers.stale")
             return
         if up:
+            if self.uplink.back is not None:
+                self.uplink.met(peer)
             self._take_limits(peer, meta)
             self._judge(peer)
         if up and addresses:
@@ -181,6 +183,8 @@ class PeerStates:
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
+        if self.uplink.back is not None:
+            self.uplink.met(peer)
         imposed = self.back_pressure.imposed
         if not (imposed or self._backoff.waits or self.health.failures or self.unheard.are_greeted):
             return  # no peer is in trouble
@@ -272,10 +276,7 @@ class PeerStates:
 
     def probe(self, peer: PeerId) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
-        presence = self.presences.get(peer)
-        if presence is not None and not presence.up:
-            return False
-        return self._backoff.ready(peer, self._runtime.now_ns)
+        return not self.presences.is_down(peer) and self._backoff.ready(peer, self._runtime.now_ns)
 
     def knows(self, peer: PeerId) -> bool:
         """Whether the node itself, or an address of the peer, is known to send to."""

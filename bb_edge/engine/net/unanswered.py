@@ -33,7 +33,7 @@ class Unanswered:
         if not handed_out or (uplink.lost_since(stretch) and not here):
             self._outgoing.unsent.not_sent(peer, NOT_SENT if uplink.connected else NO_CONNECTION)
             return MissingReason.NOT_SENT, False
-        if here or uplink.held_since(stretch):
+        if here or (uplink.held_since(stretch) and uplink.reaches(peer)):
             self._runtime.count(counter)
             return MissingReason.DEADLINE, (here or uplink.blames(stretch)) and self._peers.failed(peer)
         self._runtime.count("requests.offline")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
 from bb_edge.wire.backoff import S
 
 OTHERS_NS = 45 * S
@@ -15,12 +16,15 @@ class Uplink:
     Nothing of it is saved: a process begins with what its transport tells.
     """
 
-    __slots__ = ("_blames_from_ns", "_runtime", "connected", "stretch")
+    __slots__ = ("_blames_from_ns", "_news", "_runtime", "back", "connected", "stretch")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._blames_from_ns = 0
+        self._news = False
         self.connected = True
+        self.back: set[PeerId] | None = None
+        """Of whom something has come since it was found again; None once that is long ago."""
         self.stretch = 0
         """How often that has changed: what is made and over in one stretch had one state all the time."""
 
@@ -30,8 +34,33 @@ class Uplink:
             return
         self.connected = connected
         self.stretch += 1
+        self._news, self.back = connected, None
         if connected and self.stretch > 2:  # not the first connection of a process
             self._blames_from_ns = self._runtime.now_ns + OTHERS_NS
+            self.back = set()
+
+    @property
+    def returning(self) -> bool:
+        """Whether it is away, or was until just now: whom it reaches is still to be seen."""
+        if self.back is not None and self._runtime.now_ns >= self._blames_from_ns:
+            self.back = None
+        return not self.connected or self.back is not None
+
+    def met(self, peer: PeerId) -> None:
+        """Something of the peer has come, be it its presence; to be called while there is a `back`."""
+        back = self.back
+        if back is not None and peer not in back and len(back) < self._runtime.config.max_peers:
+            back.add(peer)
+            self._news = True
+
+    def reaches(self, peer: PeerId) -> bool:
+        """Whether the peer is there, as far as the connection tells."""
+        return not self.returning or (self.back is not None and peer in self.back)
+
+    def take_news(self) -> bool:
+        """Whether it has come back, or reaches more peers than at the last call."""
+        news, self._news = self._news, False
+        return news
 
     def held_since(self, stretch: int) -> bool:
         """Whether it has been there all the time since that stretch."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pytest
 from asking import Moody
+from connections import first_connection
 from kinds_of_steps import of
 
 from bb_edge.components import PresenceSelector
@@ -268,3 +269,42 @@ def test_a_sample_that_may_not_come_holds_nothing_up(compile_text):
     world.sim.run(for_ns=S)
     assert world.began() == [1, 2, 3]
     assert [event.value for event in world.sim.events("more")] == [(), (), ()]
+
+
+def test_a_round_waits_for_the_connection_and_for_those_that_are_heard_of_behind_it(compile_text):
+    """It began without one, cost the deadline, and the next ones those of peers that had yet to find the broker."""
+    world = World(compile_text, 2, times=0)
+    first, second = (world.join().peer_id for _ in range(2))
+    server = world.server.peer_id
+    first_connection(world.sim, server)
+    for peer in (server, first, second):
+        world.sim.connect(peer, False)
+    world.sim.run(for_ns=3 * S)
+    before = len(world.began())
+    world.sim.run(for_ns=20 * S)
+    assert len(world.began()) == before
+    waits = [s for s in world.of(steps.RoundWaits) if s.offline]
+    assert [(s.there, s.wanted, s.failing, s.again) for s in waits] == [(0, 2, (), False), (0, 2, (), True)]
+    world.sim.connect(server, True)
+    world.sim.connect(first, True)
+    world.sim.run(for_ns=3 * S)
+    assert len(world.began()) == before, "there would be two, and it has heard of one"
+    world.sim.connect(second, True)
+    closed = len(world.of(steps.RequestClosed))
+    world.sim.run(for_ns=100 * MS)
+    assert len(world.began()) > before + 10, "at once, and not with the next count"
+    assert all(not s.missing for s in world.of(steps.RequestClosed)[closed:])
+
+
+def test_a_round_waits_for_whom_it_hears_nothing_of_no_longer_than_the_others_take_to_dial(compile_text):
+    world = World(compile_text, 1, times=0)
+    gone = world.join().peer_id
+    first_connection(world.sim, world.server.peer_id)
+    for peer, up in ((world.server.peer_id, False), (gone, False), (world.server.peer_id, True)):
+        world.sim.connect(peer, up)
+    before = len(world.began())
+    world.sim.run(for_ns=25 * S)
+    assert len(world.began()) <= before + 1
+    world.sim.run(for_ns=50 * S)
+    assert len(world.began()) > before + 1
+    assert {why for s in world.of(steps.RequestClosed)[-2:] for _, why in s.missing} == {"deadline"}

@@ -53,7 +53,7 @@ def test_an_entry_op_of_a_kind_that_nothing_starts_is_refused_by_name(bench):
             core.wish.want,
             core.ctx,
             lambda target, slot: target,
-            core.peers.failing_of,
+            core.peers,
             entries,
         )
     assert refused.value.where == f"Main, {graph.ops[0].spec.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asking import SLOWLY
+from connections import first_connection
 from kinds_of_steps import of
 from times import MS, S
 
@@ -58,15 +59,29 @@ def test_a_connection_that_is_lost_on_the_way_is_the_reason(askers):
 def test_a_broker_that_comes_back_is_given_time_to_find_everybody_again(askers):
     fed = askers(clients=2)
     server, client = fed.server.peer_id, fed.clients[0].peer_id
-    for peer, up in ((server, False), (server, True), (client, False), (server, False), (server, True)):
+    first_connection(fed.sim, server)
+    for peer, up in ((client, False), (server, False), (server, True)):
         fed.sim.connect(peer, up)
-    for _ in range(9):
-        assert whys(fed.ask()[1]) == {"deadline"}
+    for _ in range(8):
+        assert fed.ask()[1] == [(client, "offline")], "nothing of it has come since"
     assert told_of_peers(fed) == []
+    assert fed.server.counters["requests.offline"] == 8
+    assert "requests.unanswered" not in fed.server.counters
     for _ in range(5):
-        fed.ask()
+        assert fed.ask()[1] == [(client, "deadline")]
     assert {step.peer for step in told_of_peers(fed)} == {client}
-    assert "requests.offline" not in fed.server.counters
+
+
+def test_whose_presence_has_come_since_is_there_and_answers_late(askers):
+    fed = askers(clients=2)
+    server, client = fed.server.peer_id, fed.clients[0].peer_id
+    first_connection(fed.sim, server)
+    for up in (False, True):
+        fed.sim.connect(server, up)
+    fed.sim.run(for_ns=S)
+    fed.sim.connect(client, False)
+    assert fed.ask()[1] == [(client, "deadline")]
+    assert told_of_peers(fed) == []
 
 
 def test_a_failing_peer_is_not_tried_without_a_connection(askers):
