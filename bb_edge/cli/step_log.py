@@ -110,7 +110,7 @@ class StepLog:
         record = step_record(step, names)
         del record["step"]
         for name, value in list(record.items()):
-            if isinstance(value, str) and name != "peer":
+            if isinstance(value, str) and name not in ("peer", "other"):  # which are peers as a whole
                 record[name] = names.in_text(value)
             elif isinstance(value, list) and len(value) > MOST_LISTED:
                 record[name] = value[:MOST_LISTED]
@@ -194,6 +194,7 @@ _LEVEL = {
     steps.ProgramMismatch: "warning",
     steps.ProgramAccepted: "info",
     steps.ClassMismatch: "warning",
+    steps.AskedByTurns: "warning",
     steps.PeerRefused: "warning",
     steps.PeersUnheard: "warning",
     steps.PeerRestarts: "warning",

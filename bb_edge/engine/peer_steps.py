@@ -156,6 +156,19 @@ class ClassMismatch(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class AskedByTurns(EngineStep):
+    """Two peers of a class ask this node by turns, and its program chooses among none of that class.
+
+    Both are up. Once per peer: a third one is told of with one of the others. `remedy` says what to look at.
+    """
+
+    peer: PeerId
+    other: PeerId
+    peer_class: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestClosed(EngineStep):
     """A request is settled: how many were asked (after the gates) and how many answers count.
 

@@ -38,6 +38,7 @@ PeerResolveFailed = peer_steps.PeerResolveFailed
 ProgramMismatch = peer_steps.ProgramMismatch
 ProgramAccepted = peer_steps.ProgramAccepted
 ClassMismatch = peer_steps.ClassMismatch
+AskedByTurns = peer_steps.AskedByTurns
 RequestClosed = peer_steps.RequestClosed
 RequestFailed = peer_steps.RequestFailed
 AnswerRefused = peer_steps.AnswerRefused

@@ -72,6 +72,7 @@ METRICS: Mapping[str, Metric] = {
         peers__greeted="greetings to peers of which nothing ever came, before they are asked",
         peers__failing="times that a peer had left so many requests unanswered that it is only tried",
         peers__other_program="peers whose program does not go with this node's, by their presence",
+        peers__asking_by_turns="times that a peer asked by turns with another one of its class, once each",
         peers__refused="presences of peers that found no place: max_peers, peer_bytes",
         peers__displaced="peers that were up and lost their place to one of an asked class",
         peers__blocked="peers that the program has blocked",

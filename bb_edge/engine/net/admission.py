@@ -197,9 +197,7 @@ class Admission:
         components = self._routing.components(arrival.message)
         if components and blocked:
             return Refusal.BLOCKED
-        if any(map(self._waiting.closes, components)):
-            return Refusal.BOOTSTRAPPING
-        return None
+        return Refusal.BOOTSTRAPPING if any(map(self._waiting.closes, components)) else None
 
     def _crowded(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Refuses an entry without a place; asks its sender to slow down, from `PRESSURE` on."""
@@ -219,6 +217,7 @@ class Admission:
         raw, message = arrival.raw, arrival.message
         peer, size, deadline_ns = raw.peer, len(raw.data), arrival.deadline_ns
         if arrival.kind is Kind.ENTRY:
+            self._senders.starts(peer, message)
             target, args = self._routing.target(message), (peer, message, deadline_ns)
             self._ingress.offer(
                 Entry(target, self._routing.fill, args, None, size, peer, deadline_ns, cause=raw.cause)

@@ -158,6 +158,16 @@ def test_steps_and_events_name_peers() -> None:
     assert json.loads(out.getvalue())["value"] == [1, [f"kitchen ({KITCHEN})", str(HALL)]]
 
 
+def test_both_peers_that_ask_by_turns_are_shown_once_by_their_names() -> None:
+    err = io.StringIO()
+    log = StepLog(
+        "own", Quiet(), Quiet(), Output(True, "info", io.StringIO(), err), names(kitchen="kitchen"), None
+    )  # type: ignore[arg-type]
+    log(steps.AskedByTurns(HALL, KITCHEN, "Server", "stop one"))
+    (line,) = [json.loads(line) for line in err.getvalue().splitlines()]
+    assert (line["level"], line["peer"], line["other"]) == ("warning", str(HALL), f"kitchen ({KITCHEN})")
+
+
 @pytest.mark.parametrize(
     ("step", "level"),
     [

@@ -19,7 +19,7 @@ from bb_edge.wire.envelope import NONE, REQUEST, Envelope
 from bb_edge.wire.envelope_records import FailureCode
 from bb_edge.wire.programs import ProgramClaim
 
-A = PeerId.from_name("a")
+A, B, C = (PeerId.from_name(name) for name in "abc")
 OWN, OTHER = "1" * 64, "2" * 64
 CONTRACT = "3" * 32
 RECEIVED = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, wire.sender_class=Hub"
@@ -41,19 +41,19 @@ class Leaf:
         self.bench, self.node, self.seq = bench, bench.node, 0
         self.node.presences_come()
 
-    def is_told(self, claim=SAME, classes=("Hub",), up=True):
+    def is_told(self, claim=SAME, classes=("Hub",), up=True, peer=A):
         meta = {**claim.meta(), features.META: [features.FAILURES]}
-        here = Address.empty().with_peer(A).to_bytes()
-        self.node.peer_presence(A, up, (here,), meta, epoch=5, classes=classes)
+        here = Address.empty().with_peer(peer).to_bytes()
+        self.node.peer_presence(peer, up, (here,), meta, epoch=5, classes=classes)
         return self.bench.poll()
 
-    def asked(self, kind=REQUEST, seq=0):
+    def asked(self, kind=REQUEST, seq=0, peer=A):
         """Polls with an envelope to the site; what is told of it."""
         self.seq = seq or self.seq + 1
         message = Envelope([fill(0xA1, f32(7))], kind, epoch=5, seq=self.seq)
         if kind == REQUEST:
             message = Envelope(message.fills, kind, wire_req_id=9, epoch=5, seq=self.seq)
-        self.node.deliver_inbound(envelope.encode(message), A)
+        self.node.deliver_inbound(envelope.encode(message), peer)
         return self.bench.poll()
 
     def counted(self, name):
@@ -187,3 +187,47 @@ def test_strangers_are_known_after_a_restart(leaf, compile_text):
 
 def test_the_node_says_its_own_program(leaf):
     assert ProgramClaim.from_meta(leaf.node.presence_meta) == SAME
+
+
+def by_turns(leaf, *peers):
+    """Who was told of that asks by turns, as (peer, the other one)."""
+    found = [step for peer in peers for step in leaf.asked(peer=peer)]
+    told = of(steps.AskedByTurns, found)
+    assert len(of(steps.AppEvent, found)) == len(peers), "they are answered all the same"
+    assert {step.peer_class for step in told} <= {"Hub"}
+    return [(step.peer, step.other) for step in told]
+
+
+def test_two_peers_of_a_class_that_ask_by_turns_are_named_once(leaf):
+    """A second server that a broker without access rules lets in was served without a word."""
+    for peer in (A, B, C):
+        leaf.is_told(peer=peer)
+    assert by_turns(leaf, A, B, A, B, A) == [(A, B)]
+    assert by_turns(leaf, B, A, B, A, B) == [], "once"
+    assert by_turns(leaf, C, A, C, B, C) == [(B, C)], "and a third one"
+    assert by_turns(leaf, *(A, B, C) * 9) == []
+    assert leaf.node.counters["peers.asking_by_turns"] == 2
+
+
+def test_one_that_takes_over_from_another_is_nothing_to_tell(leaf):
+    leaf.is_told(peer=A)
+    leaf.is_told(peer=B)
+    assert by_turns(leaf, A, A, B, B, A, A, B, B) == [], "each has taken over once"
+    for _ in range(9):
+        leaf.is_told(peer=B, up=False)
+        assert by_turns(leaf, A, A) == []
+        leaf.is_told(peer=B)
+        leaf.is_told(peer=A, up=False)
+        assert by_turns(leaf, B, B) == [], "the other one has gone"
+        leaf.is_told(peer=A)
+
+
+def test_who_chooses_among_peers_of_a_class_knows_that_there_are_several(bench):
+    chooses = PROGRAM.replace(
+        "entry=1, partition=Leaf}", "entry=1, partition=Leaf}\n  slot peers: peer_selector peer_class=Hub"
+    )
+    binding = 'module=Demo, binding.Leaf.peers="peer_selector|bb.PresenceSelector|1"'
+    leaf = Leaf(bench(chooses.replace("module=Demo", binding), ("Leaf",)))
+    leaf.is_told(peer=A)
+    leaf.is_told(peer=B)
+    assert by_turns(leaf, *(A, B) * 9) == []
