@@ -246,10 +246,7 @@ class Node:
         self.ingress.notice(self._peers.cleared, peer, peer_class)
 
     def connected(self, up: bool) -> None:
-        """Tells whether what the node sends leaves it now; where nobody tells, it does. Poller's thread.
-
-        Behind a reconnection the presences of those who are there are to be told again, as a broker does.
-        """
+        """Tells whether what the node sends leaves it now; where nobody tells, it does. Poller's thread."""
         self._peers.uplink.tell(up)
 
     def peer_failed(self, peer: PeerId) -> None:

@@ -78,7 +78,8 @@ class DrivenNode(Protocol):
     def connected(self, up: bool) -> None:
         """Tells the node whether what it sends leaves the device now, each time that this changes.
 
-        Before the first poll, too, where there is no connection yet.
+        Before the first poll, too, where there is no connection yet. Behind a reconnection the presences of
+        those who are there are told again, as a broker does.
         """
 
     def peer_failed(self, peer: PeerId) -> None:

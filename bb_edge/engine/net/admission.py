@@ -217,7 +217,8 @@ class Admission:
         raw, message = arrival.raw, arrival.message
         peer, size, deadline_ns = raw.peer, len(raw.data), arrival.deadline_ns
         if arrival.kind is Kind.ENTRY:
-            self._senders.starts(peer, message)
+            if peer is not self._senders.last:
+                self._senders.starts(peer, message)
             target, args = self._routing.target(message), (peer, message, deadline_ns)
             self._ingress.offer(
                 Entry(target, self._routing.fill, args, None, size, peer, deadline_ns, cause=raw.cause)

@@ -73,6 +73,8 @@ class Senders:
         self._chosen = chosen
         self._unknown: dict[PeerId, int] = {}  # since when a peer is not known in the class that it needs
         self._asking: dict[str, Asking] = {}  # by class
+        self.last: PeerId | None = None
+        """Who asked last: what it asks next is no turn."""
 
     def refuse(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Why this peer may not send this, if so."""
@@ -105,6 +107,7 @@ class Senders:
         """An envelope of the peer is taken that starts an execution: says so where two ask by turns."""
         if message.kind != envelope.REQUEST or peer == self._runtime.own_peer:
             return
+        self.last = peer
         peer_class = self._routing.sender_class(message)
         asking = self._asking.get(peer_class)
         if asking is None:
