@@ -1,4 +1,4 @@
-"""A request waits for what its answers will need (semantics §2: "an implicit `after=` of the request").
+"""A request waits for what its answers will need.
 
  Ops that run once per answer see the asking execution's values. A value that is not there yet when an
 answer comes would starve them, and whether it is there would be a matter of luck: so the request is sent

@@ -1,4 +1,4 @@
-"""On which class of devices each op runs, and to which class each list of peers leads (semantics §2).
+"""On which class of devices each op runs, and to which class each list of peers leads.
 
  In this order, a later rule only when no earlier one places more: the slot's `at=`; the class of data and
 control inputs; the scope `with g.at(…)`; the class of the readers, Sends not counted. Inputs and entries

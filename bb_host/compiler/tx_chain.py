@@ -1,6 +1,6 @@
 """Tx gates: filters on the list of peers that a send goes to.
 
-Replies pass none (semantics §6), nor do durable sends, which wait on disk for peers that are away.
+Replies pass none, nor do durable sends, which wait on disk for peers that are away.
 """
 
 from __future__ import annotations

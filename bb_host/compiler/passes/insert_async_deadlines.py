@@ -1,7 +1,7 @@
 """Pass 16: what may answer later carries a deadline, and what is sent too late is not sent.
 
 1. The first payload of a Send-flavored op with a deadline passes a `DeadlineCheck` of that deadline.
-2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s (semantics §6).
+2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s.
 3. RecvRespBatched carries its request's. Syscalls that wait on purpose (`After`, `Sleep`, `Limit.Acquire`,
    `Serialize.Dequeue`) carry none: they end by what they wait for, or with their execution.
 4. Idempotent; needs the final layout.

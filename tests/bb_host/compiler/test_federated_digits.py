@@ -1,4 +1,4 @@
-"""The first program of the specification (semantics §10), from recording to artifact."""
+"""The first program of the specification, from recording to artifact."""
 
 from __future__ import annotations
 

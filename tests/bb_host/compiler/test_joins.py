@@ -1,4 +1,4 @@
-"""Values that never meet in one execution (semantics §2, "Joins that cannot be")."""
+"""Values that never meet in one execution."""
 
 from __future__ import annotations
 

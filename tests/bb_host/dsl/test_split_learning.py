@@ -1,6 +1,6 @@
 """The worked example of the specification (ir_and_dsl.txt, part 9), compared node by node.
 
-Where semantics §1b, §2 and §6 settle things otherwise, `DIFFERENCES` says so: each entry must be needed, and
+Where this runtime settles things otherwise, `DIFFERENCES` says so: each entry must be needed, and
 nothing else may differ.
 """
 
