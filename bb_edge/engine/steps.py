@@ -220,8 +220,9 @@ class RoundWaits(EngineStep):
 
     `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. `offline`:
     there would be enough, but this node has no connection, or has just got it back and counts whom it has
-    heard of since. Said when the wait begins; `again` after 15 s, and then where others lack than were said,
-    ever more seldom.
+    heard of since. `next_try_ns` is how long it is until the first that is failing is tried again and counts,
+    a minute at most. Said when the wait begins; `again` after 15 s, and then where others lack than were
+    said, ever more seldom.
     """
 
     target: str
@@ -232,6 +233,7 @@ class RoundWaits(EngineStep):
     failing: tuple[PeerId, ...] = ()
     offline: bool = False
     again: bool = False
+    next_try_ns: int = 0
 
 
 class Phase(enum.IntEnum):

@@ -113,6 +113,10 @@ class PeerAnswers:
         """A failing peer is asked: the next trial waits twice as long as this one has."""
         self._trials.failed(peer, now_ns)
 
+    def next_trial(self, peer: PeerId) -> int:
+        """Returns when a failing peer may be tried, in monotonic nanoseconds; 0 for others."""
+        return self._trials.next(peer) if self._state(peer) is _FAILING else 0
+
     def restarted(self, peer: PeerId) -> None:
         """The peer has come up: if it is failing, it may be tried at once."""
         self._trials.succeeded(peer)

@@ -6,7 +6,7 @@ nothing but the round's start are looked at: of a later one nobody knows whether
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.engine.errors import OpError
@@ -123,6 +123,12 @@ class Quorum:
                 failing = () if offline else self._peers.failing_of(peer_class)
                 return Lack(peer_class, there, least, failing, offline)
         return None
+
+    def next_try_ns(self, failing: Iterable[PeerId]) -> int:
+        """How long it is until the first of them is tried again, and counts; 0 where none has to wait."""
+        trials, probes = self._peers.failing.answers, self._peers.backoff
+        due = [max(trials.next_trial(peer), probes.next(peer)) for peer in failing]
+        return max(0, min(due) - self._runtime.now_ns) if due else 0
 
     def _reached(self, view: Sequence[PeerId], selector: PeerSelector) -> int:
         """How many of them the node reaches that has no connection, or got it back just now: itself, those

@@ -90,7 +90,8 @@ class Rounds:
             self._runtime.count("rounds.waited")
         again = self.wait_ns >= SAID_AGAIN_NS
         if not self.wait_ns or (again and (lack, again) != self._said):
-            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack, again=again))
+            tries = self._quorum.next_try_ns(lack.failing)
+            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack, again, tries))
             self._said = lack, again
         config = self._runtime.config
         self.wait_ns = min(self.wait_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)

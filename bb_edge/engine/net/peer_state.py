@@ -82,8 +82,8 @@ class PeerStates:
         self._refusals = Refusals(runtime)
         self._restarts = Restarts(runtime)
         self.health = PeerHealth(config.health_threshold, config.max_peers)
-        self._backoff = Backoff(capacity=config.max_peers)
-        self.back_pressure = BackPressure(runtime, self._backoff)
+        self.backoff = Backoff(capacity=config.max_peers)
+        self.back_pressure = BackPressure(runtime, self.backoff)
         self.failing = Failing(runtime, self._may_ask_again)
         self.unheard = Unheard(runtime, links)
         self._own_limits = PeerLimits.of(config.caps)
@@ -136,7 +136,7 @@ class PeerStates:
             self.merge_addresses(peer, tuple(addresses), None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
             self.health.success(peer)
-            self._backoff.succeeded(peer)
+            self.backoff.succeeded(peer)
             self._links.peer_up(peer, epoch, self._runtime.now_ns)
             self.failing.answers.restarted(peer)
             self.unheard.come(peer)
@@ -186,11 +186,11 @@ class PeerStates:
         if self.uplink.back is not None:
             self.uplink.met(peer)
         imposed = self.back_pressure.imposed
-        if not (imposed or self._backoff.waits or self.health.failures or self.unheard.are_greeted):
+        if not (imposed or self.backoff.waits or self.health.failures or self.unheard.are_greeted):
             return  # no peer is in trouble
         if not imposed or imposed.get(peer, 0) <= now_ns:
             imposed.pop(peer, None)
-            self._backoff.succeeded(peer)
+            self.backoff.succeeded(peer)
         if self.presences.is_down(peer):
             return  # what it sent before its goodbye is late: only its presence brings it up again
         first = self.unheard.are_greeted and self.unheard.heard(peer)
@@ -211,7 +211,7 @@ class PeerStates:
 
         True where that takes the peer down.
         """
-        self._backoff.failed(peer, self._runtime.now_ns)
+        self.backoff.failed(peer, self._runtime.now_ns)
         if not self.health.failure(peer):
             return False
         self.presences.set_reachable(peer, False)
@@ -220,7 +220,7 @@ class PeerStates:
 
     def tried(self, peer: PeerId) -> None:
         """A peer that is down is asked once more: the next try waits longer, unless this one is answered."""
-        self._backoff.failed(peer, self._runtime.now_ns)
+        self.backoff.failed(peer, self._runtime.now_ns)
 
     def _came_up(self, peer: PeerId) -> None:
         presence = self.presences.get(peer)
@@ -269,14 +269,14 @@ class PeerStates:
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
-        if not self._backoff.ready(peer, now_ns):
+        if not self.backoff.ready(peer, now_ns):
             return False
-        self._backoff.probed(peer, now_ns)
+        self.backoff.probed(peer, now_ns)
         return True
 
     def probe(self, peer: PeerId) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""
-        return not self.presences.is_down(peer) and self._backoff.ready(peer, self._runtime.now_ns)
+        return not self.presences.is_down(peer) and self.backoff.ready(peer, self._runtime.now_ns)
 
     def knows(self, peer: PeerId) -> bool:
         """Whether the node itself, or an address of the peer, is known to send to."""
@@ -325,7 +325,7 @@ class PeerStates:
             "health": self.health.snapshot(),
             "answers": self.failing.answers.snapshot(self._runtime.now_ns),
             "unheard": self.unheard.save(),
-            "backoff": self._backoff.snapshot(self._runtime.now_ns),
+            "backoff": self.backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
             "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
             "rtt": self.round_trips.save(),
@@ -340,7 +340,7 @@ class PeerStates:
         self.health.restore(data["health"])
         self.failing.answers.restore(data["answers"], self._runtime.now_ns)
         self.unheard.restore(data["unheard"])
-        self._backoff.restore(data["backoff"], self._runtime.now_ns)
+        self.backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
         for raw, meta in data["limits"]:
             if (peer := PeerId.from_bytes(raw)) in self.presences:

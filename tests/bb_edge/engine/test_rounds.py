@@ -202,6 +202,26 @@ def test_a_wait_names_the_peers_that_are_there_and_failing(compile_text):
     world.sim.remove(good.peer_id)
     world.sim.run(for_ns=20 * S)
     assert world.of(steps.RoundWaits)[-1].failing == tuple(sorted(node.peer_id for node in bad))
+    assert world.of(steps.RoundWaits)[-1].next_try_ns == 0, (
+        "their trials are due: they lack nobody but the one that went"
+    )
+
+
+def test_a_mute_peer_that_all_are_waited_for_is_named_with_the_time_until_its_next_trial(compile_text):
+    """It is tried when that time is over, and the round runs without it."""
+    world = World(compile_text, 3, times=0)
+    mute = world.join().peer_id
+    world.join()
+    world.join()
+    world.sim.connect(mute, False)
+    world.sim.run(for_ns=400 * S)
+    waits = [s for s in world.of(steps.RoundWaits) if s.failing]
+    assert {s.failing for s in waits} == {(mute,)}
+    assert max(s.next_try_ns for s in waits) > 10 * S
+    assert all(0 <= s.next_try_ns <= 60 * S for s in waits)
+    before = len(world.began())
+    world.sim.run(for_ns=130 * S)
+    assert len(world.began()) > before, "a wait is bounded"
 
 
 def test_a_view_that_fails_is_told_and_the_round_runs(compile_text):
