@@ -1,6 +1,6 @@
 """A request waits for what its answers will need.
 
- Ops that run once per answer see the asking execution's values. A value that is not there yet when an
+Ops that run once per answer see the asking execution's values. A value that is not there yet when an
 answer comes would starve them, and whether it is there would be a matter of luck: so the request is sent
 behind every such value, by a `GateDispatch` (several: `GateManyDispatch`) on its first payload.
 """

@@ -1,6 +1,6 @@
 """Which executions a value can be in, and whether the inputs of each op ever meet in one.
 
- An execution is named by its entry: an entry op, or the invoke that brings the function's inputs. A value
+An execution is named by its entry: an entry op, or the invoke that brings the function's inputs. A value
 may be in several (what `Any` or a stateful op passes on). The answers of a request are in a child of the
 execution that asked; it sees what its parent sees, but not what comes when the request is closed.
 """
