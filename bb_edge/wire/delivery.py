@@ -126,6 +126,11 @@ class Links:
             envelope.acks += self._collect(peer)
         return key
 
+    def interval_ns(self, peer: PeerId, remaining_ns: int = 0) -> int:
+        """How long what is sent to the peer now waits for its acknowledgement (no deadline: 0 remains)."""
+        trip, least_ns = self.trip_of(peer), self.config.resend_ns
+        return trip.interval_ns(least_ns, self._queue.longest_ns, remaining_ns) if trip else least_ns
+
     def trip_of(self, peer: PeerId) -> RoundTrip | None:
         """How long acknowledgements of the peer take; None for one that nothing is known of."""
         link = self._links.get(peer)
@@ -320,7 +325,7 @@ class Links:
             key, body = pending.key, pending.body
             out.append(Outgoing(key.peer, payload, key, False, remaining, again, body))
             self.counters["resent"] += 1
-            self._links[key.peer].trip.repeated(pending.repeat(self._queue.longest_ns))
+            self._links[key.peer].trip.repeated(pending.repeat(self._queue.longest_ns), now_ns)
             self._queue.arm(pending, now_ns + pending.interval_ns)
         while self._table.owing:
             peer, when = next(iter(self._table.owing.items()))

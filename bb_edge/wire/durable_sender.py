@@ -161,6 +161,11 @@ class DurableSender:
             self._meet(flow, now_ns)
         return before is None or run is None or before[0] != run
 
+    def open_of(self, peer: PeerId) -> tuple[int, ...]:
+        """The ids of the peer's records that have a number and no acknowledgement."""
+        flow = self._flows.get(peer)
+        return () if flow is None else tuple([held.id for held in flow.open.values()])
+
     def is_up(self, peer: PeerId) -> bool:
         """Whether the peer is known to be up."""
         return peer in self._up

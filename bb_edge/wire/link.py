@@ -91,7 +91,7 @@ class Link(Unacknowledged):
         """Takes the round trip of an envelope that is acknowledged now, if it was sent once."""
         took_ns = pending.took_ns(now_ns)
         if took_ns is not None:
-            self.trip.measured(took_ns)
+            self.trip.measured(took_ns, now_ns - took_ns)
 
     def inspect(self) -> dict[str, Any]:
         """Returns the link as plain data, for people and tests."""

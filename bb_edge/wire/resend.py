@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -293,6 +294,14 @@ class ResendQueue:
         pending.state = PENDING.rows[pending.state, PendingEvent.PUBLISH]
         pending.next_ns = next_ns
         self._schedule(pending, min(next_ns, pending.expires_ns) if pending.expires_ns else next_ns)
+
+    def sooner(self, unacknowledged: Iterable[Pending], interval_ns: int, now_ns: int) -> None:
+        """Their peer answers much faster than when they went: what was lost waits no longer than that."""
+        for pending in unacknowledged:
+            if pending.state is _PUBLISHED and pending.interval_ns > interval_ns:
+                sent_ns = pending.next_ns - pending.interval_ns
+                pending.interval_ns = interval_ns
+                self.arm(pending, max(now_ns, sent_ns + interval_ns))
 
     def watch(self, pending: Pending) -> None:
         """Plans the envelope's expiry, but no repetition; for what may not be published at once."""

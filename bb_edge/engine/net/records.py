@@ -109,9 +109,7 @@ class Records:
             return None  # `due` drops it
         self._unheld.discard(number)
         peer, body, data = payload
-        trip, least = self._links.trip_of(peer), self._links.config.resend_ns
-        if trip is not None:
-            pending.interval_ns = trip.interval_ns(least, self._queue.longest_ns, remaining)
+        pending.interval_ns = self._links.interval_ns(peer, remaining)
         pending.handed_out = True
         self._queue.arm(pending, now_ns + pending.interval_ns)
         if acks := self._links.take_acks(peer):
@@ -134,14 +132,12 @@ class Records:
             if payload is None:
                 continue  # it is numbered anew, and published then
             peer, body, data = payload
-            trip = self._links.trip_of(peer)
-            if trip is not None:
-                trip.repeated(interval_ns)
+            if (trip := self._links.trip_of(peer)) is not None:
+                trip.repeated(interval_ns, now_ns)
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
             self._runtime.count("wire.resent")
-            yield Outgoing(
-                peer, envelope.repeated(data, remaining), pending.key, True, remaining, again, body
-            )
+            data = envelope.repeated(data, remaining)
+            yield Outgoing(peer, data, pending.key, True, remaining, again, body)
 
     def next_ns(self) -> int | None:
         """When `due` has something; None while nothing is planned."""
@@ -151,8 +147,12 @@ class Records:
 
     def acknowledged(self, peer: PeerId, acks: Sequence[Ack]) -> None:
         """The peer acknowledges durable numbers; counts the acks that are of no flow."""
-        self._links.count_foreign(len(acks) - self.sender.acknowledged(peer, acks))
+        links = self._links
+        links.count_foreign(len(acks) - self.sender.acknowledged(peer, acks))
         self._carry_out(by_ack=True)
+        if (trip := links.trip_of(peer)) is not None and trip.has_fallen(links.config.resend_ns):
+            still = filter(None, map(self._pending.get, self.sender.open_of(peer)))
+            self._queue.sooner(still, links.interval_ns(peer), self._runtime.now_ns)
 
     def peer_up(self, peer: PeerId) -> None:
         """A peer has come up: what waits for it goes on, and what was sent to a life before goes again."""

@@ -278,3 +278,21 @@ def test_a_row_waits_for_one_answer_of_the_disk_at_a_time():
     assert not writing.due(RETRY_NS + 4)
     assert writing.due(RETRY_NS + 5) and not writing.due(RETRY_NS + 5), "it is asked once"
     assert writing.put_off(RETRY_NS + 5) == 3 * RETRY_NS + 5
+
+
+def test_what_is_lost_does_not_wait_as_long_as_when_its_peer_was_slow(make):
+    """A machine that slept takes that for a round trip: the next window waits as long, at first."""
+    node = greeted(make(), A, B)
+    say(node, to=(A,))
+    (first,) = sent(kept(node, 2))
+    acknowledge(node, first, 40 * S)
+    for _ in range(40):
+        say(node, to=(A,))
+    lost, *rest = sent(kept(node, 41 * S))
+    missing = message_of(lost)
+    for number, step in enumerate(rest):
+        came = Ack(missing.epoch, missing.seq - 1, (message_of(step).seq,))
+        node.deliver_inbound(envelope.encode(Envelope(acks=(came,))), A)
+        node.poll(41 * S + 10 + number)
+    again = [step for step in sent(node.poll(44 * S)) if step.resent]
+    assert [message_of(step).seq for step in again] == [missing.seq]

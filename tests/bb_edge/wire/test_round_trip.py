@@ -74,6 +74,30 @@ def test_what_was_repeated_measures_nothing_and_its_interval_holds_until_somethi
     assert wait_of(node, 6 * S) == 1 * S
 
 
+def test_what_is_lost_beside_others_that_are_acknowledged_makes_nobody_wait() -> None:
+    """A window of which two are lost, again and again: each would double what the next one waits."""
+    node, now = links(), 0
+    for _ in range(10):
+        keys = [send(node, REQUEST, now=now)[1] for _ in range(8)]
+        node.acknowledged(
+            B, [Ack(keys[0].epoch, keys[0].seq - 1, tuple(k.seq for k in keys[2:]))], now + 5 * MS
+        )
+        now += 2 * S
+        assert len(node.due(now)) == 2, "they go again after a second, not after what the last ones came to"
+        node.acknowledged(B, [Ack(keys[-1].epoch, keys[-1].seq)], now + 5 * MS)
+    assert wait_of(node, now + S) == 1 * S
+
+
+def test_a_sleep_of_this_machine_is_no_round_trip() -> None:
+    trip = RoundTrip()
+    trip.measured(5 * MS)
+    trip.measured(3600 * S)
+    assert trip.srtt_ns < 10 * S
+    for _ in range(20):
+        trip.measured(5 * MS)
+    assert trip.interval_ns(1 * S, 64 * S) < 5 * S
+
+
 def test_a_peer_that_comes_up_anew_is_a_new_one() -> None:
     node = links()
     _, key = send(node, REQUEST)
