@@ -201,8 +201,8 @@ GUARDS = (
     Guard(
         "only the last epoch gives numbers",
         "durable_rows",
-        "        if row.epoch == flow.epoch:",
-        "        if True:",
+        "        elif row.epoch == flow.epoch:",
+        "        else:",
         "crashes of both",
         walks=60,
         seed=3,
