@@ -7,7 +7,7 @@ from simulated.soak import DISK_BYTES, Soak
 
 
 def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
-    soak = Soak(8, every_ns=700 * MS).soak(4_000, checkpoints=4)
+    soak = Soak(10, every_ns=700 * MS).soak(4_000, checkpoints=4)
     assert soak.faults["full disk"] and soak.faults["clock jumps"]
     assert soak.ledger.seen["restored"] >= 2
     assert soak.ledger.seen["StorageFailed"]
