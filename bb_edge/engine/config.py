@@ -105,8 +105,8 @@ class NodeConfig:
     round_backoff_max_ns: int = 60 * S
     # Failures in a row after which a peer counts as down. One lost answer is weather, five are a dead peer.
     health_threshold: int = 5
-    # How many more requests without an answer that counts than with one make a peer failing: it is up, and is
-    # asked only on trial.
+    # How many of the latest 3 n + 1 requests to a peer without an answer that counts make it failing:
+    # it is up, and is asked only on trial.
     failing_threshold: int = 5
     # What a decoder accepts from the wire.
     caps: EnvelopeCaps = field(default=EDGE_CAPS)

@@ -28,7 +28,7 @@ class PeerDown(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class PeerFailing(EngineStep):
-    """A peer has left `failing_threshold` requests more without an answer that counts than with one.
+    """A peer has left five of its last sixteen requests (`failing_threshold`) without an answer that counts.
 
     It is not selected any more, and tried once per back-off. With `failing` False, it has answered again.
     """
