@@ -152,7 +152,6 @@ def node(
             index = slots.numbers[target, slot]
             for op, remote in core.control.add(ref, index, component, target, slot).items():
                 routing.register(ref, op, remote, index)
-    chosen = frozenset(c for main in bound.mains for c in program.targets[main].peer_classes.values())
     journal = Journal(runtime, core.links, core.outgoing.durable.records.marks, durable)
     routing.register(0, MARKS_OP, MarksOp(runtime, core.outgoing.durable.records, journal).told)
     admission = Admission(
@@ -165,7 +164,7 @@ def node(
         core.control.calls,
         core.outgoing,
         routing,
-        Senders(runtime, core.peers, routing, chosen),
+        Senders(runtime, core.peers, routing),
         failures,
         journal,
     )

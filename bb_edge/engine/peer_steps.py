@@ -157,7 +157,7 @@ class ClassMismatch(EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class AskedByTurns(EngineStep):
-    """Two peers of a class ask this node by turns, and its program chooses among none of that class.
+    """Two peers of a class ask this node by turns. It should have one: it aggregates, and nobody asks it.
 
     Both are up. Once per peer: a third one is told of with one of the others. `remedy` says what to look at.
     """

@@ -138,6 +138,7 @@ BATCH_GROUP_ID_KEY = f"{PREFIX}.batch_group_id"
 DEST_SITE_NAME_PREFIX = f"{PREFIX}.dest_site_name."  # + input name = name of the receiving value
 DEST_SUFFIX_ATTR_PREFIX = "dest_suffix."  # attribute; + input name = Address bytes (/site/<id>)
 SENDER_CLASS_KEY = f"{PREFIX}.wire.sender_class"  # Recv, RecvReq: the class that its senders are of
+SOLE_SENDER_KEY = f"{PREFIX}.wire.sole_sender"  # RecvReq: "1" where one peer of that class should ask
 SITE_IDS_KEY = f"{PREFIX}.wire.site_ids"  # Recv side: comma-joined hex site id per payload output
 WIRE_TYPES_KEY = f"{PREFIX}.wire.type_hashes"  # both sides: comma-joined hex hash per payload; 0 = any
 WIRE_MAX_BYTES_KEY = f"{PREFIX}.wire.max_bytes"  # both sides: comma-joined largest planned size; 0 = unknown

@@ -25,7 +25,7 @@ class Port:
     `shape` is what arrays must have, `parts` what a bundle must hold, as far as the compiler knows it.
     `behind` are the op's outputs behind the payloads: sender, request id (where the op `asks`), trigger.
     `reply` is the op that answers what it asks. `sender_class` is the class of its senders, where the program
-    names it.
+    names it, of which one peer should ask where it is `sole`.
     """
 
     graph: BoundGraph
@@ -42,6 +42,7 @@ class Port:
     dtype: np.dtype[Any] | None = None
     shape: StampedShape | None = None
     sender_class: str = ""
+    sole: bool = False
     parts: tuple[StampedPart, ...] | None = None
 
     @property
@@ -108,6 +109,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
             tensor_dtype(type_hash) if backend is None else None,
             shapes[index] if index < len(shapes) else None,
             meta.get(keys.SENDER_CLASS_KEY, ""),
+            meta.get(keys.SOLE_SENDER_KEY) == "1",
             parts[index] if index < len(parts) else None,
         )
         ports.append((int(text, 16), port))

@@ -97,6 +97,14 @@ class Routing:
                 return port.sender_class
         return ""
 
+    def sole_class(self, message: Envelope) -> str:
+        """The class of which one peer should ask this: that of its first known site, "" without one."""
+        for fill in message.fills:
+            port = self._ports.get(fill.route.site)
+            if port is not None:
+                return port.sender_class if port.sole else ""
+        return ""
+
     def fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""
         acknowledged = self._acknowledges and message.base > 0

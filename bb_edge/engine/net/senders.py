@@ -6,12 +6,10 @@ that is not known in its class is left unacknowledged at first, so that it comes
 class has had time to show: for good where the peer is known in another class; one of whom nothing is known
 is taken when it repeats it behind its presence.
 
-Where the program chooses none of a class, several of it that ask by turns may be one too many: that is said.
+Of a class that aggregates, and that nobody chooses among, one peer should ask: several by turns are named.
 """
 
 from __future__ import annotations
-
-from collections.abc import Container
 
 from bb_edge.engine import steps
 from bb_edge.engine.net.arrivals import Arrival, Refusal
@@ -63,14 +61,10 @@ class Asking:
 class Senders:
     """Asked of every envelope that would start an execution or call a component."""
 
-    def __init__(
-        self, runtime: Runtime, peers: PeerStates, routing: Routing, chosen: Container[str] = ()
-    ) -> None:
-        """`chosen` are the classes among which the program chooses peers: it knows that there are several."""
+    def __init__(self, runtime: Runtime, peers: PeerStates, routing: Routing) -> None:
         self._runtime = runtime
         self._peers = peers
         self._routing = routing
-        self._chosen = chosen
         self._unknown: dict[PeerId, int] = {}  # since when a peer is not known in the class that it needs
         self._asking: dict[str, Asking] = {}  # by class
         self.last: PeerId | None = None
@@ -108,10 +102,10 @@ class Senders:
         if message.kind != envelope.REQUEST or peer == self._runtime.own_peer:
             return
         self.last = peer
-        peer_class = self._routing.sender_class(message)
+        peer_class = self._routing.sole_class(message)
         asking = self._asking.get(peer_class)
         if asking is None:
-            if peer_class and peer_class not in self._chosen and peer_class not in self._peers.own_classes:
+            if peer_class:
                 self._asking[peer_class] = Asking(peer)
             return
         other = asking.last

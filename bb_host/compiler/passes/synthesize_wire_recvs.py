@@ -10,6 +10,7 @@
    `module/port/{ask|reply}/index`). Two sends of one name would share sites: `DuplicatePort`.
 5. Ops without a wire id get one. Hand-made halves are open ports and are only stamped.
 6. A request id on the receiving side is a value of its own there. Idempotent.
+7. Requests of a class that aggregates, and that no op sends to, are stamped: one peer of it should ask.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class _Surfaces:
         self.types: dict[str, ValueType] = {}
         self.taken = {*function.inputs, *(n for op in function.ops for n in op.outputs)}
         self.wire: list[Op] = flow.wire_ops(function)
+        self.sole = self._sole()
         self.next_id = 1 + max((int(i) for op in self.wire if (i := flow.wire_id(op)).isdigit()), default=0)
         self.requests: dict[str, Op] = {}
         self.replies: dict[str, Op] = {}
@@ -164,6 +166,12 @@ class _Surfaces:
         request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
         return self._port(request) if request is not None else f"wire{flow.wire_id(op)}"
 
+    def _sole(self) -> set[str]:
+        """Classes that aggregate and that nobody chooses among: two would train the same peers by turns."""
+        sums = [op for op in self.function.ops if op.op_type == "Aggregate"]
+        gather = {where for op in sums for where in classes_of(op, self.home)}
+        return gather - {self.peers.get(flow.peers_input(op), "") for op in self.wire if _leads(op)}
+
     # --- writing
 
     def _surface(self, op: Op) -> list[Op]:
@@ -226,6 +234,8 @@ class _Surfaces:
             if kind in (OP_RECV, OP_RECV_REQ):  # answers are known by the id of their request
                 alone = sender_class == SELF_CLASS
                 meta[keys.SENDER_CLASS_KEY] = class_of_module(self.module) if alone else sender_class
+            if kind == OP_RECV_REQ and sender_class in self.sole:
+                meta[keys.SOLE_SENDER_KEY] = "1"
         self.stats.count("wire_recvs_synthesized")
         return Op(kind, keys.WIRE_DOMAIN, (), outputs, {}, meta)
 
@@ -324,6 +334,11 @@ class _Surfaces:
         for name, source in zip(stacks, payloads, strict=True):
             self.types[name] = _stacked(self.function.types.get(source))
         return self._stamped(op, len(payloads), outputs=(*op.outputs, *stacks))
+
+
+def _leads(op: Op) -> bool:
+    """Whether the op sends to peers that its program chose."""
+    return flow.is_send_flavored(op) and op.op_type != OP_SEND_RESP
 
 
 def _direction(op: Op) -> str:

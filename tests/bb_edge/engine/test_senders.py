@@ -22,7 +22,7 @@ from bb_edge.wire.programs import ProgramClaim
 A, B, C = (PeerId.from_name(name) for name in "abc")
 OWN, OTHER = "1" * 64, "2" * 64
 CONTRACT = "3" * 32
-RECEIVED = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, wire.sender_class=Hub"
+RECEIVED = "wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101, wire.sender_class=Hub, wire.sole_sender=1"
 SENT = "wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1, dest_site_name.x=y"
 PROGRAM = f"""
 program Demo {{module=Demo, program="{OWN}", contract.Hub.Leaf="{CONTRACT}"}}
@@ -222,12 +222,9 @@ def test_one_that_takes_over_from_another_is_nothing_to_tell(leaf):
         leaf.is_told(peer=A)
 
 
-def test_who_chooses_among_peers_of_a_class_knows_that_there_are_several(bench):
-    chooses = PROGRAM.replace(
-        "entry=1, partition=Leaf}", "entry=1, partition=Leaf}\n  slot peers: peer_selector peer_class=Hub"
-    )
-    binding = 'module=Demo, binding.Leaf.peers="peer_selector|bb.PresenceSelector|1"'
-    leaf = Leaf(bench(chooses.replace("module=Demo", binding), ("Leaf",)))
+def test_classes_of_which_several_may_ask_are_not_named(bench):
+    """Relays that share their leaves, sensors of one hub, and programs of before the stamp."""
+    leaf = Leaf(bench(PROGRAM.replace(", wire.sole_sender=1", ""), ("Leaf",)))
     leaf.is_told(peer=A)
     leaf.is_told(peer=B)
     assert by_turns(leaf, *(A, B) * 9) == []

@@ -120,6 +120,30 @@ def test_answers_as_a_batch() -> None:
     assert found["RecvRespBatched"].meta[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
 
 
+SUM = "m: F32[4] = role.aggregator.Aggregate(%s) {slot=sum, home_class=%s}"
+GATHER = (
+    "c: Trigger, l: PeerIdVec = wire.RecvRespBatched(r) {wire.wire_id=2, wire.request=1, home_class=Server}"
+)
+
+
+@pytest.mark.parametrize(
+    ("lines", "sole"),
+    [
+        ([SUM % ("a", "Server")], True),
+        ([], False),
+        ([SUM % ("v", "Client")], False),
+        ([SUM % ("a", "Server"), 'q: PeerIdVec = role.peer_selector.Sample<n=1>() {slot=top, home_class=Top, peer_class="q=Server"}', 'w: F32[4] = wire.Send(m, q) {home_class=Top}'], False),
+    ],
+    ids=["a server", "sensors that ask a hub", "who asks does not aggregate", "somebody chooses among it"],
+)  # fmt: skip
+def test_one_peer_should_ask_where_its_class_aggregates_and_nobody_sends_to_it(
+    lines: list[str], sole: bool
+) -> None:
+    found = wire(run(ASK % "each", NEG, REPLY, GATHER, *lines))
+    assert (found["RecvReq"].meta.get(keys.SOLE_SENDER_KEY) == "1") is sole
+    assert not any(keys.SOLE_SENDER_KEY in op.meta for name, op in found.items() if name != "RecvReq")
+
+
 def test_a_request_whose_answers_nobody_reads_gathers_them_all_the_same() -> None:
     done = run(ASK % "none", NEG, REPLY)
     gather = wire(done)["RecvRespBatched"]

@@ -76,8 +76,6 @@ class Ledger:
         self.seen[type(step).__name__] += 1
         if isinstance(step, steps.PeerRestarts):
             self._restarts(step)
-        elif isinstance(step, steps.AskedByTurns):  # relays share their leaves; there is one server
-            assert step.peer_class == "Relay", f"{machine.name}: {step}"
         elif isinstance(step, steps.OutboundDropped) and step.reason == NOT_SENT:
             # A durable request to a peer that is up, and that does not say in time what it has taken.
             self.seen["not sent"] += 1
