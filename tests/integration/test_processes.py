@@ -11,6 +11,7 @@ import pytest
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.wire.presence import decode_presence
+from federated_digits.processes import Line
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -61,6 +62,25 @@ def test_the_broker_is_killed_and_comes_back(broker, federation):
     code, summary = f.end(server)
     assert code == 0
     assert summary["transport"]["connects"] >= 2
+
+
+def test_rounds_wait_for_a_broker_that_was_killed(broker, federation):
+    """The round that it interrupts may be short of peers, and wait for its deadline; no other one does."""
+    f = federation(broker, rounds=0, at_least=3, pause_ms=20)
+    for number in range(3):
+        f.client(number)
+    server = f.server()
+    last = f.full_round()
+    since = len(f.heard)
+    broker.kill()
+    assert "there=0 wanted=3" in f.says(server, "offline=True", since)
+    broker.start()
+    first = f.round(lambda v: v[0] > last[0], "the next round")
+    again = f.full_round() if first[3] < f.artifacts.samples else first
+    assert again[0] <= first[0] + 1
+    said = [line.text for line in f.heard[since:] if isinstance(line, Line) and line.error]
+    assert len([text for text in said if "reason=deadline" in text]) <= 1
+    assert f.end(server)[0] == 0
 
 
 def test_the_server_may_come_last(mosquitto_broker, federation):
