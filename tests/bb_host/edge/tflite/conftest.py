@@ -73,7 +73,8 @@ def run_lowered(interpret: Callable[..., list[np.ndarray]]) -> Callable[..., lis
                 given = [values[name] if name else None for name in op.inputs]
                 specs = [None if g is None else TensorSpec(g.dtype, g.shape) for g in given]
                 prepared = prepare(op.op_type, version, op.attrs, specs, given, len(op.outputs))
-                results = list(prepared.values or evaluate(prepared, given))
+                with np.errstate(all="ignore"):  # a BLAS may compute with lanes that nobody reads
+                    results = list(prepared.values or evaluate(prepared, given))
             values.update(zip(op.outputs, results, strict=True))
         return [values[name] for name in found.body.outputs]
 
