@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulated.network import MS
-from simulated.soak import DISK_BYTES, Soak
+from simulated.soak import DISK_BYTES, PLAN, Soak
+
+SHORT = replace(PLAN, report_ms=30)
+"""With faults as often as in these lives, there are enough reports beside the snapshots that they cost."""
 
 
 def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
-    soak = Soak(10, every_ns=700 * MS).soak(4_000, checkpoints=4)
+    soak = Soak(10, every_ns=700 * MS, plan=SHORT).soak(4_000, checkpoints=4)
     assert soak.faults["full disk"] and soak.faults["clock jumps"]
     assert soak.ledger.seen["restored"] >= 2
     assert soak.ledger.seen["StorageFailed"]
@@ -17,6 +22,6 @@ def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
 
 
 def test_a_snapshot_between_a_restart_and_what_ran_before_it_forgets_no_number():
-    soak = Soak(7, every_ns=700 * MS).soak(2_400, checkpoints=2)
+    soak = Soak(7, every_ns=700 * MS, plan=SHORT).soak(2_400, checkpoints=2)
     assert soak.ledger.seen["restored"]
     assert sum(m.node.counters.get("outbound.reused", 0) for m in soak.machines if m.node is not None)

@@ -39,9 +39,11 @@ class Federation(Editions, Module):
     agg = AggregatorSlot("agg", at="Server")
     shard = DataSourceSlot("shard", at="Client")
 
-    def __init__(self, clients: int, rounds: int, reports: int, durable: bool, enough: int | None) -> None:
+    def __init__(
+        self, clients: int, rounds: int, reports: int, durable: bool, enough: int | None, every_ms: int = 30
+    ) -> None:
         super().__init__()
-        self.asked, self.rounds, self.reports = clients, rounds, reports
+        self.asked, self.rounds, self.reports, self.every_ns = clients, rounds, reports, every_ms * MS
         self.durable, self.enough = durable, enough
 
     def body(self, g: Graph) -> None:
@@ -62,7 +64,7 @@ class Federation(Editions, Module):
             self.agg.contribute(g, r.answer, peer=r.answer.sender, round=start.round)
             mean, total = self.agg.aggregate(g, after=r.closed)
             g.app_emit("round", g.bundle([start.round, mean, total, r.missing, peers]))
-        with g.at("Client"), g.rounds(self.reports, pause_ns=30 * MS) as tick:
+        with g.at("Client"), g.rounds(self.reports, pause_ns=self.every_ns) as tick:
             servers = self.servers.sample(g, n=1, min=1, after=tick)
             seen = g.net_out("report" + self.suffix, servers, tick.round, durable=self.durable)
         g.incr_metric("reports", seen)
@@ -148,9 +150,9 @@ def _built(kind: str, *options: int | bool | None) -> dict[str, bytes]:
 
 
 def federation(
-    clients: int, rounds: int, reports: int, durable: bool, enough: int | None
+    clients: int, rounds: int, reports: int, durable: bool, enough: int | None, every_ms: int
 ) -> dict[str, bytes]:
-    return _built("federation", clients, rounds, reports, durable, enough)
+    return _built("federation", clients, rounds, reports, durable, enough, every_ms)
 
 
 def gossip(told: int, reports: int, durable: bool) -> dict[str, bytes]:

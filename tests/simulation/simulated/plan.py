@@ -43,6 +43,8 @@ class Plan:
     """Clients, gossiping nodes, or leaves."""
     rounds: int = 4
     reports: int = 4
+    report_ms: int = 30
+    """Between two reports of a client in a federation."""
     durable: bool = True
     enough: int | None = None
     weather: Weather = field(default_factory=Weather)
@@ -62,7 +64,9 @@ class Plan:
     @property
     def programs(self) -> Programs:
         if self.kind == "federation":
-            return programs.federation(self.nodes, self.rounds, self.reports, self.durable, self.enough)
+            return programs.federation(
+                self.nodes, self.rounds, self.reports, self.durable, self.enough, self.report_ms
+            )
         if self.kind == "gossip":
             return programs.gossip(2, self.reports, self.durable)
         return programs.nested(2, self.nodes, self.rounds, self.durable, self.inner_s)

@@ -51,8 +51,10 @@ def _compiled(kind: str, *options: int | bool | str | None) -> Programs:
 
 
 @functools.cache
-def federation(clients: int, rounds: int, reports: int, durable: bool, enough: int | None) -> Programs:
-    return _compiled("federation", clients, rounds, reports, durable, enough)
+def federation(
+    clients: int, rounds: int, reports: int, durable: bool, enough: int | None, every_ms: int
+) -> Programs:
+    return _compiled("federation", clients, rounds, reports, durable, enough, every_ms)
 
 
 @functools.cache

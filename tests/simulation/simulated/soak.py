@@ -25,7 +25,10 @@ from simulated.world import CUTS, ERRORS, World, WorldError
 
 KIB = 1024
 FOREVER = 1_000_000_000
-PLAN = Plan(rounds=FOREVER, reports=FOREVER, weather=Weather(drop=0.05), calm_ns=FOREVER * S)
+PLAN = Plan(
+    rounds=FOREVER, reports=FOREVER, report_ms=200, weather=Weather(drop=0.05), calm_ns=FOREVER * S
+)
+"""Reports as fast as a network that loses so many carries them: what waits beyond that would only grow."""
 KEPT = 300
 HOUR = 3600 * S
 MESSAGE_BYTES = 1536
@@ -94,8 +97,8 @@ class Soak(World):
 
     ledger: SoakLedger
 
-    def __init__(self, seed: int, every_ns: int = 4 * S) -> None:
-        super().__init__(seed, PLAN)
+    def __init__(self, seed: int, every_ns: int = 4 * S, plan: Plan = PLAN) -> None:
+        super().__init__(seed, plan)
         self.every_ns = every_ns
         """The longest time between two faults."""
         self.written = 0
