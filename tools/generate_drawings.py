@@ -6,8 +6,8 @@ A page marks a place by two lines; what lies between them is written by this too
     <!-- end of states -->
 
 Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an
-envelope), `walk` (of one request), `metrics` (that a node serves) and `limits of MODULE:CLASS` (its number
-fields, with the comments above them).
+envelope), `walk` (of one request), `metrics` (that a node serves), `limits of MODULE:CLASS` (its number
+fields, with the comments above them) and `proto of FILE` (the messages of a .proto file).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ else:
     import tomli as tomllib
 
 BLOCK = re.compile(
-    r"(<!-- (states|floors|phases|checks|walk|metrics|limits)(?: of (\S+))? -->\n).*?(<!-- end of \2 -->\n)",
+    r"(<!-- (states|floors|phases|checks|walk|metrics|limits|proto)(?: of (\S+))? -->\n)"
+    r".*?(<!-- end of \2 -->\n)",
     re.DOTALL,
 )
 
@@ -98,6 +99,11 @@ def _limits(name: str) -> str:
     return "\n".join([*lines, ""])
 
 
+def _proto(name: str) -> str:
+    text = (ROOT / name).read_text()
+    return f"```proto\n{text[text.index('package') :].split(chr(10), 2)[2]}```\n"
+
+
 def _phases(_: str) -> str:
     rows = ["| phase | what it does | then what is ready runs |", "|---|---|---|"]
     for phase in answering_node().inspect().phases:
@@ -131,6 +137,7 @@ _WRITERS = {
     "walk": _walk,
     "metrics": _metrics,
     "limits": _limits,
+    "proto": _proto,
 }
 
 

@@ -25,9 +25,7 @@ from simulated.world import CUTS, ERRORS, World, WorldError
 
 KIB = 1024
 FOREVER = 1_000_000_000
-PLAN = Plan(
-    rounds=FOREVER, reports=FOREVER, report_ms=60, weather=Weather(drop=0.05), calm_ns=FOREVER * S
-)
+PLAN = Plan(rounds=FOREVER, reports=FOREVER, report_ms=60, weather=Weather(drop=0.05), calm_ns=FOREVER * S)
 """Reports as fast as a network that loses so many carries them: what waits beyond that would only grow."""
 KEPT = 300
 HOUR = 3600 * S
