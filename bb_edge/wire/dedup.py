@@ -15,7 +15,9 @@ At most WINDOW numbers above the floor are remembered.
 All durable numbers come: the window never slides over a gap at or above the sender's `base`, the lowest
 number that it has no acknowledgement for. A sender keeps at most DURABLE_UNACKNOWLEDGED of them open, so the
 window is that wide. A number may be *held*: it is taken, but must not be acknowledged before it is journaled;
-the floor stays below it.
+the floor stays below it. The base that it names is known to the disk no sooner than the number is, so a floor
+that it has lifted is not told either: after a crash it would be lower, and this node's state seem older than
+what was heard of it.
 """
 
 from __future__ import annotations
@@ -158,14 +160,33 @@ class BestEffortWindow(_Window):
         return window
 
 
+class _Firm:
+    """What the disk knows of a window whose floor was lifted by a base that is not there yet.
+
+    `bits` are of the numbers above `floor` that were taken below that base, at most
+    DURABLE_UNACKNOWLEDGED above `floor`.
+    """
+
+    __slots__ = ("base", "bits", "floor")
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self.bits = 0
+        self.base = 0  # the highest that has lifted the floor
+
+    def __contains__(self, seq: int) -> bool:
+        return seq <= self.floor or bool(self.bits >> (seq - self.floor - 1) & 1)
+
+
 class DurableWindow(_Window):
     """The numbers taken in one durable epoch of one peer."""
 
-    __slots__ = ("held",)
+    __slots__ = ("firm", "held")
 
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
-        self.held: set[int] = set()  # taken, not yet journaled
+        self.held: dict[int, int] = {}  # taken, not yet journaled: the base that came with each
+        self.firm: _Firm | None = None
 
     def verdict(self, seq: int, base: int) -> Verdict:
         """Judges a number of a sender whose lowest unacknowledged number is `base`, and changes nothing."""
@@ -181,19 +202,28 @@ class DurableWindow(_Window):
         if self.verdict(seq, base) is not Verdict.NEW:
             return
         if base - 1 > self.floor:
-            self.bits >>= base - 1 - self.floor
-            self.floor = base - 1
-            self.held = {number for number in self.held if number > self.floor}
+            for number in [number for number in self.held if number < base]:
+                self.withdraw(number)
+            if hold:
+                self.firm = self.firm or _Firm(self.floor)
+                self.firm.base = base
+            self._lift(base - 1 - self.floor)
         self.bits |= 1 << (seq - self.floor - 1)
         if hold:
-            self.held.add(seq)
+            self.held[seq] = base
         self._advance()
 
     def release(self, seq: int) -> bool:
         """Lets a held number be acknowledged: it is journaled. Returns False where it was not held."""
-        if seq not in self.held:
+        base = self.held.pop(seq, None)
+        if base is None:
             return False
-        self.held.discard(seq)
+        firm = self.firm
+        if firm is not None and base >= firm.base:
+            self.firm = None
+        elif firm is not None and base - 1 > firm.floor:
+            firm.bits >>= base - 1 - firm.floor
+            firm.floor = base - 1
         self._advance()
         return True
 
@@ -202,26 +232,46 @@ class DurableWindow(_Window):
 
         Returns False where it was not held.
         """
-        if seq not in self.held:
+        if self.held.pop(seq, None) is None:
             return False
-        self.held.discard(seq)
         self.bits &= ~(1 << (seq - self.floor - 1))
         return True
 
     def owe(self, seq: int) -> int:
-        """Owes an acknowledgement as the base does, except of a held number, which is not owed one yet."""
-        return 0 if seq in self.held else super().owe(seq)
+        """Owes an acknowledgement as the base does, except of what the disk does not know yet."""
+        firm = self.firm
+        unknown = seq in self.held or (firm is not None and seq <= self.floor and seq not in firm)
+        return 0 if unknown else super().owe(seq)
 
     def collect(self) -> tuple[int, tuple[int, ...]]:
         """Returns (up_to, also) of the ack that is owed, which is then no longer owed."""
-        return self._collect(self.floor)
+        return self._collect(self.floor if self.firm is None else self.firm.floor)
+
+    @property
+    def told(self) -> tuple[int, int]:
+        """Floor and bits as the disk has them; numbers that are held count where no base is missing there."""
+        firm, bits = self.firm, self.bits
+        if firm is None:
+            return self.floor, bits
+        for seq in self.held:
+            bits &= ~(1 << (seq - self.floor - 1))
+        # What is left came with a base that is on disk, so it is not far above the floor there.
+        return firm.floor, firm.bits | (bits << (self.floor - firm.floor) if bits else 0)
 
     def _advance(self) -> None:
         ones = _trailing_ones(self.bits)
         if self.held:
             ones = min(ones, min(self.held) - self.floor - 1)
-        self.bits >>= ones
-        self.floor += ones
+        self._lift(ones)
+
+    def _lift(self, count: int) -> None:
+        """Lifts the floor; nothing at or below the new one is held."""
+        bits, firm = self.bits, self.firm
+        if firm is not None and bits:
+            taken = bits if count >= bits.bit_length() else bits & ((1 << count) - 1)
+            firm.bits |= taken << (self.floor - firm.floor) if taken else 0
+        self.bits = bits >> count
+        self.floor += count
 
     def snapshot(self) -> list[Any]:
         """Returns plain values for CBOR."""
@@ -232,7 +282,7 @@ class DurableWindow(_Window):
         """Returns the window that `snapshot` wrote."""
         window = cls(data[0])
         window._restore(data)
-        window.held = set(data[4])
+        window.held = dict.fromkeys(data[4], 0)
         return window
 
 

@@ -52,7 +52,7 @@ class Taken(NamedTuple):
     @classmethod
     def of(cls, window: DurableWindow) -> Taken:
         """What a window says that holds no number back."""
-        return cls(window.epoch, window.floor, window.bits)
+        return cls(window.epoch, *window.told)
 
     @property
     def highest(self) -> int:

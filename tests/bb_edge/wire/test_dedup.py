@@ -140,7 +140,7 @@ def test_a_base_above_a_held_number_gives_it_up() -> None:
     window = DurableWindow(1)
     window.mark(1, 1, hold=True)
     window.mark(5, 5)
-    assert window.held == set() and window.floor == 5
+    assert not window.held and window.floor == 5
     assert not window.release(1)
 
 
@@ -178,7 +178,7 @@ def test_snapshots() -> None:
     row = cbor.loads(cbor.dumps(durable.snapshot()))
     restored = DurableWindow.restored(row)  # type: ignore[arg-type]
     assert restored.snapshot() == durable.snapshot()
-    assert restored.held == {4} and restored.verdict(2, 2) is Verdict.NEW
+    assert [*restored.held] == [4] and restored.verdict(2, 2) is Verdict.NEW
 
 
 def test_a_number_below_that_comes_again_takes_nothing_back() -> None:
@@ -208,7 +208,7 @@ def test_a_base_just_above_a_held_number_gives_it_up() -> None:
     window.mark(4, 4, hold=True)
     assert window.floor == 3
     window.mark(5, 5)
-    assert window.held == set() and window.floor == 5
+    assert not window.held and window.floor == 5
 
 
 def test_of_several_held_numbers_the_withdrawn_one_may_come_again() -> None:
@@ -231,3 +231,45 @@ def test_rows_of_a_window() -> None:
     durable.mark(8, 1, hold=True)
     assert best.snapshot() == [7, 1, b"\x80", [1, 9], 1]
     assert durable.snapshot() == [8, 0, b"\x80", [], [8]]
+
+
+def test_a_base_is_told_once_the_number_that_named_it_is_on_disk() -> None:
+    window = DurableWindow(1)
+    for seq in (1, 2, 5):
+        window.mark(seq, 1)
+    window.mark(7, 7, hold=True)  # 3 and 4 were given up by the sender
+    assert window.floor == 6 and window.told == (2, 0b100), "1, 2 and 5 are on disk, and nothing else"
+    window.owe(7)
+    window.owe(4)
+    window.owe(5)
+    assert window.collect() == (2, (5,))
+    assert window.withdraw(7) and window.told == (2, 0b100), "no room on the disk"
+    window.mark(8, 1, hold=True)
+    assert window.release(8) and window.told == (2, 0b100100), "what it says of the others is not new"
+    window.mark(9, 7, hold=True)
+    window.owe(9)
+    assert window.release(9) and window.told == (6, 0b110)
+    window.owe(9)
+    assert window.collect() == (6, (9,))
+
+
+def test_bases_that_rise_before_the_disk_knows_any() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1)
+    window.mark(3, 3, hold=True)
+    window.mark(6, 5, hold=True)  # 3 is given up
+    assert not window.release(3) and window.told[0] == 1
+    window.mark(1 << 50, 1 << 50, hold=True)
+    assert window.told == (1, 0) and window.withdraw(1 << 50)
+    window.mark((1 << 50) + 1, 1 << 50, hold=True)
+    assert window.release((1 << 50) + 1) and window.told == ((1 << 50) - 1, 0b10)
+
+
+def test_a_base_that_is_on_disk_lifts_what_is_told_though_a_higher_one_is_not() -> None:
+    window = DurableWindow(1)
+    window.mark(1, 1)
+    window.mark(5, 4, hold=True)
+    window.mark(9, 8, hold=True)
+    window.withdraw(9)
+    window.mark(10, 6, hold=True)
+    assert window.release(10) and window.told == (5, 0b10000)
