@@ -94,8 +94,7 @@ class Admission:
                 self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
                 self._peers.round_trips.take(peer, message.rtt_reports)
-        deadline_ns = message.deadline_after(now_ns) if message.remaining_deadline_ns else 0
-        return Arrival(raw, message, kind_of(message), deadline_ns)
+        return Arrival(raw, message, kind_of(message), _deadline(message, now_ns))
 
     def decide(self, arrival: Arrival, now_ns: int) -> None:
         """Takes the envelope where it passes all checks: journals it, or delivers it at once."""
@@ -289,12 +288,9 @@ class Admission:
             self._ledger.release(peer, len(record.data))
             return True
         self._runtime.count("journal.replayed")
-        deadline_ns = 0
-        if message.remaining_deadline_ns:
-            age = max(0, now_ns + self._runtime.clock_offset_ns - record.wall_ns)
-            deadline_ns = max(1, message.deadline_after(now_ns) - age)
         raw = Raw(record.data, peer, record.observed)
-        self._deliver(Arrival(raw, message, kind_of(message), deadline_ns))
+        # As long as it had when it came: what it did then, and no snapshot has, is to be done again.
+        self._deliver(Arrival(raw, message, kind_of(message), _deadline(message, now_ns)))
         return True
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
@@ -321,6 +317,16 @@ class Admission:
     def restore_journal(self, data: Any, shift: Shift) -> None:
         """Gives the journal what it saved."""
         self.journal.restore(data, shift, self._ledger, kind_of)
+
+
+def _deadline(message: Envelope, now_ns: int) -> int:
+    """When nobody waits any more for what an envelope starts, 0 where it starts no answer or has none.
+
+    A durable one that asks nothing had its deadline for the way: what is taken is acted upon.
+    """
+    if not message.remaining_deadline_ns or (message.kind == envelope.NONE and message.base and message.seq):
+        return 0
+    return message.deadline_after(now_ns)
 
 
 def kind_of(message: Envelope) -> Kind:

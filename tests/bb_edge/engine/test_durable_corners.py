@@ -191,6 +191,16 @@ def test_only_requests_that_the_snapshot_holds_are_published(make):
 # --- in -----------------------------------------------------------------------------------------------
 
 
+def test_a_request_of_the_journal_runs_again_though_its_asker_waits_no_longer(make):
+    """What its answer had changed here is in no snapshot."""
+    node = greeted(make(), A)
+    record = JournalRecord(A, request(deadline_ns=3 * S), wall_ns=1, observed=HERE)
+    node.replay([record.to_bytes()])
+    found = [step for now_ns in (60 * S, 60 * S + 1) for step in node.poll(now_ns)]
+    assert node.counters["journal.replayed"] == 1 and "deadlines.expired" not in node.counters
+    assert of(PersistOutbox, found), "its reply"
+
+
 def test_a_receipt_step_by_step(compile_text):
     wall_ns = 10**18
     more: dict[str, Any] = {"seed": 3, "durable": True, "clock_offset_ns": wall_ns}
