@@ -54,6 +54,17 @@ class Journal(RecordStep):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordExpired(EngineStep):
+    """A durable envelope that asks nothing is given up: `peer` has not acknowledged it by its deadline.
+
+    `record` is its id, by which `bb-edge outbox` lists it. It may have arrived, and its acknowledgement not.
+    """
+
+    peer: PeerId
+    record: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateUpgraded(EngineStep):
     """A snapshot of an older schema `version` was restored, which does not tell something that today's does.
 

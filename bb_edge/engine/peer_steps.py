@@ -55,29 +55,37 @@ class StateRolledBack(EngineStep):
 
     `own` tells whose state that is: this node's, or the peer's. `numbers` are those of the durable envelopes
     that were acknowledged and are not known there any more, of many the last 64, in `epoch` of their flow:
-    the old one is the receiver then. Without numbers it is the sender: what it sent since that state is not
-    known to it, and may come twice.
+    the old one is the receiver then. Of what was acknowledged from `first` on, up to the first of these,
+    nobody knows what is there. Without numbers it is the sender: what it sent since that state is not known
+    to it, and may come twice.
     """
 
     peer: PeerId
     own: bool
     epoch: int
     numbers: tuple[int, ...] = ()
+    first: int = 0
 
     @property
     def text(self) -> str:
         """What that means, for a log."""
         whose = "this node's state" if self.own else "its state"
         if self.numbers:
-            return f"{whose} lacks {len(self.numbers)} durable envelopes that were acknowledged"
+            known, last = len(self.numbers), self.numbers[-1]
+            many = f"{known}" if self.first == self.numbers[0] else f"{known} to {last - self.first + 1}"
+            span = f"numbers {self.first} to {last}"
+            return f"{whose} lacks {many} durable envelopes that were acknowledged, of the {span}"
         return f"{whose} lacks durable envelopes that were sent from it; what it sends may have come before"
 
 
 @dataclass(frozen=True, slots=True)
 class PeerBeganAnew(EngineStep):
-    """A peer that has acknowledged durable envelopes knows of none: its state folder is a new one."""
+    """A peer that has acknowledged durable envelopes, number `up_to` as the last, knows of none: its state
+    folder is a new one, or the file that knew of them is gone.
+    """
 
     peer: PeerId
+    up_to: int = 0
 
 
 @dataclass(frozen=True, slots=True)

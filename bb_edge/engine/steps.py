@@ -24,6 +24,7 @@ RecordStep = disk_steps.RecordStep
 PersistOutbox = disk_steps.PersistOutbox
 Journal = disk_steps.Journal
 StateUpgraded = disk_steps.StateUpgraded
+RecordExpired = disk_steps.RecordExpired
 
 PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown

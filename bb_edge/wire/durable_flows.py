@@ -110,21 +110,23 @@ class Say(NamedTuple):
 class RolledBack(NamedTuple):
     """A state is older than the world. `own` tells whose: that of this node, or that of the peer.
 
-    `lost` are the numbers that were acknowledged and are not known there now, of many the last 64; of a
-    sender that is old, nothing.
+    `lost` are the numbers that were acknowledged and are not known there now, of many the last 64, and from
+    `first` on others may be; of a sender that is old, nothing.
     """
 
     peer: PeerId
     own: bool
     epoch: int
     lost: tuple[int, ...] = ()
+    first: int = 0
 
 
 class NoWindow(NamedTuple):
-    """A note: a peer that had taken records in this epoch has no window any more, so it began anew."""
+    """A note: a peer that had taken records of this epoch, up to `high`, has no window: it began anew."""
 
     peer: PeerId
     epoch: int
+    high: int
 
 
 Effect: TypeAlias = "Write | Publish | Settled | Say | RolledBack | NoWindow"

@@ -199,9 +199,11 @@ class DurableReceiver:
         if ask.token != source.asked:
             source.state = SOURCE.next(source.state, SourceEvent.ASKED)
             source.asked, source.answer = ask.token, 0
-            lost = ask.heard.lost([Taken.of(window) for window in source.windows.values()])
+            windows = [Taken.of(window) for window in source.windows.values()]
+            lost = ask.heard.lost(windows)
             if lost:
-                self.out.append(RolledBack(peer, True, ask.heard.epoch, lost))
+                first = ask.heard.first_lost(lost, windows)
+                self.out.append(RolledBack(peer, True, ask.heard.epoch, lost, first))
         if source.state is _CLOSED:
             self._owe_took(source)
 

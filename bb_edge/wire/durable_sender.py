@@ -242,9 +242,10 @@ class DurableSender:
             flow.question.told_old(now_ns)
         lost = flow.heard.lost(took.windows)
         if lost:
-            self.out.append(RolledBack(flow.peer, False, flow.heard.epoch, lost))
+            first = flow.heard.first_lost(lost, took.windows)
+            self.out.append(RolledBack(flow.peer, False, flow.heard.epoch, lost, first))
         if flow.heard.epoch and not took.windows:
-            self.out.append(NoWindow(flow.peer, flow.heard.epoch))
+            self.out.append(NoWindow(flow.peer, flow.heard.epoch, flow.heard.high))
         flow.heard = Heard.of(highest)
         for window in took.windows:
             if window.epoch == flow.epoch:

@@ -99,6 +99,11 @@ class Heard(NamedTuple):
         numbers = range(self.high - self.bits.bit_length() + 1, self.high + 1)
         return tuple(seq for seq in numbers if self.bits >> (self.high - seq) & 1 and seq not in seen)
 
+    def first_lost(self, lost: Sequence[int], windows: Sequence[Taken]) -> int:
+        """The lowest number that may be lost where `lost` are: beyond 64 nobody kept which were taken."""
+        seen = next((window for window in windows if window.epoch == self.epoch), Taken(self.epoch))
+        return lost[0] if lost[0] > self.high - _SPAN + 1 else min(lost[0], seen.floor + 1)
+
 
 NOTHING: Final = Heard()
 

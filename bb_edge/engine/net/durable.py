@@ -93,6 +93,8 @@ class Durable:
         """
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
+            if unit.kind == envelope.NONE:
+                yield unit, Fate(lost=NOT_SENT)
             return
         # What waits for a peer leaves before what comes now, which may be small enough for the room there is.
         yield from self._try(unit, now_ns, {other.peer for other in self.waiting if other.to is None})

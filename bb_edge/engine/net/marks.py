@@ -54,11 +54,11 @@ class Marks:
         elif isinstance(effect, RolledBack):
             runtime.count("marks.rolled_back" if effect.own else "peers.rolled_back")
             runtime.bus.publish(Bus.STATE_ROLLED_BACK if effect.own else Bus.PEER_ROLLED_BACK)
-            runtime.emit(steps.StateRolledBack(effect.peer, effect.own, effect.epoch, effect.lost))
+            runtime.emit(steps.StateRolledBack(*effect))
         else:
             runtime.count("peers.began_anew")
             runtime.bus.publish(Bus.PEER_BEGAN_ANEW)
-            runtime.emit(steps.PeerBeganAnew(effect.peer))
+            runtime.emit(steps.PeerBeganAnew(effect.peer, effect.high))
 
     def _say(self, said: Say) -> None:
         runtime = self._runtime

@@ -94,6 +94,12 @@ class Records:
         pending = self._pending.get(number)
         return pending is None or pending.state is PendingState.PUBLISHED
 
+    def _expire(self, number: int, pending: Pending) -> None:
+        self._runtime.count("outbound.expired")
+        if pending.kind == envelope.NONE:  # who is missing in a request is told with it
+            self._runtime.emit(steps.RecordExpired(pending.key.peer, number))
+        self.drop(number)
+
     def drop(self, number: int) -> None:
         """Gives a record up; one that is settled is fine."""
         self.sender.drop(number)
@@ -122,8 +128,7 @@ class Records:
         while (pending := self._queue.pop(now_ns)) is not None:
             number = pending.key.seq
             if pending.expires_ns and now_ns >= pending.expires_ns:
-                self._runtime.count("outbound.expired")
-                self.drop(number)
+                self._expire(number, pending)
                 continue
             payload = self.sender.payload(number)
             again, pending.handed_out = pending.handed_out, True
@@ -303,7 +308,7 @@ class Records:
         self._orphans.update(self.sender.restore(self._saved, rows, self._unwritten))
         self._saved, self._unwritten = (), []
         asks: list[tuple[int, int]] = []
-        over = []
+        over, expired = [], []
         for held in self.sender:
             record, number = held.record, held.id
             message = envelope.decode(record.encoded, self._runtime.config.caps)  # the body has fills alone
@@ -318,10 +323,14 @@ class Records:
             self._watch(number, pending)
             is_request = message.kind == envelope.REQUEST
             has_expired = record.expires_wall_ns and remaining <= 0
-            if has_expired or (is_request and not awaits(message.wire_req_id)):
+            if has_expired:
+                expired.append((number, pending))
+            elif is_request and not awaits(message.wire_req_id):
                 over.append(number)
             elif is_request:
                 asks.append((message.wire_req_id, number))
+        for number, pending in expired:
+            self._expire(number, pending)
         for number in over:
             self.sender.drop(number)
         self._carry_out()

@@ -354,6 +354,22 @@ def test_records_that_expired_while_the_node_was_down_are_not_sent(compile_text)
     assert published(net) == []
     teller.take_snapshot(20 * S)
     assert teller.disk.outbox == {}
+    assert [step for step in teller.said if isinstance(step, steps.RecordExpired)] == [
+        steps.RecordExpired(net.machines["hearer"].node.peer_id, 1)
+    ]
+    assert teller.node.counters["outbound.expired"] == 1
+
+
+def test_what_expires_while_its_peer_is_away_is_told_by_its_record(compile_text):
+    net = told(compile_text, deadline_ns=2 * S)
+    net.run(2 * MS)
+    say(net, 1)
+    net.run(3 * MS, deliver=False)
+    teller = net.machines["teller"]
+    net.run(4 * S, deliver=False)
+    assert [(step.record, step.peer) for step in teller.said if isinstance(step, steps.RecordExpired)] == [
+        (1, net.machines["hearer"].node.peer_id)
+    ]
 
 
 def test_what_a_snapshot_has_and_the_disk_has_not_is_not_sent(compile_text):

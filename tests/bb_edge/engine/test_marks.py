@@ -209,14 +209,26 @@ def test_an_old_state_is_told_once_with_its_numbers(make):
     ask = marks.encoded(Ask(6, Heard(9, 3, 0b111)))
     found = take(node, 4, ask, ask)
     (step,) = of(steps.StateRolledBack, found)
-    assert step == steps.StateRolledBack(A, True, 9, (2, 3))
-    assert step.text == "this node's state lacks 2 durable envelopes that were acknowledged"
+    assert step == steps.StateRolledBack(A, True, 9, (2, 3), 2)
+    assert step.text == (
+        "this node's state lacks 2 durable envelopes that were acknowledged, of the numbers 2 to 3"
+    )
     assert node.counters["marks.rolled_back"] == 1
     ((_, took), _) = said(found)
     (step,) = of(steps.StateRolledBack, take(node, 5, marks.encoded(Open(6, took.token, 10, True))))
     assert step == steps.StateRolledBack(A, False, 10)
     assert step.text.startswith("its state lacks durable envelopes that were sent from it")
     assert node.counters["peers.rolled_back"] == 1
+
+
+def test_of_more_than_can_be_named_the_bounds_are_told(make):
+    node = met(make())
+    ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))
+    take(node, 3, marks.encoded(Open(5, took.token, 9)), durable_message(0xA1, 1))
+    found = take(node, 4, marks.encoded(Ask(6, Heard(9, 745, (1 << 64) - 1))))
+    (step,) = of(steps.StateRolledBack, found)
+    assert step == steps.StateRolledBack(A, True, 9, tuple(range(682, 746)), 2)
+    assert "lacks 64 to 744 durable" in step.text and "of the numbers 2 to 745" in step.text
 
 
 def test_what_is_numbered_anew_is_not_repeated_meanwhile(make):

@@ -276,10 +276,10 @@ def test_an_old_receiver_and_one_that_began_anew_are_told() -> None:
     one.acknowledged(A, (Ack(epoch, 3),))
     emptied(one)
     effects_of = opened(one, A, Taken(epoch, 1), now_ns=10 * ASK_AGAIN_NS, run=2)
-    assert RolledBack(A, False, epoch, (2, 3)) in effects_of
+    assert RolledBack(A, False, epoch, (2, 3), 2) in effects_of
     assert not [effect for effect in effects_of if isinstance(effect, NoWindow)]
     effects_of = opened(one, A, now_ns=20 * ASK_AGAIN_NS, run=3)
-    assert effects_of[0] == NoWindow(A, epoch)
+    assert effects_of[0] == NoWindow(A, epoch, 1)
 
 
 def test_what_is_heard_covers_the_last_64() -> None:
@@ -601,7 +601,7 @@ def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
     assert hub.acks(A) == (Ack(5, 0, (3,)),)
     # The source believes more to be taken than is: this state is old.
     hub.asked(A, Ask(5, Heard(5, 4, 0b11)))
-    assert RolledBack(A, True, 5, (4,)) in hub.out
+    assert RolledBack(A, True, 5, (4,), 4) in hub.out
 
 
 def test_a_source_of_which_nothing_was_taken_makes_room_and_no_other_does() -> None:
