@@ -20,7 +20,7 @@ from bb_edge.engine.net.ports import ports_of
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.claims import find_claims, touch_set
-from bb_edge.engine.runtime import Runtime
+from bb_edge.engine.runtime import Executor, Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -43,8 +43,6 @@ from bb_edge.targets import (
 from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from bb_edge.adoption import Former
 
 MAX_CALL_DEPTH = 64

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.cli.endings import BoardFailure, MayPass, text_of
 from bb_edge.cli.idle_targets import what_nothing_starts
+from bb_edge.cli.offloading import Offloading
 from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
@@ -277,6 +278,8 @@ class Launch:
         config, board, peer = self.config, self.board, self.peer
         assert config.artifact is not None
         now_ns = board.clock.monotonic_ns()
+        offloading = Offloading()
+        self._stack.callback(offloading.close)
         return install(
             peer,
             (Address.empty().with_peer(peer).to_bytes(),),
@@ -288,6 +291,7 @@ class Launch:
             seed=board.entropy.bytes(16) if config.seed is None else config.seed,
             # A restart with the same seed is a new incarnation, whose sequence numbers start again.
             incarnation=board.entropy.bytes(16),
+            executor=offloading,
             durable=config.state is not None,
             snapshot=snapshot,
             adopt=former,

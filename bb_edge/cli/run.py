@@ -240,7 +240,13 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         )
     failed = keeper is not None and keeper.failing
     if failed:
-        output.log("error", "the last snapshot was not written: everything since the one before is lost")
+        output.log(
+            "error",
+            "the last snapshot was not written: what changed since the one before is lost, but for what is in"
+            " the outbox and the journal",
+        )
+        if unwritten := node.counters["outbound.unwritten"]:
+            output.log("error", f"{unwritten} durable envelopes were not on the disk, and are lost")
     gave_up = ends and over() and report.unfinished > 0
     if gave_up:
         output.log(

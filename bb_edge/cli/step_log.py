@@ -75,6 +75,8 @@ class StepLog:
             level = _LEVEL.get(type(step), "debug")
             if isinstance(step, steps.RequestClosed) and step.missing:
                 level = "info" if all(why == ENOUGH for _, why in step.missing) else "warning"
+            elif isinstance(step, steps.RequestClosed) and not step.asked:
+                level = "info"  # there was nobody
             elif isinstance(step, steps.RoundWaits) and not (step.again or step.failing):
                 level = "info"  # peers that start at the same time are not there at once
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
@@ -200,6 +202,7 @@ _LEVEL = {
     steps.PeerRestarts: "warning",
     steps.PeerBeganAnew: "warning",
     steps.RecordExpired: "warning",
+    steps.SentToNobody: "warning",
     steps.StateRolledBack: "error",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",

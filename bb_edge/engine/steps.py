@@ -142,6 +142,17 @@ class IngressDropped(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class SentToNobody(EngineStep):
+    """A durable send had nobody to go to, so nothing was kept. `port` is the author's name of the send.
+
+    A selector with `known=true` has in view whom the node has heard of once, though they are away.
+    """
+
+    target: str
+    port: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboundDropped(EngineStep):
     """Something never leaves: the queue was full (the oldest best-effort unit goes), it is larger than the
     peer takes, or it found no room before its deadline ("not sent"). `reason` says which.

@@ -142,6 +142,7 @@ METRICS: Mapping[str, Metric] = {
         wire__unresolved="envelopes to peers that the address book does not know",
         outbound__dropped="envelopes that never left: too large for the peer, or not sent in time",
         outbound__too_large="envelopes larger than the peer takes; dropped, too",
+        outbound__to_nobody="durable sends that had nobody to go to, so that nothing was kept",
         outbound__expired="envelopes whose deadline passed before they were acknowledged",
         outbound__put_off="envelopes that waited for room",
         outbound__persisting="durable envelopes that were handed to the disk",
@@ -152,7 +153,10 @@ METRICS: Mapping[str, Metric] = {
         marks__received="the same, of peers",
         storage__failed="records of the outbox or journal that could not be written",
     ),
-    **_gauges(outbound__bytes="bytes that wait for acknowledgement; what goes to many peers counts once"),
+    **_gauges(
+        outbound__bytes="bytes that wait for acknowledgement; what goes to many peers counts once",
+        outbound__unwritten="durable envelopes that are not on disk yet, and end with the process",
+    ),
     "gates.peer_health_tx.dropped": Metric(COUNTER, "sends that a gate held back, to peers that are down"),
     "gates.backoff_tx.dropped": Metric(COUNTER, "sends that a gate held back, to peers that are backed off"),
     # --- the connection ---

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bb_edge.engine import steps
 from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.failures import HAS_NOTHING
@@ -107,6 +108,7 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
     port = _Port(op, env.outgoing)
     outgoing = env.outgoing
     group = None if port.group is None else (env.graph.index, port.group)
+    name = op.spec.meta.get(keys.PORT_KEY, op.spec.name)
     if not port.durable:
         _refuse_absent(op, env, "this send does not wait for them")
 
@@ -116,6 +118,9 @@ def _send(op: BoundOp, env: BindEnv) -> Run:
         deadline = _remaining(ctx, port.deadline_ns)
         key = None if group is None else (*group, ctx.execution.id)
         ctx.execution.tells(bool(peers))
+        if port.durable and not peers:
+            env.runtime.count("outbound.to_nobody")
+            env.runtime.emit(steps.SentToNobody(env.graph.target, name))
         for peer in dict.fromkeys(peers):
             unit = Unit(
                 peer,

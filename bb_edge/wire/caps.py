@@ -125,7 +125,10 @@ class PeerLimits:
 
     def too_large(self, envelope_bytes: int) -> str:
         """Why an envelope of more than `total_bytes` is refused, for messages."""
-        return f"an envelope of {envelope_bytes} bytes, the peer takes {self.total_bytes}"
+        return (
+            f"an envelope of {envelope_bytes} bytes, the peer takes {self.total_bytes}:"
+            " raise limits.caps.total_bytes on both sides"
+        )
 
     def refuse(self, fills: Sequence[Fill], planned: Mapping[bytes, int]) -> str:
         """Returns why the peer would refuse the fills; "" where it takes them.
@@ -140,7 +143,10 @@ class PeerLimits:
             if size > usual:
                 limit = max(usual, min(planned.get(fill.dest_suffix, 0), self.ceiling_bytes))
                 if size > limit:
-                    return f"a payload of {size} bytes, the peer takes {limit}"
+                    return (
+                        f"a payload of {size} bytes, the peer takes {limit}:"
+                        " raise limits.caps.fill_bytes on both sides"
+                    )
         return ""
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal, deadline_of, kind_of
 from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
@@ -94,7 +94,7 @@ class Admission:
                 self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
                 self._peers.round_trips.take(peer, message.rtt_reports)
-        return Arrival(raw, message, kind_of(message), _deadline(message, now_ns))
+        return Arrival(raw, message, kind_of(message), deadline_of(message, now_ns))
 
     def decide(self, arrival: Arrival, now_ns: int) -> None:
         """Takes the envelope where it passes all checks: journals it, or delivers it at once."""
@@ -290,7 +290,7 @@ class Admission:
         self._runtime.count("journal.replayed")
         raw = Raw(record.data, peer, record.observed)
         # As long as it had when it came: what it did then, and no snapshot has, is to be done again.
-        self._deliver(Arrival(raw, message, kind_of(message), _deadline(message, now_ns)))
+        self._deliver(Arrival(raw, message, kind_of(message), deadline_of(message, now_ns)))
         return True
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
@@ -317,26 +317,6 @@ class Admission:
     def restore_journal(self, data: Any, shift: Shift) -> None:
         """Gives the journal what it saved."""
         self.journal.restore(data, shift, self._ledger, kind_of)
-
-
-def _deadline(message: Envelope, now_ns: int) -> int:
-    """When nobody waits any more for what an envelope starts, 0 where it starts no answer or has none.
-
-    A durable one that asks nothing had its deadline for the way: what is taken is acted upon.
-    """
-    if not message.remaining_deadline_ns or (message.kind == envelope.NONE and message.base and message.seq):
-        return 0
-    return message.deadline_after(now_ns)
-
-
-def kind_of(message: Envelope) -> Kind:
-    """What an envelope brings."""
-    if message.kind == RESPONSE:
-        return Kind.ANSWER
-    for fill in message.fills:
-        if fill.route.for_site:
-            return Kind.ENTRY
-    return Kind.CONTROL if message.fills else Kind.ENTRY
 
 
 Check: TypeAlias = Callable[[Admission, Arrival, int], "Refusal | None"]

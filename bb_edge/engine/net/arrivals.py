@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bb_edge.engine.plain import dump, load
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.envelope import Envelope
+from bb_edge.wire.envelope import NONE, RESPONSE, Envelope
 from bb_edge.wire.outbox import Cause
 
 Data: TypeAlias = "bytes | memoryview"
@@ -83,3 +83,23 @@ class Arrival:
     message: Envelope
     kind: Kind
     deadline_ns: int
+
+
+def kind_of(message: Envelope) -> Kind:
+    """What an envelope brings."""
+    if message.kind == RESPONSE:
+        return Kind.ANSWER
+    for fill in message.fills:
+        if fill.route.for_site:
+            return Kind.ENTRY
+    return Kind.CONTROL if message.fills else Kind.ENTRY
+
+
+def deadline_of(message: Envelope, now_ns: int) -> int:
+    """When nobody waits any more for what an envelope starts, 0 where it starts no answer or has none.
+
+    A durable one that asks nothing had its deadline for the way: what is taken is acted upon.
+    """
+    if not message.remaining_deadline_ns or (message.kind == NONE and message.base and message.seq):
+        return 0
+    return message.deadline_after(now_ns)

@@ -81,6 +81,12 @@ class Durable:
         return self.records.sender.room.open_bytes
 
     @property
+    def unwritten(self) -> int:
+        """How many durable envelopes are not on disk: they wait for a place there, or for the disk."""
+        waiting = sum(1 if unit.to is None else len(unit.to) for unit in self.waiting)
+        return waiting + sum(row.row.record is not None for row in self.records.writing.values())
+
+    @property
     def busy(self) -> bool:
         """Whether the next poll has something to publish."""
         return self._room or bool(self.records.needs_snapshot.ready)

@@ -94,10 +94,11 @@ class Records:
         pending = self._pending.get(number)
         return pending is None or pending.state is PendingState.PUBLISHED
 
-    def _expire(self, number: int, pending: Pending) -> None:
-        self._runtime.count("outbound.expired")
-        if pending.kind == envelope.NONE:  # who is missing in a request is told with it
-            self._runtime.emit(steps.RecordExpired(pending.key.peer, number))
+    def _give_up(self, number: int, pending: Pending) -> None:
+        if pending.expires_ns and pending.expires_ns <= self._runtime.now_ns:
+            self._runtime.count("outbound.expired")
+            if pending.kind == envelope.NONE:  # who is missing in a request is told with it
+                self._runtime.emit(steps.RecordExpired(pending.key.peer, number))
         self.drop(number)
 
     def drop(self, number: int) -> None:
@@ -120,15 +121,14 @@ class Records:
         self._queue.arm(pending, now_ns + pending.interval_ns)
         if acks := self._links.take_acks(peer):
             data += envelope.encode(Envelope(acks=acks))
-        data = envelope.repeated(data, remaining)
-        return Outgoing(peer, data, pending.key, True, remaining, False, body)
+        return Outgoing(peer, envelope.repeated(data, remaining), pending.key, True, remaining, False, body)
 
     def due(self, now_ns: int) -> Iterator[Outgoing]:
         """What is to be repeated now; gives up what has expired. The caller takes them all."""
         while (pending := self._queue.pop(now_ns)) is not None:
             number = pending.key.seq
             if pending.expires_ns and now_ns >= pending.expires_ns:
-                self._expire(number, pending)
+                self._give_up(number, pending)
                 continue
             payload = self.sender.payload(number)
             again, pending.handed_out = pending.handed_out, True
@@ -280,9 +280,8 @@ class Records:
         writing = self.writing.get(token)
         if writing is None or not writing.due(now_ns):
             return
-        name = writing.row.name
-        if isinstance(name, int) and name not in self._pending:  # expired, and never written
-            self.persisted(token)
+        if isinstance(name := writing.row.name, int) and name not in self._pending:
+            self.persisted(token)  # expired, and never written
         else:
             self._ask(writing.row)
 
@@ -308,7 +307,7 @@ class Records:
         self._orphans.update(self.sender.restore(self._saved, rows, self._unwritten))
         self._saved, self._unwritten = (), []
         asks: list[tuple[int, int]] = []
-        over, expired = [], []
+        over = []
         for held in self.sender:
             record, number = held.record, held.id
             message = envelope.decode(record.encoded, self._runtime.config.caps)  # the body has fills alone
@@ -316,29 +315,21 @@ class Records:
             if held.settled:
                 self.outbox.settle(number)
                 continue
-            remaining = record.expires_wall_ns - wall_ns if record.expires_wall_ns else 0
-            expires_ns = now_ns + remaining if record.expires_wall_ns else 0
+            remaining = (record.expires_wall_ns - wall_ns or -1) if record.expires_wall_ns else 0
+            expires_ns = (now_ns + remaining or 1) if record.expires_wall_ns else 0
             pending = Pending(EnvelopeKey(record.key.peer, 0, number), message.kind, expires_ns, RETRY_NS)
             pending.brought_back()
             self._watch(number, pending)
             is_request = message.kind == envelope.REQUEST
-            has_expired = record.expires_wall_ns and remaining <= 0
-            if has_expired:
-                expired.append((number, pending))
-            elif is_request and not awaits(message.wire_req_id):
-                over.append(number)
+            if remaining < 0 or (is_request and not awaits(message.wire_req_id)):
+                over.append((number, pending))
             elif is_request:
                 asks.append((message.wire_req_id, number))
-        for number, pending in expired:
-            self._expire(number, pending)
-        for number in over:
-            self.sender.drop(number)
+        for number, pending in over:
+            self._give_up(number, pending)
         self._carry_out()
         for peer in self.sender.peers:
-            if self.sender.is_up(peer):
-                self.peer_up(peer)
-            else:
-                self._meet(peer)
+            (self.peer_up if self.sender.is_up(peer) else self._meet)(peer)
         return asks
 
     def save(self) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def test_a_record_of_just_the_bytes_that_its_peer_takes_leaves(make, less, leave
     found = [*node.poll(3), *node.poll(4)]
     assert len(records(found)) == leaves
     told = [step.reason for step in of(OutboundDropped, found)]
-    assert told == ([] if leaves else [f"an envelope of {len(record.encoded)} bytes, the peer takes {most}"])
+    assert told == ([] if leaves else [PeerLimits(most, 1, 1, 1).too_large(len(record.encoded))])
 
 
 def test_a_record_says_when_it_was_written_and_has_no_body_where_it_is_small(make):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from arrays import f32
 from durable_program import kept, program, records, rows, say, write_down
 from envelopes import durable_message, fill
 from kinds_of_steps import of
@@ -16,7 +17,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.net.durable import NOT_SENT
 from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.engine.net.writing import RETRY_NS
-from bb_edge.engine.steps import Journal, OutboundDropped, SendEnvelope, SnapshotWanted
+from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address
 from bb_edge.node import Node
 from bb_edge.wire import cbor, durable_rows, envelope
@@ -195,7 +196,9 @@ def test_what_its_peer_would_refuse_is_lost_once_and_waits_for_nothing(make):
     node.peer_presence(A, True, (HERE,), {LIMITS_META: limits.meta()}, epoch=1)
     say(node, to=(A,))
     (dropped,) = of(OutboundDropped, node.poll(2))
-    assert dropped.peer == A and dropped.reason.endswith("bytes, the peer takes 30")
+    assert dropped.peer == A and dropped.reason.endswith(
+        "bytes, the peer takes 30: raise limits.caps.total_bytes on both sides"
+    )
     assert not of(OutboundDropped, [*node.poll(3), *node.poll(S)])
     assert "outbound.waiting" not in node.counters
     assert node.counters["outbound.too_large"] == node.counters["outbound.dropped"] == 1
@@ -292,3 +295,28 @@ def test_a_durable_request_is_not_asked_anew_of_a_peer_that_has_restarted(make):
             first.wire_req_id,
         )
     assert again, "it is repeated at once"
+
+
+def test_a_durable_send_to_nobody_is_told_and_counted(make):
+    node = make()
+    node.invoke("Main", {"x": f32(1), "to": ()})
+    found = kept(node, 2)
+    assert of(steps.SentToNobody, found) == [steps.SentToNobody("Main", "Send_0")]
+    assert node.counters["outbound.to_nobody"] == 1 and not records(found)
+    say(node, to=(B,))
+    assert not of(steps.SentToNobody, kept(node, 10))
+
+
+def test_what_is_not_on_disk_yet_is_known(make):
+    """It ends with the process."""
+    node = make(outbox_records=2)
+    assert node.counters["outbound.unwritten"] == 0
+    say(node, to=(A, B, C))
+    found = [*node.poll(2), *node.poll(3)]
+    assert node.counters["outbound.unwritten"] == 3, "one waits for a place in the outbox"
+    (first, second) = [step for step in of(PersistOutbox, found) if isinstance(step.name, int)]
+    node.persist_failed(first.token, OSError("full"))
+    node.persisted(second.token)
+    assert node.counters["outbound.unwritten"] == 2
+    write_down(node, of(PersistOutbox, node.poll(10 * S)))
+    assert node.counters["outbound.unwritten"] == 1

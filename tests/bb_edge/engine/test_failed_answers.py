@@ -53,7 +53,9 @@ def test_a_reply_that_is_too_large_is_a_failure(askers):
     took, missing = fed.ask()
     assert took < 100 and missing == [(fed.clients[1].peer_id, "too large")]
     assert [s.code for s in fed.failed] == ["TOO_LARGE"]
-    assert fed.failed[0].detail == "a payload of 800010 bytes, the peer takes 65536"
+    assert fed.failed[0].detail == (
+        "a payload of 800010 bytes, the peer takes 65536: raise limits.caps.fill_bytes on both sides"
+    )
 
 
 def test_an_answer_that_arrives_too_large_settles_its_peer(askers):
