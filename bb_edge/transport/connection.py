@@ -73,7 +73,6 @@ class Connection:
         client_id: str,
         will: Callable[[], tuple[str, bytes]],
         filters: Sequence[str],
-        largest: int,
         counters: MutableMapping[str, int],
         log: Log,
         jitter: random.Random,
@@ -85,9 +84,8 @@ class Connection:
         """Makes a connection that has not dialed yet.
 
         `filters` are subscribed to at each CONNACK; `will()` gives topic and payload of the will, once per
-        CONNECT; `largest` is the largest packet that is taken in, in bytes. `opened()` is called when there
-        is a new socket, `up(granted)` at its CONNACK, `down()` when a connection that was up has ended;
-        `wake()` ends the driver's wait, from the thread of a dial.
+        CONNECT. `opened()` is called when there is a new socket, `up(granted)` at its CONNACK, `down()` when
+        a connection that was up has ended; `wake()` ends the driver's wait, from the thread of a dial.
         Raises BrokerFileError where a certificate cannot be used.
         """
         self._broker = broker
@@ -99,7 +97,6 @@ class Connection:
         self._clean = False  # whether the next CONNECT begins the session anew
         self._contested = False
         self._fell_back = False  # since the last CONNACK: another change of the version costs a wait
-        self._largest = largest
         self._counters = counters
         self._log = log
         self._dialing = Dialing(jitter, wake)
@@ -260,7 +257,8 @@ class Connection:
             properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
             properties.SessionExpiryInterval = options.session_expiry_s
             properties.ReceiveMaximum = options.receive_maximum
-            properties.MaximumPacketSize = self._largest
+            # No maximum packet size: mosquitto 2.0 drops what is larger, and counts it against the receive
+            # maximum for ever. What is too large is thrown away as it comes, and acknowledged.
             properties.TopicAliasMaximum = INCOMING_ALIASES
             session = {"clean_start": self._clean, "properties": properties}
         self._dialing.begin(lambda: client.connect(broker.host, broker.port, options.keepalive_s, **session))

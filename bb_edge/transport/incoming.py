@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from bb_edge.transport.packets import (
     PUBLISH,
     QUOTA_EXCEEDED,
     PacketError,
+    Published,
     Splitter,
     parse_puback,
     parse_publish,
@@ -141,11 +143,7 @@ class Incoming:
 
     def _published(self, shared: SharedSocket, first: int, data: bytearray, body: int, end: int) -> None:
         message = parse_publish(first, data, body, end, self._connection.v5, self._splitter.own)
-        topic = message.topic
-        if message.alias:
-            if topic and message.alias <= INCOMING_ALIASES:
-                self._aliases[message.alias] = topic
-            topic = topic or self._aliases.get(message.alias, b"")
+        topic = self._topic_of(message)
         if not topic:
             raise PacketError("a PUBLISH without a topic, and its alias is not defined", "broker")
         self._counters["received_bytes"] += end - body + 2
@@ -168,6 +166,12 @@ class Incoming:
                     return
         if message.mid:
             shared.queue(puback(message.mid))
+
+    def _topic_of(self, message: Published) -> bytes:
+        """Its topic, by its alias where it has that alone; empty where nothing says it."""
+        if message.alias and message.topic and message.alias <= INCOMING_ALIASES:
+            self._aliases[message.alias] = message.topic
+        return message.topic or self._aliases.get(message.alias, b"")
 
     def offer_held(self) -> None:
         """Offers the held message again, after a poll; refuses it if the node is still full."""
@@ -209,16 +213,25 @@ class Incoming:
         self, shared: SharedSocket, size: int, first: int, data: bytearray, body: int, end: int
     ) -> None:
         self._counters["oversize"] += 1
-        self._log(
-            "warning",
-            f"a packet of {size} bytes is dropped; the limit is {self._largest} bytes",
-            kind="packet too large",
-        )
         if first & 0xF0 != PUBLISH:
             raise PacketError(f"a packet of type {first >> 4} with {size} bytes", "broker")
         topic_end = body + 2 + (data[body] << 8 | data[body + 1])
+        try:
+            topic = self._topic_of(parse_publish(first, data, body, end, self._connection.v5))
+        except PacketError:  # its properties go on beyond what is kept
+            topic = bytes(data[body + 2 : topic_end])
+        peer = None
+        with suppress(UnknownTopic, TopicError):
+            peer = self._topics.read(topic).peer
+        self._log(
+            "warning",
+            f"a packet of {size} bytes is dropped, under {topic[:128].decode(errors='replace')!r};"
+            f" the limit is {self._largest} bytes",
+            kind="packet too large",
+            peer=peer,
+        )
         if first >> 1 & 3 and topic_end + 2 <= end:
-            # Without an acknowledgement the broker would send it again at each connection.
+            # Without an acknowledgement the broker would wait for it, and send it again at each connection.
             shared.queue(puback(data[topic_end] << 8 | data[topic_end + 1]))
 
     def _refuse(self, what: str, error: BBError, peer: PeerId | None = None) -> None:

@@ -43,6 +43,8 @@ ECHO_S = (10.0, 600.0)
 """Seconds until a presence that the broker does not tell is said again, doubling up to the longest. A queue
 that overflowed may have lost it, and whatever was said in the node's name meanwhile with it.
 """
+ENDS_S = 1.0
+"""Seconds within which a connection ends of which the broker says that it is over, if it is the broker."""
 WILLS_AT_ONCE = 100
 """Wills that one SUBSCRIBE names: some 10 KB, which every broker takes."""
 
@@ -104,6 +106,7 @@ class Membership:
         self._facts = Seldom()  # facts that change while the node runs
         self._again_at: float | None = None  # when the presence is to be said again
         self._redial_at: float | None = None  # when a later session is to begin
+        self._ended_at: float | None = None  # until then the connection may end of which a will has come
         self._leaving = False
 
     @property
@@ -139,6 +142,10 @@ class Membership:
         self._say(self._up)
         self._roll.connected()
 
+    def lost(self) -> None:
+        """The connection has ended: a will of it that came before was the broker's own."""
+        self._ended_at = None
+
     def leave(self) -> None:
         """Says goodbye, in every class; nothing is said behind it."""
         self._leaving = True
@@ -150,6 +157,9 @@ class Membership:
         if self._leaving:
             return
         self._roll.tick(now)
+        if self._ended_at is not None and now >= self._ended_at:
+            self._ended_at = None
+            self._spoken_for(self._session, now)
         if self._redial_at is not None and now >= self._redial_at:
             self._redial_at = None
             self.link.redial("somebody else spoke in the node's name")
@@ -263,8 +273,10 @@ class Membership:
                 self._counters["twins"] += 1
                 self._forged("what it said is put right")
                 self._again(now, 1.0)
-            elif news.session > self._session or (news.session == self._session and not news.up):
+            elif news.session > self._session:
                 self._spoken_for(news.session, now)
+            elif news.session == self._session and not news.up:  # a broker that ends says it, too
+                self._ended_at = self._ended_at or now + ENDS_S
             elif not news.up:  # the will of an earlier connection
                 self._stale(peer_class, now)
             elif news.session == self._session:

@@ -123,7 +123,7 @@ class MqttTransport:
             options.max_envelope_bytes,
             options.chunked_age_s * 1_000_000_000,
         )
-        # The largest packet that the broker may send: the largest envelope, its topic and properties.
+        # The largest packet that is taken in: the largest envelope, its topic and properties.
         largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
         self._until = 0  # when the envelope before expires: those of one request share the number
         self._behind = False  # whether envelopes waited for the broker after the last write
@@ -140,7 +140,6 @@ class MqttTransport:
             client_id=f"bb-{federation}-{node.peer_id}",
             will=self._membership.will,
             filters=filters,
-            largest=largest,
             counters=self._counters,
             log=on_log,
             jitter=self._jitter,
@@ -307,6 +306,7 @@ class MqttTransport:
     def _down(self) -> None:
         self._node.connected(False)
         self._outgoing.disconnected()
+        self._membership.lost()
         self._incoming.lost()
 
     def _say(self, topic: str, payload: bytes) -> None:

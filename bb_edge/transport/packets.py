@@ -270,8 +270,9 @@ class Splitter:
         if body:
             after = body + self._length
             if self._length > self._limit:
-                if after > end and end - start < KEPT_OF_OVERSIZE:
-                    wanted = KEPT_OF_OVERSIZE
+                kept = self._head_of(data, start, body, end)
+                if after > end and end - start < kept:
+                    wanted = min(kept, after - start)
                 else:
                     self.oversize = after - start
                     self._skip = max(0, after - end)
@@ -286,6 +287,13 @@ class Splitter:
                 return data[start], data, start, body, after
         self._make_room(data, start, body, end, wanted)
         return None
+
+    @staticmethod
+    def _head_of(data: bytearray, start: int, body: int, end: int) -> int:
+        """How many bytes of a packet above the limit are kept: those that its acknowledgement needs."""
+        if data[start] & 0xF0 != PUBLISH or end < body + 2:
+            return KEPT_OF_OVERSIZE
+        return max(KEPT_OF_OVERSIZE, body - start + 4 + (data[body] << 8 | data[body + 1]))
 
     def _body(self, data: bytearray, start: int, end: int) -> int:
         """The position of the body of the packet at `start`; 0 while its length is incomplete.

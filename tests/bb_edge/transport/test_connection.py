@@ -88,7 +88,6 @@ class Driven:
             client_id="bb-test",
             will=lambda: ("bb/test/presence/Main/test", b"\xa0"),
             filters=("bb/test/test/from/+",),
-            largest=4096,
             counters=self.counters,
             log=lambda _, message, **_more: self.logs.append(message),
             jitter=jitter or random.Random(1),

@@ -319,6 +319,36 @@ def test_a_goodbye_that_it_did_not_say_has_a_node_connect_anew(mosquitto_broker,
     assert any("speaks in the name of" in line for line in loop.logs)
 
 
+def test_a_goodbye_of_the_connection_that_it_did_not_say_has_a_node_connect_anew(
+    mosquitto_broker, loop, member, url, say
+):
+    hub, node = member("hub", ("Hub",), ("Client",)), member("node", ("Client",), (), epoch=5)
+    loop.join(hub, url(mosquitto_broker))
+    there = loop.join(node, url(mosquitto_broker))
+    loop.until(lambda: hub.peers.is_up(node.peer_id))
+    say(node.peer_id, Presence(False, 5, session=1))
+    loop.until(lambda: hub.peers.is_down(node.peer_id))
+    loop.until(lambda: hub.peers.is_up(node.peer_id))
+    assert hub.peers.get(node.peer_id).session == 2 and there.counters["twins"] == 1
+    assert any("speaks in the name of" in line for line in loop.logs)
+
+
+def test_the_wills_of_a_broker_that_ends_are_no_forgeries(mosquitto_broker, loop, member, url):
+    """It says them as it goes down, to those that it still has."""
+    hub, node = member("hub", ("Hub",), ("Client",)), member("node", ("Client",), (), epoch=5)
+    here, there = (loop.join(each, url(mosquitto_broker)) for each in (hub, node))
+    loop.until(lambda: hub.peers.is_up(node.peer_id) and there.counters["presences"] >= 1)
+    before = there.counters["presences"]
+    mosquitto_broker.stop()
+    loop.until(lambda: there.counters["disconnects"] == here.counters["disconnects"] == 1)
+    assert there.counters["presences"] > before, "its will has come"
+    mosquitto_broker.start()
+    loop.until(lambda: there.counters["connects"] == 2 and hub.peers.get(node.peer_id).session == 2)
+    loop.until(lambda: hub.peers.is_up(node.peer_id))
+    assert not there.counters["twins"] and not here.counters["twins"]
+    assert not any("speaks in the name of" in line for line in loop.logs)
+
+
 @pytest.mark.parametrize("said", [b"no presence", encode_presence(Presence(True, 5, session=1 << 60))])
 def test_what_nobody_believes_in_a_node_s_name_is_put_right_and_logged(
     mosquitto_broker, loop, member, url, said
