@@ -111,6 +111,8 @@ class StepLog:
         names = self._names
         record = step_record(step, names)
         del record["step"]
+        if isinstance(step, steps.StateRolledBack):
+            record["text"] = step.text
         for name, value in list(record.items()):
             if isinstance(value, str) and name not in ("peer", "other"):  # which are peers as a whole
                 record[name] = names.in_text(value)

@@ -140,6 +140,7 @@ class ProgramMismatch(EngineStep):
     peer: PeerId
     reason: str
     program: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Why a connection to a broker has ended, in words for whoever reads the log.
+"""Why a connection to a broker has ended, or it refuses something, in words for whoever reads the log.
 
 MQTT 5 has a packet for it, which many brokers leave out; a closed socket says nothing. paho calls both
 "Unspecified error".
@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.reasoncodes import ReasonCode
+
+NOT_AUTHORIZED = 0x87
 KEEP_ALIVE = 0x8D
 """Reason code: a keep-alive timeout; from paho itself where the broker no longer answers pings."""
 
@@ -29,3 +33,16 @@ def lost_because(reason: Any, from_broker: bool, fault: str, keepalive_s: int) -
         "the broker closed it and gave no reason, as one does that dies, restarts, or gives the place to"
         " another client of this name"
     )
+
+
+def refusal(reason: int, stranger: str) -> str:
+    """Why the broker refused a publish, by the reason code of its PUBACK (MQTT 5), and what to look at.
+
+    `stranger` says that the broker knows this client by another name, if so.
+    """
+    try:
+        words = ReasonCode(PacketTypes.PUBACK, identifier=reason).getName()
+    except KeyError:  # no code of the standard's
+        words = "for a reason of its own"
+    look = "is this peer in this class in the list of bb-host acl?" if reason == NOT_AUTHORIZED else ""
+    return "; ".join(filter(None, (f"{words.lower()} ({reason:#04x})", stranger or look)))

@@ -32,6 +32,7 @@ from bb_edge.transport.chunks import HEADER_BYTES, Reassembly
 from bb_edge.transport.connection import Connection, Granted
 from bb_edge.transport.credentials import stranger
 from bb_edge.transport.incoming import Incoming
+from bb_edge.transport.lost import refusal
 from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
 from bb_edge.transport.packets import FAILURE
@@ -335,8 +336,8 @@ class MqttTransport:
             return False
         if reason >= FAILURE:
             topic = item.topic.decode(errors="replace")
-            text = f"the broker refused a publish to {topic}: reason {reason:#04x}; {self._stranger}"
-            self._log("warning", text.removesuffix("; "), kind="publish refused", peer=item.peer)
+            text = f"the broker refused a publish to {topic}: {refusal(reason, self._stranger)}"
+            self._log("warning", text, kind="publish refused", peer=item.peer)
             if item.peer is not None:
                 with contextlib.suppress(IngressFull):  # only a hint: a busy node can do without
                     self._node.peer_failed(item.peer)

@@ -30,6 +30,15 @@ class Kinship(enum.Enum):
     OTHER_CONTRACT = "other things travel between the two"
 
     @property
+    def remedy(self) -> str:
+        """What to do where they do not go together; empty where they do."""
+        if self is Kinship.OTHER_PROGRAM:
+            return "update the device that is behind, or compile the new program with --accepts OLD.onnx"
+        if self is Kinship.OTHER_CONTRACT:
+            return "run the same program on both: what they would send each other differs"
+        return ""
+
+    @property
     def talks(self) -> bool:
         """Whether such a peer is asked and heard."""
         return self not in (Kinship.OTHER_PROGRAM, Kinship.OTHER_CONTRACT)

@@ -40,7 +40,8 @@ class PeerPrograms:
             self.strangers[peer] = found
             if tell:
                 self._runtime.count("peers.other_program")
-                self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, theirs.program.hex()[:16]))
+                their = theirs.program.hex()[:16]
+                self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, their, kinship.remedy))
 
     def _accept(self, peer: PeerId, kinship: Kinship, theirs: ProgramClaim | None, tell: bool) -> None:
         if theirs is None or kinship is not Kinship.ACCEPTED:

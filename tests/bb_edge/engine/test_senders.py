@@ -161,7 +161,7 @@ def test_another_contract_is_never_taken(leaf):
     (mismatch,) = of(
         steps.ProgramMismatch, leaf.is_told(other(accepts=lists, contracts={"Hub.Leaf": b"x" * 16}))
     )
-    assert "travel" in mismatch.reason
+    assert "travel" in mismatch.reason and "the same program on both" in mismatch.remedy
     assert leaf.node.peers_up("Hub") == ()
 
 

@@ -233,6 +233,7 @@ class Client:
             return
         self.wire = None
         self._connected(False)
+        self._membership.lost()
         long = taken_over or self._contested
         self._contested = False
         wait_s = (RETRY_MAX_S if long else RETRY_FIRST_S) * (0.5 + self.broker.rng.random())
