@@ -60,7 +60,9 @@ def add_parser(verbs: Any) -> None:
         " fits a pattern with * ? [ ] (repeatable); a pattern needs --yes",
     )
     p.add_argument(
-        "--forget-down", action="store_true", help="clear the presences of all that are down; needs --yes"
+        "--forget-down",
+        action="store_true",
+        help="clear the presences of all that are down, and what is none; needs --yes",
     )
     p.add_argument(
         "--yes", action="store_true", help="with a pattern or --forget-down: do it, instead of listing whom"
@@ -111,8 +113,11 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     records = _records(roster, list(roster.members.values()))
-    for topic in roster.unreadable:
+    for topic in roster.unreadable[:MOST_TOLD]:
         print(f"bb-edge: warning: what is retained under {topic} is no presence", file=sys.stderr)
+    if roster.unreadable:
+        count = len(roster.unreadable)
+        print(f"bb-edge: {count} hold no presence: --forget-down --yes clears them, too", file=sys.stderr)
     if arguments.json:
         print(json.dumps({**_head(config, roster), "peers": records}))
         return Exit.DONE
@@ -215,7 +220,15 @@ def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) ->
     from bb_edge.transport.roster import clear
 
     patterns = [text for text in arguments.forget if _is_pattern(text)]
-    named = [_member(roster, text) for text in arguments.forget if not _is_pattern(text)]
+    exact = [text for text in arguments.forget if not _is_pattern(text)]
+    garbage = [
+        topic
+        for topic in roster.unreadable
+        if arguments.forget_down or any(fnmatchcase(_peer_in(topic), text) for text in (*patterns, *exact))
+    ]
+    known = {str(peer) for peer in roster.members}
+    gone = set(map(_peer_in, garbage)) - known
+    named = [_member(roster, text) for text in exact if text not in gone]
     for member in named:
         if member.up and not arguments.force:
             raise ForgetError(f"{_shown(member)} is up", "--forget", STOP_FIRST)
@@ -229,17 +242,24 @@ def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) ->
     many = bool(patterns or arguments.forget_down)
     does = arguments.yes or not many
     members.sort(key=_shown)
-    if does and members:
+    if does and (members or garbage):
         topics = [topic for member in members for topic in member.topics]
-        clear(config.broker_record(), topics, config.mqtt_version)
+        clear(config.broker_record(), [*topics, *garbage], config.mqtt_version)
     if arguments.json:
-        listed = {"forgot": does, "peers": _records(roster, members), "left": _records(roster, up)}
+        listed = {
+            "forgot": does,
+            "peers": _records(roster, members),
+            "left": _records(roster, up),
+            "garbage": garbage,
+        }
         print(json.dumps({**_head(config, roster), **listed}))
         return Exit.DONE
     for member in members:
         state = f", {'up' if member.up else 'down'}" if many else ""
         verb = "forgot" if does else "would forget"
         print(f"{verb} {_shown(member)}: class {', '.join(member.classes) or UNKNOWN}{state}")
+    for topic in garbage:
+        print(f"{'cleared' if does else 'would clear'} {topic}, which holds no presence")
     if up:
         print(f"{len(up)} that are up are left: {STOP_FIRST}", file=sys.stderr)
     if many:
@@ -247,7 +267,13 @@ def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) ->
     return Exit.DONE
 
 
+MOST_TOLD = 10
+"""Topics without a presence that are named one by one."""
 STOP_FIRST = "stop it first; --force clears a presence that says up, which a running node says again"
+
+
+def _peer_in(topic: str) -> str:
+    return topic.rpartition("/")[2]
 
 
 def _is_pattern(text: str) -> bool:

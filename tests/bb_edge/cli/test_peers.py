@@ -357,3 +357,22 @@ def test_flags_that_ask_for_nothing_are_usage(flags, word, capsys):
         main(["peers", "--broker", "mqtt://127.0.0.1:1", *flags])
     assert ended.value.code == 2
     assert word in capsys.readouterr().err
+
+
+def test_what_is_no_presence_is_cleared_by_its_id_by_a_pattern_or_with_what_is_down(
+    mosquitto_broker, say, peers
+):
+    one, two, three = (str(PeerId.from_name(f"forged {n}")) for n in range(3))
+    for text in (one, two, three):
+        where = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
+        publish.single(f"bb/home/presence/Client/{text}", b"garbage", qos=1, retain=True, **where)
+    say("kitchen", True)
+    assert "3 hold no presence: --forget-down --yes clears them, too" in peers()[2]
+    code, out, _ = peers("--forget", one)
+    assert code == 0 and f"cleared bb/home/presence/Client/{one}, which holds no presence" in out
+    code, out, _ = peers("--forget", f"{two[:12]}*")
+    assert code == 0 and f"would clear bb/home/presence/Client/{two}" in out
+    code, out, _ = peers("--forget-down", "--yes")
+    assert code == 0 and out.count("cleared") == 2
+    code, out, err = peers()
+    assert "1 peers in federation home, 1 up" in out and "no presence" not in err

@@ -28,6 +28,7 @@ ALLOWED = (
     steps.RoundsCompleted,
     steps.RoundBackedOff,
     steps.RoundWaits,
+    steps.SentToNobody,
     steps.PeerUp,
     steps.PeerDown,
     steps.PeerResolveFailed,
