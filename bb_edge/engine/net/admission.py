@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from bb_edge.engine import steps
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal, deadline_of, kind_of
+from bb_edge.engine.net.arrivals import Arrival, Kind, Raw, Refusal, deadline_of
 from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.calls import Calls
 from bb_edge.engine.net.cohort import Answer
@@ -94,7 +94,8 @@ class Admission:
                 self._peers.merge_addresses(peer, message.src_addresses, raw.observed)
             if message.rtt_reports:
                 self._peers.round_trips.take(peer, message.rtt_reports)
-        return Arrival(raw, message, kind_of(message), deadline_of(message, now_ns))
+        deadline_ns = deadline_of(message, now_ns) if message.remaining_deadline_ns else 0
+        return Arrival(raw, message, kind_of(message), deadline_ns)
 
     def decide(self, arrival: Arrival, now_ns: int) -> None:
         """Takes the envelope where it passes all checks: journals it, or delivers it at once."""
@@ -317,6 +318,16 @@ class Admission:
     def restore_journal(self, data: Any, shift: Shift) -> None:
         """Gives the journal what it saved."""
         self.journal.restore(data, shift, self._ledger, kind_of)
+
+
+def kind_of(message: Envelope) -> Kind:
+    """What an envelope brings."""
+    if message.kind == RESPONSE:
+        return Kind.ANSWER
+    for fill in message.fills:
+        if fill.route.for_site:
+            return Kind.ENTRY
+    return Kind.CONTROL if message.fills else Kind.ENTRY
 
 
 Check: TypeAlias = Callable[[Admission, Arrival, int], "Refusal | None"]

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from bb_edge.engine.plain import dump, load
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.envelope import NONE, RESPONSE, Envelope
+from bb_edge.wire.envelope import NONE, Envelope
 from bb_edge.wire.outbox import Cause
 
 Data: TypeAlias = "bytes | memoryview"
@@ -83,16 +83,6 @@ class Arrival:
     message: Envelope
     kind: Kind
     deadline_ns: int
-
-
-def kind_of(message: Envelope) -> Kind:
-    """What an envelope brings."""
-    if message.kind == RESPONSE:
-        return Kind.ANSWER
-    for fill in message.fills:
-        if fill.route.for_site:
-            return Kind.ENTRY
-    return Kind.CONTROL if message.fills else Kind.ENTRY
 
 
 def deadline_of(message: Envelope, now_ns: int) -> int:
