@@ -152,7 +152,9 @@ HEADS = [
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize(("q", "k", "v", "said"), HEADS)
-def test_attention_agrees(q, k, v, said, symbolic, compiled, run_lowered, reference):
+def test_attention_agrees(q, k, v, said, symbolic, compiled, run_lowered, reference, runtime_is_old):
+    if runtime_is_old and said == {"is_causal": 1, "softcap": 0.5}:
+        pytest.skip("onnxruntime before 1.24 computes another result of a capped score and a mask")
     node = helper.make_node("Attention", ["q", "k", "v"], ["result"], **said)
     agree(model([node], {"q": q, "k": k, "v": v}, {}, 23, symbolic), compiled, run_lowered, reference)
 
