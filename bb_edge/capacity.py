@@ -111,6 +111,19 @@ def findings(
     return found
 
 
+def of_unknown_size(program: Program, targets: Sequence[Target], config: NodeConfig) -> list[Finding]:
+    """What the targets receive without a planned size: the usual bound of a payload holds for it."""
+    most = config.caps.fill_bytes
+    what = f"the size of a value here is not known before it comes: one of more than {most} bytes is refused"
+    hint = "give its whole shape where it is made, or raise limits.caps.fill_bytes on both sides"
+    return [
+        Finding(Level.NOTE, what, arrival.where, hint)
+        for target in targets
+        for arrival in arrivals_of(program.graphs[target.main], target.name)
+        if arrival.open
+    ]
+
+
 def planned_journal(program: Program, targets: Sequence[Target]) -> int:
     """How many bytes of journal the targets' durable answers should have before a snapshot; 0 without any.
 
@@ -133,6 +146,8 @@ class Arrival(NamedTuple):
 
     where: str
     sizes: tuple[int, ...]
+    open: bool
+    """Whether the size of a value is not known."""
 
     @property
     def planned(self) -> int:
@@ -146,7 +161,9 @@ def arrivals_of(graph: GraphSlot, target: str) -> Iterator[Arrival]:
         if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and keys.SITE_IDS_KEY in op.meta:
             named = op.meta.get(keys.PORT_KEY, op.name)
             kind = "what answers" if keys.WIRE_REQUEST_KEY in op.meta else "what arrives at"
-            yield Arrival(f"{target}, {kind} {named!r}", _sizes(op))
+            triggers = op.meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
+            sizes = _sizes(op)
+            yield Arrival(f"{target}, {kind} {named!r}", sizes, not triggers and 0 in sizes)
 
 
 def largest_arrival(program: Program, targets: Sequence[Target]) -> int:

@@ -128,14 +128,14 @@ def _needs(program: Program, target: Target, problems: list[str], config: RunCon
 
 
 def _look_at_room(program: Program, target: Target, verdict: Verdict, config: RunConfig) -> None:
-    from bb_edge.capacity import Level, findings, planned_journal
+    from bb_edge.capacity import Level, findings, of_unknown_size, planned_journal
 
     try:
         disk = config.store_limits(planned_journal(program, [target]))
         found = findings(program, [target], config.node_config(), disk, config.mqtt_options)
     except BBError:
         return  # limits that cannot be are refused elsewhere
-    for finding in found:
+    for finding in (*found, *of_unknown_size(program, [target], config.node_config())):
         refused = finding.level is Level.REFUSED
         if not (refused and any(finding.what in problem for problem in verdict.problems)):
             (verdict.problems if refused else verdict.notes).append(str(finding))

@@ -101,6 +101,16 @@ def test_bounds_under_which_nothing_comes_in_or_is_written_are_refused(plan):
     assert found(data, EDGE, StoreLimits.edge()) == []
 
 
+def test_a_check_tells_what_has_no_planned_size(plan, tmp_path, capsys):
+    for size, told in ((0, True), (MB, False)):
+        path = tmp_path / f"{size}.onnx"
+        path.write_bytes(plan(peers=1, answer=size))
+        main(["check", str(path), "--set", "peers.peer_class=Client"])
+        said = capsys.readouterr().out
+        assert ("one of more than 65536 bytes is refused" in said) is told, said
+        assert ("raise limits.caps.fill_bytes on both sides" in said) is told
+
+
 def test_streamed_answers_take_turns(plan):
     told = only(plan(peers=1000), Level.NOTE)
     assert "request 'ask': 1000 answers of 1000000 bytes come in 8 at a time (ingress_bytes 8388608)" in told
