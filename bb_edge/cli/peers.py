@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     broker = config.broker_record()
     if not arguments.as_node:
         _check_login(broker)
-    roster = read_roster(broker, config.federation, config.mqtt_version)
+    roster = read_roster(broker, config.federation, config.mqtt_version, _tell_of_the_call)
     if roster.doubt:
         print(f"bb-edge: warning: {roster.doubt}", file=sys.stderr)
     if forgets:
@@ -124,10 +124,25 @@ def run(arguments: argparse.Namespace) -> int:
     for line in in_columns(COLUMNS, [_row(record) for record in records]):
         print(line)
     up = sum(bool(record["up"]) for record in records)
-    print(f"{len(records)} peers in federation {config.federation}, {up} up")
+    silent = sum(bool(record["silent"]) for record in records)
+    told = f", {silent} of these silent" if silent else ""
+    print(f"{len(records)} peers in federation {config.federation}, {up} up{told}")
+    if silent:
+        print("silent: it says up, and did not answer when the roll was called; --forget clears a forged one")
     if up < len(records):
         print("a device that is gone for good: bb-edge peers --forget NAME clears its presence")
     return Exit.DONE
+
+
+def _tell_of_the_call(kept: int) -> None:
+    from bb_edge.transport.rollcall import ANSWER_S, spread_of
+
+    print(
+        f"bb-edge: the broker keeps {kept} presences; the roll is called, which takes some"
+        f" {max(ANSWER_S, spread_of(kept)):.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _check_login(broker: Broker) -> None:
@@ -182,6 +197,7 @@ def record_of(member: Member, in_text: Callable[[str], str]) -> dict[str, object
         "claims": claimed if "calls itself" in shown else None,
         "classes": list(member.classes),
         "up": member.up,
+        "silent": member.up and member.silent,
         "since": _utc(since) if type(since) is int else None,
         "program": program.hex() if isinstance(program, bytes) else _text(program),
         "runtime": _text(meta.get("runtime")),
@@ -206,7 +222,7 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
     program = record["program"]
     return (
         str(name or UNKNOWN),
-        "up" if record["up"] else "down",
+        "silent" if record["silent"] else "up" if record["up"] else "down",
         ", ".join(classes) or UNKNOWN,
         str(record["since"] or UNKNOWN),
         f"{str(program)[:12]}…" if program else UNKNOWN,

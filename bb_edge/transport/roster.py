@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir.class_names import is_class_name
@@ -56,6 +56,8 @@ class Member:
     peer: PeerId
     presences: dict[str, Presence] = field(default_factory=dict)
     topics: list[str] = field(default_factory=list)
+    silent: bool = False
+    """The roll was called, and nothing of the peer has come: the broker keeps what it said before."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -98,9 +100,14 @@ class Roster:
     doubt: str = ""
 
 
-def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roster:
+def read_roster(
+    broker: Broker,
+    federation: str,
+    version: str = "auto",
+    calling: Callable[[int], None] = lambda kept: None,
+) -> Roster:
     """Reads the presences of a federation: those that the broker keeps and, where these are many, those that
-    its peers say when they are called (`rollcall.py`).
+    its peers say when they are called (`rollcall.py`), which takes long: `calling(kept)` is called before.
 
     Raises VisitError where the broker refuses, RosterError where nothing comes and this client hears not even
     itself, BrokerFileError.
@@ -109,6 +116,7 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
     prefix = f"bb/{federation}/presence/"
     found: dict[str, bytes] = {}
     last = [time.monotonic()]
+    answered: set[str] | None = None  # topics since the roll was called
     own = f"{prefix}{NOBODY}/{PeerId.from_name(f'bb-edge peers {secrets.token_hex(8)}')}"
     heard: set[str] = set()
     told: dict[str, bytes] = {}
@@ -121,6 +129,8 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
             told[topic] = payload
             return
         last[0] = time.monotonic()
+        if answered is not None:
+            answered.add(topic)
         if payload:
             found[topic] = payload
         else:
@@ -132,12 +142,13 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
         # What was retained stands in the queue before the answer to this one.
         visitor.settle(f"bb/{federation}/roster")
         visitor.until(lambda: time.monotonic() - last[0] > QUIET_S, READ_S)
-        doubt = ""
+        doubt = uncalled = ""
         if not found:
             _hears_itself(visitor, own, heard)
         elif len(found) >= MANY:
-            kept = len(found)
-            doubt = _call(visitor, federation, found, last)
+            kept, answered = len(found), set()
+            calling(kept)
+            doubt = uncalled = _call(visitor, federation, found, last)
             if not doubt and losses.may_be():
                 doubt = (
                     f"the broker sent {kept} presences at once, and has dropped messages or does not tell"
@@ -155,6 +166,10 @@ def read_roster(broker: Broker, federation: str, version: str = "auto") -> Roste
         member = members.setdefault(peer, Member(peer))
         member.presences[peer_class] = presence
         member.topics.append(topic)
+    if answered is not None and not uncalled:
+        for member in members.values():
+            # Older runtimes, without a class in their topic, are called by nobody.
+            member.silent = "" not in member.presences and answered.isdisjoint(member.topics)
     return Roster(members, tuple(unreadable), doubt)
 
 

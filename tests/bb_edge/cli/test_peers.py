@@ -70,6 +70,7 @@ def test_what_presences_tell_and_what_they_do_not(say, peers):
         "claims": None,
         "classes": ["Client"],
         "up": True,
+        "silent": False,
         "since": "2023-11-14T22:13:20Z",
         "program": "3fa0",
         "runtime": "0.3.1",

@@ -11,6 +11,7 @@ import paho.mqtt.publish as publish
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from bb_edge.cli.peers import record_of
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport import membership, rollcall, roster
 from bb_edge.transport.broker import Broker
@@ -292,6 +293,26 @@ def test_the_roster_has_everybody_who_answers_a_call(start_broker, monkeypatch) 
     broker = Broker(started.host, started.port)
     found = roster.read_roster(broker, "test")
     assert found.members.keys() == {*fleet.peers} and fleet.calls >= 1
+    fleet.close()
+
+
+def test_who_says_up_and_answers_no_call_is_silent(mosquitto_broker, monkeypatch) -> None:
+    monkeypatch.setattr(roster, "MANY", 10)
+    monkeypatch.setattr(roster, "ANSWER_S", 0.0)  # nobody was called just now
+    fleet = Fleet(mosquitto_broker, 20)
+    broker = Broker(mosquitto_broker.host, mosquitto_broker.port)
+    forged, gone = PeerId.from_int(5001), PeerId.from_int(5002)
+    with visit(broker) as visitor:
+        for peer, up in ((forged, True), (gone, False)):
+            payload = encode_presence(Presence(up, 1))
+            mid = visitor.publish(Topics("test", peer).presence("Client", peer), payload, retain=True)
+            assert visitor.until(lambda mid=mid: visitor.reason_of(mid) is not None)
+    kept: list[int] = []
+    found = roster.read_roster(broker, "test", calling=kept.append)
+    assert kept == [22]
+    assert {peer for peer, member in found.members.items() if member.silent} == {forged, gone}
+    shown = {peer: record_of(found.members[peer], str)["silent"] for peer in (forged, gone, fleet.peers[0])}
+    assert shown == {forged: True, gone: False, fleet.peers[0]: False}, "who is down says nothing anyway"
     fleet.close()
 
 
