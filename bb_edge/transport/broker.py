@@ -102,23 +102,45 @@ class Broker:
         """
         if not self.tls:
             return None
-        name = self.ca_file
         for file in (self.ca_file, self.cert_file, self.key_file):
             if file is not None:
                 refuse_special(file)
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if self.cert_file is not None:
-                name = self.cert_file if self.key_file is None else f"{self.cert_file}, {self.key_file}"
-                context.load_cert_chain(self.cert_file, self.key_file)
         except (OSError, ssl.SSLError) as error:
-            raise BrokerFileError(
-                f"{name}: {getattr(error, 'strerror', None) or error}",
-                "broker",
-                "give readable PEM files, the key without a password",
-            ) from error
+            raise _unfit(str(self.ca_file), error, "give a readable file of certificates in PEM") from error
+        if self.cert_file is not None:
+            self._load_key(context, self.cert_file, self.key_file or self.cert_file)
         return context
+
+    def _load_key(self, context: ssl.SSLContext, certificate: str, key: str) -> None:
+        """Takes our certificate and its key. BrokerFileError; nobody is asked for the password of a key."""
+
+        def no_password() -> str:
+            raise BrokerFileError(
+                f"the key {key} has a password, which nobody could enter here",
+                "broker",
+                f"write it without: openssl pkey -in {key} -out NEW.key, readable by the node alone",
+            )
+
+        names = certificate if key == certificate else f"{certificate}, {key}"
+        try:
+            context.load_cert_chain(certificate, key, no_password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                hint = "give the key with which this certificate was made as broker.key (--key)"
+                raise BrokerFileError(f"{key} is not the key of {certificate}", "broker", hint) from error
+            if key == certificate:
+                hint = "give its key as broker.key (--key), or a file that holds both, in PEM"
+                raise BrokerFileError(f"{certificate} holds no key that fits", "broker", hint) from error
+            raise _unfit(names, error, "give readable PEM files") from error
+        except OSError as error:
+            raise _unfit(names, error, "give readable PEM files") from error
+
+
+def _unfit(names: str, error: OSError, hint: str) -> BrokerFileError:
+    return BrokerFileError(f"{names}: {error.strerror or error}", "broker", hint)
 
 
 _HEX = re.compile("%(?![0-9A-Fa-f]{2})")

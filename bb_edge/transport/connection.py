@@ -29,7 +29,7 @@ from bb_edge.transport.connection_states import (
     Failure,
     State,
 )
-from bb_edge.transport.credentials import Refusals, dial_fault, hang_up_hint
+from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, hang_up_hint
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
@@ -382,6 +382,9 @@ class Connection:
                 if line := self._refusals.line(self._refusal, time.monotonic()):
                     self._log("error", f"{line}; next try in {wait:.1f} s", kind="connection refused")
         elif before is State.GREETING:
+            if alert := alert_hint(self._broker, fault):
+                self._later(f"broker {self._broker} ended TLS: {fault} ({alert})")
+                return
             # Some brokers that know 3.1.1 only answer CONNECT that way.
             self._hangups += 1
             if not (self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, "it hangs up")):

@@ -32,7 +32,8 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
     """Why a broker is not reachable, with what to change where its certificate is refused."""
     if not isinstance(error, ssl.SSLCertVerificationError):
         broken = isinstance(error, ssl.SSLError | ConnectionResetError | EOFError)
-        return f"{error} ({_NO_TLS})" if broker.tls and broken else str(error)
+        hint = alert_hint(broker, str(error)) or _NO_TLS
+        return f"{error} ({hint})" if broker.tls and broken else str(error)
     code = error.verify_code
     hint = ""
     if code in _UNKNOWN_AUTHORITY:
@@ -48,9 +49,33 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
     return f"certificate verify failed: {error.verify_message}{f' ({hint})' if hint else ''}"
 
 
+def alert_hint(broker: Broker, fault: str) -> str:
+    """What to change where the broker ended TLS because of this client's certificate; else empty.
+
+    `fault` is what the TLS library says, with the alert that came (RFC 8446, section 6.2).
+    """
+    fault = fault.lower()
+    if broker.cert_file is None:
+        wanted = "certificate required" in fault or "handshake failure" in fault
+        return NO_CERTIFICATE if wanted else ""
+    if "certificate expired" in fault:
+        return f"renew {broker.cert_file} (broker.cert), or set the broker's clock"
+    if "certificate revoked" in fault:
+        return f"the broker has {broker.cert_file} (broker.cert) on its list of revoked ones"
+    if any(alert in fault for alert in _REFUSED_CERTIFICATE):
+        return f"does the broker trust the authority that signed {broker.cert_file} (broker.cert)?"
+    return ""
+
+
+NO_CERTIFICATE = "it wants a certificate of this client: give broker.cert and broker.key (--cert, --key)"
+_REFUSED_CERTIFICATE = ("unknown ca", "bad certificate", "certificate unknown", "unsupported certificate")
+
+
 def hang_up_hint(broker: Broker) -> str:
-    """What may be wrong where a broker ends connections before it lets a node in; empty where TLS is up."""
-    return "" if broker.tls else " (is that a port for TLS? then write mqtts://)"
+    """What may be wrong where a broker ends connections before it lets a node in, and says nothing."""
+    if not broker.tls:
+        return " (is that a port for TLS? then write mqtts://)"
+    return "" if broker.cert_file is not None else " (does it want a certificate? --cert and --key)"
 
 
 class Refusals:

@@ -112,13 +112,24 @@ class SharedSocket:
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return
         except OSError as error:
-            self._broke(error)
+            self._broke(self._alert() or error)
             pieces.clear()
             self.queued_bytes = 0
 
     def _broke(self, error: OSError) -> None:
         self.ended = True
         self.fault = self.fault or error.strerror or str(error)
+
+    def _alert(self) -> OSError | None:
+        """Why the other side has ended TLS, where it said so before writing failed."""
+        try:
+            if self._tls:
+                self._sock.recv(1)
+        except ssl.SSLError as error:
+            return error if "ALERT" in (error.reason or "") else None
+        except OSError:
+            pass
+        return None
 
     def _record(self) -> bytes | memoryview:
         """Joins small pieces to one TLS record: each record costs a header and a run of the cipher."""

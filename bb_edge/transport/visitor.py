@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.connection_states import VERSIONS
-from bb_edge.transport.credentials import dial_fault
+from bb_edge.transport.credentials import dial_fault, hang_up_hint
 
 STEP_S = 5.0
 """Seconds that each step may take; the same as a node's dial."""
@@ -77,7 +77,8 @@ class Visitor:
         except OSError as error:
             raise VisitError(f"not reachable: {dial_fault(error, self.broker)}", where) from error
         if not self.until(lambda: self._connack is not None):
-            raise _NoAnswer("no answer to CONNECT", where)
+            hint = hang_up_hint(self.broker) if self._gone else ""
+            raise _NoAnswer(f"no answer to CONNECT{hint}", where)
         if self._connack.is_failure:
             if "protocol version" in str(self._connack).lower():
                 raise _NoAnswer(str(self._connack), where)

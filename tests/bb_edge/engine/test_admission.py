@@ -8,8 +8,8 @@ import pytest
 
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net import admission
-from bb_edge.engine.net.admission import CHECKS
-from bb_edge.engine.net.arrivals import Kind, kind_of
+from bb_edge.engine.net.admission import CHECKS, kind_of
+from bb_edge.engine.net.arrivals import Kind
 from bb_edge.engine.net.back_pressure import BACKOFF_OP
 from bb_edge.engine.steps import IngressDropped, Journal
 from bb_edge.installer import install

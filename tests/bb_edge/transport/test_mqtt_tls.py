@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import ssl
+import subprocess
 from pathlib import Path
 
 import paho.mqtt.client as paho
@@ -15,6 +16,7 @@ from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.credentials import common_name, stranger
 from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, MqttOptions
+from bb_edge.transport.visitor import VisitError, visit
 from bb_edge.wire.envelope import Envelope, encode
 
 MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "mosquitto"
@@ -209,6 +211,48 @@ def test_a_node_without_a_certificate_is_not_let_in(tls_broker, certificates, lo
     ta = loop.join(doors("a"), bare, version="5")
     loop.until(lambda: len([line for line in loop.logs if "next try" in line]) >= 2)
     assert not ta.connected
+    auto = loop.join(doors("b"), bare)
+    loop.until(lambda: len([line for line in loop.logs if "next try" in line]) >= 8)
+    assert not auto.connected
+    assert all("wants a certificate of this client: give broker.cert" in line for line in loop.logs), (
+        loop.logs
+    )
+    with pytest.raises(VisitError, match=r"does it want a certificate\? --cert and --key"), visit(bare):
+        pass
+
+
+def test_a_certificate_of_an_authority_that_the_broker_does_not_know(
+    tls_broker, certificates, tmp_path, loop, doors
+):
+    broker = tls_broker()
+    (tmp_path / "other").mkdir()
+    certificate, key = map(str, Authority(tmp_path / "other")("a"))
+    other = Broker.from_url(
+        f"mqtts://{broker.host}:{broker.port}",
+        ca_file=certificates("ca")[0],
+        cert_file=certificate,
+        key_file=key,
+    )
+    loop.join(doors("a"), other)
+    loop.until(lambda: any("next try" in line for line in loop.logs))
+    assert f"does the broker trust the authority that signed {certificate}" in loop.logs[0], loop.logs
+
+
+def test_keys_that_do_not_fit_are_named_and_nobody_is_asked_for_a_password(certificates, tmp_path):
+    (certificate, key), (_, other) = certificates("kitchen"), certificates("hall")
+    locked = str(tmp_path / "locked.key")
+    command = ["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:word", "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+
+    def refused(key_file: str | None) -> str:
+        with pytest.raises(BrokerFileError) as caught:
+            Broker.from_url("mqtts://h", cert_file=certificate, key_file=key_file).tls_context()
+        return str(caught.value)
+
+    assert f"{other} is not the key of {certificate}" in refused(other)
+    assert f"the key {locked} has a password" in refused(locked) and "openssl pkey" in refused(locked)
+    assert f"{certificate} holds no key" in refused(None) and "broker.key (--key)" in refused(None)
+    assert "give readable PEM files" in refused(str(tmp_path / "missing.key"))
 
 
 def test_files_that_are_no_certificates_are_named(tmp_path):
