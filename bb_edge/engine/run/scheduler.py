@@ -311,10 +311,12 @@ class Scheduler:
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
             self.runtime.count("completions.expired")
             name, execution = parked.op.spec.name, parked.execution
+            hint = "give it a longer deadline, or raise limits.later_deadline_ns"
             if 0 < execution.until_ns <= self.runtime.now_ns:
                 execution.went_wrong(FailureCode.OUT_OF_TIME, f"{name} was not completed")
-            error = f"nobody completed it within {wait_ns} ns"
-            self.fail(token, CompletionExpiredError(error, name, "raise its deadline"))
+                hint = "the request that it works for ends then: give that a longer deadline"
+            error = f"nobody completed it within {wait_ns / 1e9:g} s"
+            self.fail(token, CompletionExpiredError(error, name, hint))
 
     # --- children --------------------------------------------------------
 

@@ -199,6 +199,7 @@ def test_a_component_that_answers_later_has_as_long_as_there_is(bench):
     b.settle()
     (failed,) = b.of(steps.OpFailed)
     assert isinstance(failed.error, CompletionExpiredError)
+    assert "the request that it works for ends then" in str(failed.error)
     (answer,) = [m for s in b.of(steps.SendEnvelope) if (m := decode(s.payload, HOST_CAPS)).kind == RESPONSE]
     assert answer.failure is not None and answer.failure.name == "OUT_OF_TIME"
     assert answer.remaining_deadline_ns == 100 * MS
