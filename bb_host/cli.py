@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bb_edge.command_line import Parser
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
@@ -42,7 +43,7 @@ def _version() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line of `bb-host`."""
-    top = argparse.ArgumentParser(prog="bb-host", description="Compile programs for devices.")
+    top = Parser(prog="bb-host", description="Compile programs for devices.")
     top.add_argument("--version", action="version", version=f"bb-host {_version()}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     p = verbs.add_parser("compile", help="compile a program file or a model")

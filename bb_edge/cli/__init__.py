@@ -24,12 +24,12 @@ def parser(verb: str = "") -> argparse.ArgumentParser:
 
     Where `verb` is one of them it has no other: a node that runs holds the code of no other verb.
     """
-    import argparse
     from importlib import import_module
 
     from bb_edge import __version__
+    from bb_edge.command_line import Parser
 
-    top = argparse.ArgumentParser(prog="bb-edge", description="Run compiled programs on a device.")
+    top = Parser(prog="bb-edge", description="Run compiled programs on a device.")
     top.add_argument("--version", action="version", version=f"bb-edge {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name in (verb,) if verb in VERBS else VERBS:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bb_edge.transport.roster import Member, Roster
 
 UNKNOWN, NONE = "unknown", "none"
+WIDEST = 60
+"""Letters of a name or of classes in the table."""
 COLUMNS = ("name", "state", "classes", "since", "program", "runtime", "last failure", "peer")
 
 
@@ -221,15 +223,20 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
     classes: Any = record["classes"]
     program = record["program"]
     return (
-        str(name or UNKNOWN),
+        _cut(str(name or UNKNOWN)),
         "silent" if record["silent"] else "up" if record["up"] else "down",
-        ", ".join(classes) or UNKNOWN,
+        _cut(", ".join(classes)) or UNKNOWN,
         str(record["since"] or UNKNOWN),
         f"{str(program)[:12]}…" if program else UNKNOWN,
         str(record["runtime"] or UNKNOWN),
         str(record["failure"] or (NONE if record["up"] and record["runtime"] else UNKNOWN)),
         str(record["peer"]),
     )
+
+
+def _cut(cell: str) -> str:
+    """A cell of the table: somebody may forge the longest class there is. --json has all of it."""
+    return cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…"
 
 
 def _forget(arguments: argparse.Namespace, config: RunConfig, roster: Roster) -> int:
