@@ -87,7 +87,7 @@ def test_what_presences_tell_and_what_they_do_not(say, peers):
     assert any(row.split()[:4] == ["hall", "down", "Client", "unknown"] for row in rows)
     assert any("(claims 'kitchen')" in row for row in rows)
     say("hall", False, name="h" * 500)
-    long = f"(claims {'h' * 50}…"
+    long = f"(claims '{'h' * 50}…"
     assert any(row.startswith(f"{long}  ") for row in peers()[1].splitlines()), "one name makes no table wide"
     assert any(row.startswith("kitchen") and "  none  " in row for row in rows)
     assert "--forget" in hint
