@@ -86,11 +86,18 @@ def test_what_presences_tell_and_what_they_do_not(say, peers):
     assert head.split()[:3] == ["name", "state", "classes"]
     assert any(row.split()[:4] == ["hall", "down", "Client", "unknown"] for row in rows)
     assert any("(claims 'kitchen')" in row for row in rows)
-    say("hall", False, name="h" * 500)
-    long = f"(claims '{'h' * 50}…"
-    assert any(row.startswith(f"{long}  ") for row in peers()[1].splitlines()), "one name makes no table wide"
     assert any(row.startswith("kitchen") and "  none  " in row for row in rows)
     assert "--forget" in hint
+
+
+def test_a_long_class_makes_no_table_wide(mosquitto_broker, peers):
+    peer = PeerId.from_name("hall")
+    payload = encode_presence(Presence(True, 7, ("C" * 64, "D" * 64), (), {}))
+    host, port = mosquitto_broker.host, mosquitto_broker.port
+    publish.single(f"bb/home/presence/Client/{peer}", payload, qos=1, retain=True, hostname=host, port=port)
+    row = peers()[1].splitlines()[1]
+    assert "C" * 59 + "…  " in row and "DD" not in row, row
+    assert listed(peers)[str(peer)]["classes"] == ["C" * 64, "Client", "D" * 64]
 
 
 def test_a_device_that_is_gone_is_forgotten(say, peers):
