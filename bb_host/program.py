@@ -180,6 +180,9 @@ class OpList(tuple[Op, ...]):
     the list. Compares as any tuple of ops.
     """
 
+    sound: object = None
+    """What a check has found of the names (`bb_host.compiler.sound_names.Names`); None where none has."""
+
     @cached_property
     def kinds(self) -> frozenset[tuple[str, str]]:
         """Domain and op type, of the list itself."""

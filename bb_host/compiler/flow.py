@@ -86,8 +86,8 @@ def summary(ops: tuple[Op, ...]) -> OpList:
     return ops if isinstance(ops, OpList) else OpList(ops)
 
 
-def ends_shared(ops: tuple[Op, ...], old: tuple[Op, ...]) -> tuple[int, int]:
-    """How many ops two lists share at their beginnings, and how many at their ends beyond those."""
+def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, int]:
+    """How many objects two tuples share at their beginnings, and how many at their ends beyond those."""
     most = min(len(ops), len(old))
     first = next(compress(count(), map(is_not, ops, old)), most)
     last = next(compress(count(), map(is_not, reversed(ops), reversed(old))), most)

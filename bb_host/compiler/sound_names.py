@@ -39,13 +39,19 @@ class Names:
         known = frozenset(("",)).union(function.inputs, *written)
         return cls(function.ops, function.inputs, tuple([op.inputs for op in function.ops]), written, known)
 
+    def hold(self, function: Function, typed: bool) -> bool:
+        """Whether a function of these ops is sound, as far as is known without looking at them."""
+        if function.inputs != self.inputs or not self.all.issuperset(function.outputs):
+            return False
+        return not typed or function.types is self.types or function.domain == keys.COMPONENT_DOMAIN
+
 
 def names_after(before: Names, function: Function, typed: bool) -> Names | None:
     """The names of a function that `before` has become, where they are plainly sound; else None."""
     ops = function.ops
     if function.inputs != before.inputs or flow.summary(ops).has_subgraphs:
         return None
-    after = _same(before, ops) or _few(before, ops)
+    after = _where_few_changed(before, ops)
     if after is None or not after.all.issuperset(function.outputs):
         return None
     if not typed or function.domain == keys.COMPONENT_DOMAIN:
@@ -60,23 +66,17 @@ def names_after(before: Names, function: Function, typed: bool) -> Names | None:
     return Names(after.ops, after.inputs, after.read, after.written, after.all, kinds)
 
 
-def _same(before: Names, ops: tuple[Op, ...]) -> Names | None:
-    """Ops that were stamped at most."""
-    if len(ops) != len(before.ops):
-        return None
-    read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
-    if read != before.read or written != before.written:
-        return None
-    return Names(ops, before.inputs, before.read, before.written, before.all)
+def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
+    """Neighbouring ops, a quarter at most, in the place of others: those before and behind have their names.
 
-
-def _few(before: Names, ops: tuple[Op, ...]) -> Names | None:
-    """Neighbouring ops, a quarter at most, in the place of others: those before and behind are as they were.
-
-    What the old ones wrote must be written still, for those behind may read it.
+    Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
     """
     old = before.ops
-    first, last = flow.ends_shared(ops, old)
+    read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
+    if read == before.read and written == before.written:
+        return Names(ops, before.inputs, read, written, before.all)
+    ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
+    first, last = map(min, zip(*ends, strict=True))
     if first + last < len(ops) - len(ops) // 4:
         return None
     fresh = ops[first : len(ops) - last]
@@ -93,8 +93,6 @@ def _few(before: Names, ops: tuple[Op, ...]) -> Names | None:
     new = made - gone
     if count != len(made) or not gone <= made or not new.isdisjoint(before.all):
         return None
-    read = (*before.read[:first], *(op.inputs for op in fresh), *before.read[len(old) - last :])
-    written = (*before.written[:first], *(op.outputs for op in fresh), *before.written[len(old) - last :])
     return Names(ops, before.inputs, read, written, before.all | new)
 
 

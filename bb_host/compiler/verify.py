@@ -88,7 +88,7 @@ class Seam:
             if problem:
                 return problem
             names = Names.of(function)
-        self._sound[function.key] = names
+        self._sound[function.key] = flow.summary(function.ops).sound = names
         return ""
 
     def _crossings(self, function: Function) -> Crossings:
@@ -132,6 +132,9 @@ def crossings_of(function: Function) -> Crossings:
 
 def values_problem(function: Function, typed: bool) -> str:
     """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
+    found = flow.summary(function.ops).sound
+    if isinstance(found, Names) and found.hold(function, typed):
+        return ""
     return "" if _is_sound(function, typed) else _values_problem(function, typed)
 
 

@@ -79,6 +79,19 @@ def test_what_the_short_way_finds_sound_is_sound(seed: int, typed: bool) -> None
     assert 0 < taken <= sound
 
 
+def test_what_was_found_sound_is_not_looked_at_again_and_holds_for_the_very_same_alone() -> None:
+    function = chain(5)
+    names = dataclasses.replace(Names.of(function), types=function.types)
+    flow.summary(function.ops).sound = names
+    assert names.hold(function, typed=True) and values_problem(function, typed=True) == ""
+    fewer = dataclasses.replace(function, types={"v0": F32})
+    assert "has no type" in values_problem(fewer, typed=True) and values_problem(fewer, typed=False) == ""
+    assert "output 'w'" in values_problem(dataclasses.replace(function, outputs=("w",)), typed=False)
+    assert "reads 'v0'" in values_problem(dataclasses.replace(function, inputs=("x",)), typed=False)
+    swapped = dataclasses.replace(function, ops=function.ops[::-1])
+    assert "reads 'v4'" in values_problem(swapped, typed=False)
+
+
 ANSWERS = ("kinds", "domains", "meta", "has_subgraphs", "wire")
 
 
