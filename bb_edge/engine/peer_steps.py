@@ -41,6 +41,7 @@ class PeerFailing(EngineStep):
 class PeerRestarts(EngineStep):
     """A peer comes up in another epoch again and again, `times` since it last had a rest of 10 min.
 
+    A start behind a goodbye, as of a device that sleeps between reports, is not counted.
     `reason` says whether it must be two machines of one name. Told seldom: after 10 s, doubling to 10 min.
     """
 

@@ -119,6 +119,8 @@ class PeerStates:
         """Takes a peer's presence, as the transport tells it."""
         said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
         before = self.presences.epoch(peer)
+        if seq and not up and epoch == before:  # a will has no number
+            self._restarts.parted(peer)
         try:
             change = self.presences.update(peer, said)
         except PeersFullError as error:

@@ -39,22 +39,30 @@ class _Row:
 class Restarts:
     """The starts of each peer that was started anew. Nothing of it is saved: a restart tells it again."""
 
-    __slots__ = ("_rows", "_runtime")
+    __slots__ = ("_parted", "_rows", "_runtime")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._rows: dict[PeerId, _Row] = {}
+        self._parted: dict[PeerId, None] = {}
+
+    def parted(self, peer: PeerId) -> None:
+        """The peer has said goodbye, as one does that sleeps between reports: its next start is no crash."""
+        if peer not in self._parted:
+            forget_oldest(self._parted, self._runtime.config.max_peers)
+            self._parted[peer] = None
 
     def started(self, peer: PeerId, before: int, epoch: int) -> None:
         """The peer is up in another epoch than before."""
-        now_ns = self._runtime.now_ns
+        now_ns, in_order = self._runtime.now_ns, peer in self._parted
+        self._parted.pop(peer, None)
         self._runtime.count("peers.restarted")
         row = self._rows.pop(peer, None)
         if row is None or now_ns - row.last_ns > REST_NS:
             forget_oldest(self._rows, self._runtime.config.max_peers)
             row = _Row()
         self._rows[peer] = row
-        row.times, row.last_ns = row.times + 1, now_ns
+        row.times, row.last_ns = row.times + (not in_order), now_ns
         row.back += epoch in row.epochs
         row.epochs = (*(known for known in row.epochs if known != before), before)[-EPOCHS:]
         if (row.times >= OFTEN or row.back >= BACK) and now_ns >= row.next_ns:

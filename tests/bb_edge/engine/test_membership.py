@@ -24,11 +24,15 @@ function program.Main() -> () {entry=1, partition=Main}
 
 @pytest.fixture
 def told(bench):
-    """`told(up, classes=("C",), epoch=1, session=0)`: polls with a presence of A; the steps about peers."""
+    """`told(up, classes=("C",), epoch=1, session=0)`: polls with a presence of A; the steps about peers.
+
+    What is down is told by the broker, which has no `seq`, unless one is given.
+    """
     bench = bench(PROGRAM)
 
-    def tell(up, classes=("C",), epoch=1, session=0):
-        bench.node.peer_presence(A, up, epoch=epoch, classes=classes, session=session, seq=1)
+    def tell(up, classes=("C",), epoch=1, session=0, seq=None):
+        seq = int(up) if seq is None else seq
+        bench.node.peer_presence(A, up, epoch=epoch, classes=classes, session=session, seq=seq)
         return [s for s in bench.poll() if isinstance(s, steps.PeerUp | steps.PeerDown)]
 
     tell.bench = bench
@@ -184,3 +188,15 @@ def test_a_peer_that_is_restarted_now_and_then_is_not(told):
         told(True, epoch=epoch)
         told.bench.now_ns += 601 * S
     assert restarts(told) == []
+
+
+def test_a_device_that_says_goodbye_before_it_sleeps_is_not(told):
+    """A goodbye has a number; what the broker says of one that crashed has none."""
+    for epoch in range(1, 30):
+        told(True, epoch=epoch, session=1, seq=1)
+        told(False, epoch=epoch, session=1, seq=2)
+    assert restarts(told) == []
+    for epoch in range(30, 36):
+        told(True, epoch=epoch, session=1, seq=1)
+        told(False, epoch=epoch, session=1)
+    assert restarts(told) == [(A, 5, False)]
