@@ -224,7 +224,7 @@ class Former:
 
         of_all = "this node keeps nothing on disk" if durable.quiet else ""
         if self.drops_outbox:
-            of_all = of_all or "--adopt-without-outbox drops it"
+            of_all = of_all or "--adopt-without-outbox: it is not sent again, and may have arrived"
 
         def judge(message: Envelope) -> list[Part]:
             parts = parts_of(message, sites, self._codecs)

@@ -193,13 +193,25 @@ class Launch:
         self.targets = chosen_targets(self.program, config.targets)
         for idle in what_nothing_starts(self.targets, self.program, config.artifact):
             self._log("warning", idle)
-        if config.state is not None and config.snapshot_rounds > 1 and not self._has_rounds():
+        if config.state is not None and config.snapshot_rounds > 1:
             called = config.called("snapshot_rounds")
-            self._log("warning", f"{called} has no effect: this node has no rounds of its own")
+            if not self._has_rounds():
+                self._log("warning", f"{called} has no effect: this node has no rounds of its own")
+            elif self._asks_durably():
+                self._log(
+                    "warning",
+                    f"{called} saves no snapshots here: a durable request leaves behind one of its own",
+                )
 
     def _has_rounds(self) -> bool:
         mains = (self.program.graphs[target.main] for target in self.targets)
         return any(op.op_type == "Repeat" for main in mains for op in main.ops)
+
+    def _asks_durably(self) -> bool:
+        from bb_edge.capacity import requests_of
+
+        graphs = ((self.program.graphs[target.main], target.name) for target in self.targets)
+        return any(request.durable for graph in graphs for request in requests_of(*graph))
 
     def _capacity(self) -> None:
         """What never fits on disk or through the connection is refused; what takes turns is told.

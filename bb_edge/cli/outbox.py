@@ -59,8 +59,8 @@ def add_parser(verbs: Any) -> None:
         "outbox",
         help="list what a node still has to send durably, and drop some of it",
         description="Reads the state folder of `bb-edge run --state`. What is listed is not known to be"
-        " acknowledged. --id, --peer and --older choose among it; where several are given, all must fit."
-        " With --drop a stopped node forgets what is chosen: it is never sent again.",
+        " acknowledged by the last snapshot. --id, --peer and --older choose among it; where several are"
+        " given, all must fit. With --drop a stopped node forgets what is chosen: it is never sent again.",
     )
     p.add_argument(
         "--state", type=file_name, required=True, metavar="FOLDER", help="the node's folder, or a copy"

@@ -32,7 +32,8 @@ def add_adopt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--adopt-without-outbox",
         action="store_true",
-        help="with --adopt: drop what nobody has acknowledged in the outbox of OLD, and list it",
+        help="with --adopt: list what nobody has acknowledged in the outbox of OLD, and send it no more; what"
+        " the broker has already may still arrive",
     )
 
 

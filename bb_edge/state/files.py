@@ -86,7 +86,7 @@ class Files:
             act(*arguments)
         except self._failures as error:
             self.failed_writes += 1
-            raise StateWriteError(str(error), where, "free space, or look at the disk") from error
+            raise StateWriteError(str(error), where, "look at the disk") from error
 
     def write(self, name: str, data: bytes | Sequence[Buffer]) -> None:
         """Replaces a file by bytes, or their pieces. StateWriteError where the disk does not take them."""

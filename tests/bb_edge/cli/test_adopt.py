@@ -400,7 +400,26 @@ def test_what_cannot_come_over_of_an_outbox_is_listed_by_name(world, capsys):
     assert "executions under way, 1 of them" in out
     assert main([*words, "--adopt-without-outbox", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["adopts"]["rows"]
-    assert "--adopt-without-outbox drops it" not in {row["why"] for row in found}, "it would not fit anyway"
+    assert not any("it is not sent again" in row["why"] for row in found), "it would not fit anyway"
+
+
+@pytest.mark.parametrize(
+    ("durable", "rounds", "told"), [(True, 5, True), (True, 1, False), (False, 5, False)]
+)
+def test_rounds_between_snapshots_save_none_where_requests_are_durable(world, capsys, durable, rounds, told):
+    config = {
+        "artifact": str(world.artifact("new", durable=durable)),
+        "targets": ["Server"],
+        "peer": "server",
+        "state": str(world.folder / "new"),
+        "snapshot_rounds": rounds,
+        "broker": {"url": "mqtt://127.0.0.1:1"},
+        "components": {"test": {"path": str(world.flowers)}},
+    }
+    (world.folder / "node.json").write_text(json.dumps(config))
+    main(["check", "--config", str(world.folder / "node.json")])
+    said = capsys.readouterr()
+    assert ("saves no snapshots here: a durable request leaves behind one" in said.err) is told, said
 
 
 @pytest.mark.parametrize(

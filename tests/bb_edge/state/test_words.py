@@ -256,7 +256,7 @@ def test_what_cannot_be_read_or_written_names_the_file() -> None:
     storage.fails = {"append", "write"}
     with pytest.raises(StateWriteError) as caught:
         store.append_journal([b"a"])
-    assert (caught.value.where, caught.value.hint) == ("journal-0", "free space, or look at the disk")
+    assert (caught.value.where, caught.value.hint) == ("journal-0", "look at the disk")
     with pytest.raises(StateWriteError) as caught:
         store.append_outbox([(b"k", b"r")])
     assert caught.value.where == "outbox-0"
