@@ -85,6 +85,24 @@ def test_bb_host_takes_the_commands() -> None:
         assert host_parser().parse_args(line)
 
 
+def test_bb_host_prints_what_is_shown(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Figures and digests as they stand there; what a node will take of memory hangs on the machine."""
+    pytest.importorskip("onnx", reason="bb-host needs the host extra")
+    from bb_host.cli import main as host
+
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    asked = [block for block in blocks("console") if block.startswith("$ bb-host ")]
+    assert len(asked) == 2
+    for block in asked:
+        command, _, shown = block.partition("\n")
+        assert host(shlex.split(command)[2:]) == 0
+        said = capsys.readouterr().out
+        shown, said = (re.sub(r"≥ [\d.]+ MiB", "≥", text.rstrip()) for text in (shown, said))
+        expected = "".join(".*" if part == "…" else re.escape(part) for part in re.split("(…)", shown))
+        assert re.fullmatch(expected, said), said
+
+
 def test_every_link_leads_somewhere() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README.replace("\n", " "))
     assert len(links) > 8
