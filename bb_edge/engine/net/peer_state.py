@@ -119,8 +119,7 @@ class PeerStates:
         """Takes a peer's presence, as the transport tells it."""
         said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
         before = self.presences.epoch(peer)
-        if seq and not up and epoch == before:  # a will has no number
-            self._restarts.parted(peer)
+        self._restarts.heard(peer, before, said)
         try:
             change = self.presences.update(peer, said)
         except PeersFullError as error:
@@ -271,10 +270,9 @@ class PeerStates:
 
     def ready(self, peer: PeerId, now_ns: int) -> bool:
         """Whether a back-off, if there is one, lets something through now; counts as the probe then."""
-        if not self.backoff.ready(peer, now_ns):
-            return False
-        self.backoff.probed(peer, now_ns)
-        return True
+        if ready := self.backoff.ready(peer, now_ns):
+            self.backoff.probed(peer, now_ns)
+        return ready
 
     def probe(self, peer: PeerId) -> bool:
         """Whether a peer that is down by failures may be tried once; never one whose presence says down."""

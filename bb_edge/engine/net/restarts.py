@@ -13,6 +13,7 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.backoff import S
 from bb_edge.wire.bounds import forget_oldest
+from bb_edge.wire.presence import Presence
 
 OFTEN = 5
 """Starts without a rest from which on it is told: an update, a reboot and a second try are three."""
@@ -46,9 +47,12 @@ class Restarts:
         self._rows: dict[PeerId, _Row] = {}
         self._parted: dict[PeerId, None] = {}
 
-    def parted(self, peer: PeerId) -> None:
-        """The peer has said goodbye, as one does that sleeps between reports: its next start is no crash."""
-        if peer not in self._parted:
+    def heard(self, peer: PeerId, before: int | None, said: Presence) -> None:
+        """Notes a goodbye, as of one that sleeps between reports: its next start is behind no crash.
+
+        It has a number, which what the broker says in a peer's place has not.
+        """
+        if said.seq and not said.up and said.epoch == before and peer not in self._parted:
             forget_oldest(self._parted, self._runtime.config.max_peers)
             self._parted[peer] = None
 
