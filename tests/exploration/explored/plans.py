@@ -97,6 +97,9 @@ SMALL = (
     Plan("a record expires", A, crashes=(1, 0), drops=1, faults=0),
     Plan("a journal fails, and a fault", AB, failures=1, faults=1),
     Plan("a journal fails, a receiver crashes", A, crashes=(0, 1), failures=1, faults=0),
+    Plan(
+        "a record expires, a journal fails, a receiver crashes", A, 2, (0, 1), drops=1, failures=1, faults=0
+    ),
     Plan("an older receiver", A, crashes=(1, 1), snapshots=(1, 0), plain=(1,), faults=0),
     Plan("an older sender", A, crashes=(1, 1), snapshots=(1, 0), plain=(0,), faults=0),
     Plan("both ways, and a fault", (Flow(0, 1, TWO), Flow(1, 0, TWO)), faults=1, settled=1),
@@ -130,6 +133,15 @@ LARGE = (
         settled=1,
         written=False,
         kept=(1,),
+    ),
+    Plan(
+        "two records, one expires, a journal fails, a receiver crashes",
+        AB,
+        2,
+        (0, 1),
+        drops=1,
+        failures=1,
+        faults=0,
     ),
     Plan("a snapshot, a crash, a restored receiver", AB, 2, (1, 0), (0, 1), (1, 0), faults=0),
 )
