@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from bb_edge.engine.program.program import Program, Target
 from bb_edge.engine.run.bound import BoundGraph
-from bb_edge.ir.errors import BBError, SeveralErrors
+from bb_edge.ir.errors import InstallError, SeveralErrors
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles import Component
@@ -21,10 +21,6 @@ __all__ = [
     "chosen_targets",
     "refuse_forgetful",
 ]
-
-
-class InstallError(BBError):
-    """The program cannot be installed; nothing of the attempt is left."""
 
 
 class SeveralRefusals(SeveralErrors, InstallError):

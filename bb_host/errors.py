@@ -116,7 +116,7 @@ class ModuleError(AuthoringError):
 
 
 class ValidationError(PassError):
-    """The recorded program is malformed (compiler.txt part 4)."""
+    """The recorded program is malformed."""
 
 
 class UnknownOp(ValidationError):

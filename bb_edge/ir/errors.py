@@ -47,7 +47,7 @@ class AuthoringError(CompileError):
 
 
 class InstallError(BBError):
-    """An artifact, its bindings or its configuration that a node refuses before anything runs."""
+    """A program, its bindings or configuration that cannot be installed; nothing of the attempt is left."""
 
 
 class WireError(BBError):

@@ -30,7 +30,7 @@ from bb_edge.transport.packets import (
     parse_publish,
     puback,
 )
-from bb_edge.transport.rollcall import CallError
+from bb_edge.transport.rollcall import RollCallError
 from bb_edge.transport.shared_socket import SharedSocket
 from bb_edge.transport.strays import Strays
 from bb_edge.transport.topics import Kind, Place, TopicError, Topics, UnknownTopic
@@ -248,7 +248,7 @@ class Incoming:
             try:
                 if not take(place.peer_class, bytes(payload)):
                     self._strays.take(topic)
-            except (PresenceError, CallError) as error:
+            except (PresenceError, RollCallError) as error:
                 self._refuse("a presence or roll call", error, place.peer)
             return
         self._node.deliver_inbound(payload, place.peer, self._topics.names(place.peer).address)

@@ -233,7 +233,7 @@ class Membership:
     def called(self, peer_class: str, payload: bytes) -> bool:
         """Answers a roll call, at a moment of the node's own. False for a class that is not the node's.
 
-        Raises CallError for bytes that are no call.
+        Raises RollCallError for bytes that are no call.
         """
         if peer_class not in self._classes:
             return False

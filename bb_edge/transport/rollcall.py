@@ -51,7 +51,7 @@ HEARD_BITS = 1 << 19
 apart, and whether somebody new has come is seen long beyond that."""
 
 
-class CallError(BBError):
+class RollCallError(BBError):
     """Bytes that are no call; the fault is the caller's."""
 
 
@@ -208,12 +208,12 @@ def encode_call(spread_s: float) -> bytes:
 
 
 def decode_call(data: bytes) -> float:
-    """The seconds over which the answers to a call are spread, within `SPREAD_S`. CallError for no call."""
+    """The seconds over which the answers to a call are spread, within `SPREAD_S`; or RollCallError."""
     try:
         fields = cbor.loads(data, max_items=16, max_depth=2) if len(data) <= MAX_CALL_BYTES else None
     except cbor.CborError as error:
-        raise CallError(error.what, "call") from error
+        raise RollCallError(error.what, "call") from error
     spread_ms = fields.get("spread_ms") if isinstance(fields, dict) else None
     if type(spread_ms) is not int or spread_ms < 0:
-        raise CallError("expected a map with an unsigned integer `spread_ms`", "call")
+        raise RollCallError("expected a map with an unsigned integer `spread_ms`", "call")
     return min(max(spread_ms / 1000, SPREAD_S[0]), SPREAD_S[1])

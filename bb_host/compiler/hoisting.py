@@ -1,4 +1,4 @@
-"""Pure sub-modules under names that their bodies give: equal bodies become one (ir_and_dsl.txt part 2)."""
+"""Pure sub-modules under names that their bodies give: equal bodies become one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks at the seams between passes (compiler.txt part 14): values and types, wire pairs, calls.
+"""Checks at the seams between passes: values and types, wire pairs, calls.
 
 A function, or a body, that a pass left alone is not looked at again. What fails here is a defect of the stage
 before, and the message says which; the author's own mistakes are found by the passes.

@@ -30,6 +30,23 @@ def test_the_page_of_ops_is_up_to_date(monkeypatch):
     assert tool.PAGE.read_text() == tool.page(), "run tools/generate_ops_page.py"
 
 
+def test_the_page_of_errors_is_up_to_date_and_says_what_each_means(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_errors_page")
+    assert tool.PAGE.read_text() == tool.page(), "run tools/generate_errors_page.py"
+    known = tool.errors()
+    assert len(known) > 200
+    assert [name for name, error in known.items() if not error.text] == []
+
+
+def test_no_source_cites_a_document_that_is_not_there() -> None:
+    cited = re.compile(r"\b\w+\.txt part \d|docs/[\w/-]+\.md")
+    for folder in ("bb_edge", "bb_host", "kernels", "firmware_shims", "examples", "benchmarks", "tools"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for named in cited.findall(path.read_text(encoding="utf-8")):
+                assert named.startswith("docs/") and (ROOT / named).exists(), f"{path}: {named}"
+
+
 def test_the_stubs_of_calls_say_what_the_tables_say() -> None:
     tool = _tool("generate_stubs")
     assert tool.STUBS.read_text() == tool.stubs(), "run tools/generate_stubs.py"

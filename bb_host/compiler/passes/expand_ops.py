@@ -1,4 +1,4 @@
-"""Pass 4: variants and defaults become explicit (compiler.txt part 5).
+"""Pass 4: variants and defaults become explicit.
 
 1. An op of our own opsets gets every attribute that it leaves out and that has a default. ONNX operators keep
    theirs implicit: what they mean depends on the imported version, and the backend knows it.

@@ -1,4 +1,4 @@
-"""Pass 17: the last look: what the runtime counts on is there (compiler.txt part 13).
+"""Pass 17: the last look: what the runtime counts on is there.
 
 1. Every slot that a partition uses is bound: `UnboundSlot`. A model whose gradient is asked for is run
    forward, and has one: `BackwardWithoutForward`.

@@ -21,8 +21,8 @@ from bb_edge.transport.rollcall import (
     ROLL_CALL,
     SPREAD_S,
     UNECHOED_S,
-    CallError,
     RollCall,
+    RollCallError,
     State,
     decode_call,
     encode_call,
@@ -207,7 +207,7 @@ def test_what_a_caller_may_ask(asked: int, granted: int) -> None:
     "data", [b"", b"\xff", cbor2.dumps([]), cbor2.dumps({}), cbor2.dumps({"spread_ms": -1}), b"\xa0" * 100]
 )
 def test_what_is_no_call(data: bytes) -> None:
-    with pytest.raises(CallError):
+    with pytest.raises(RollCallError):
         decode_call(data)
 
 

@@ -1,4 +1,4 @@
-"""The worked example of the specification (ir_and_dsl.txt, part 9), compared node by node.
+"""The worked example of the specification, compared node by node.
 
 Where this runtime settles things otherwise, `DIFFERENCES` says so: each entry must be needed, and
 nothing else may differ.
