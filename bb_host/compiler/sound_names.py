@@ -7,7 +7,7 @@ same tuples, and what was found of them holds. Whatever is not plainly so is lef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from bb_edge.ir import keys
@@ -33,10 +33,10 @@ class Names:
     types: Mapping[str, ValueType] | None = None
 
     @classmethod
-    def of(cls, function: Function) -> Names:
-        """Of a function that was found sound just now."""
+    def of(cls, function: Function, known: Iterable[str] | None = None) -> Names:
+        """Of a function that was found sound just now; `known` are all its names, where somebody has them."""
         written = tuple([op.outputs for op in function.ops])
-        known = frozenset(("",)).union(function.inputs, *written)
+        known = frozenset(("",)).union(function.inputs, *written) if known is None else frozenset(known)
         return cls(function.ops, function.inputs, tuple([op.inputs for op in function.ops]), written, known)
 
     def hold(self, function: Function, typed: bool) -> bool:
@@ -44,6 +44,12 @@ class Names:
         if function.inputs != self.inputs or not self.all.issuperset(function.outputs):
             return False
         return not typed or function.types is self.types or function.domain == keys.COMPONENT_DOMAIN
+
+
+def sound_names(function: Function) -> Names | None:
+    """What was found of the names of a function's ops; None where nobody has looked."""
+    found = flow.summary(function.ops).sound
+    return found if isinstance(found, Names) else None
 
 
 def names_after(before: Names, function: Function, typed: bool) -> Names | None:
@@ -96,4 +102,4 @@ def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
     return Names(ops, before.inputs, read, written, before.all | new)
 
 
-__all__ = ["Names", "names_after"]
+__all__ = ["Names", "names_after", "sound_names"]

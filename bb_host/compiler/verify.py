@@ -21,7 +21,7 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_host.compiler import flow
-from bb_host.compiler.sound_names import Names, names_after
+from bb_host.compiler.sound_names import Names, names_after, sound_names
 from bb_host.errors import SeamError, label
 from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Pass, Promise
@@ -52,6 +52,10 @@ class Seam:
     def check(self, one: Pass[Any, Any], earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
         self._held.update(one.gives)
+        if Promise.WELL_FORMED in one.gives:
+            self._sound.update(
+                {f.key: found for f in later.functions if (found := sound_names(f)) is not None}
+            )
         if later is earlier or Promise.WELL_FORMED not in self._held:
             return
         known = {id(f) for f in earlier.functions}
@@ -132,8 +136,8 @@ def crossings_of(function: Function) -> Crossings:
 
 def values_problem(function: Function, typed: bool) -> str:
     """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
-    found = flow.summary(function.ops).sound
-    if isinstance(found, Names) and found.hold(function, typed):
+    found = sound_names(function)
+    if found is not None and found.hold(function, typed):
         return ""
     return "" if _is_sound(function, typed) else _values_problem(function, typed)
 

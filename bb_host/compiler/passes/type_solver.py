@@ -392,6 +392,8 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
         except TypeError:  # an attribute that is no plain value
             solve(op, terms)
             return
+        if found is not None and not found[0]:
+            return
         names = inputs + outputs
         if found is None:
             before = [known.get(name) for name in names]

@@ -24,6 +24,7 @@ from functools import lru_cache
 from bb_edge.ir import keys, opsets
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
+from bb_host.compiler.sound_names import Names
 from bb_host.errors import (
     CyclicGraph,
     DanglingInput,
@@ -104,6 +105,7 @@ def _structure(function: Function) -> Function:
         _duplicate(function)
     if not ordered or not known.issuperset(function.outputs):
         function = _sorted(function, known)
+    flow.summary(function.ops).sound = Names.of(function, known)
     return function
 
 
