@@ -3,9 +3,10 @@
 1. `Identity`; `Dropout` of inference whose mask nobody reads; `Cast` to the type that the value has;
 `Concat`, `Sum`, `Max`, `Min`, `Mean` of one input; `Transpose` that permutes nothing. 2. `Reshape`,
 `Flatten`, `Squeeze`, `Unsqueeze`, `Expand`, `Pad`, `Slice`, `Tile` whose result has the shape of its input,
-all dims known (padding nothing, repeating nothing, cutting nothing with steps of 1). 3. Readers of the result
-read the input. A result that is an output of the function gives its name to the input where an op of this
-function makes that and it is no output itself; else the op stays.
+all dims known (padding nothing, repeating nothing, cutting nothing with steps of 1). 3. `Relu`, `Abs`,
+`Ceil`, `Floor`, `Round`, `Sign` of their own result. 4. Readers of the result read the input. A result that
+is an output of the function gives its name to the input where an op of this function makes that and it is no
+output itself; else the op stays.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = ["run"]
 
 _SAME_SHAPE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile"})
 _OF_ONE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
+_IDEMPOTENT = frozenset({"Relu", "Abs", "Ceil", "Floor", "Round", "Sign"})
 
 
 def run(function: Function) -> Function:
@@ -76,6 +78,9 @@ def _does_nothing(op: Op, values: Values) -> bool:
         return elem is not None and elem == op.attrs.get("to")
     if kind in _OF_ONE:
         return len(op.inputs) == 1
+    if kind in _IDEMPOTENT:
+        maker = values.maker.get(op.inputs[0])
+        return maker is not None and is_onnx(maker) and maker.op_type == kind
     if kind == "Transpose":
         perm = op.attrs.get("perm")
         if isinstance(perm, list):

@@ -117,6 +117,17 @@ def test_ops_that_do_nothing_go(function: Make, same_results: Same, f32: F32) ->
     same_results(before, after, {"x": f32(2, 3)})
 
 
+@pytest.mark.parametrize("kind", ["Relu", "Abs", "Ceil", "Floor", "Round", "Sign"])
+def test_an_op_that_was_done_already_goes(kind: str, function: Make, same_results: Same, f32: F32) -> None:
+    text = f"g (float[2, 3] x) => (float[2, 3] y) {{ a = {kind} (x)  b = {kind} (a)  y = Exp (b) }}"
+    before = function(text)
+    after = clean_up(before)
+    assert kinds(after) == {kind: 1, "Exp": 1}
+    same_results(before, after, {"x": 3 * f32(2, 3)})
+    kept = function("g (float[2] x) => (float[2] y) { a = Neg (x)  y = Neg (a) }")
+    assert clean_up(kept) is kept
+
+
 @pytest.mark.parametrize(
     "body",
     [
