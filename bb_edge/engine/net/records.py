@@ -139,10 +139,9 @@ class Records:
             peer, body, data = payload
             if (trip := self._links.trip_of(peer)) is not None:
                 trip.repeated(interval_ns, now_ns)
-            remaining = pending.expires_ns - now_ns if pending.expires_ns else 0
+            left = pending.expires_ns - now_ns if pending.expires_ns else 0
             self._runtime.count("wire.resent")
-            data = envelope.repeated(data, remaining)
-            yield Outgoing(peer, data, pending.key, True, remaining, again, body)
+            yield Outgoing(peer, envelope.repeated(data, left), pending.key, True, left, again, body)
 
     def next_ns(self) -> int | None:
         """When `due` has something; None while nothing is planned."""
@@ -172,7 +171,7 @@ class Records:
         if self.sender.is_up(peer):
             return
         peers = self._peers
-        if peers.presences.is_present(peer):
+        if peers.presences.is_present(peer) and self.marks.known_by(peer) is not None:
             self._up(peer, peers.presences.epoch(peer))
         elif peer == self._runtime.own_peer or (
             not peers.are_told and peer not in peers.presences and peers.knows(peer)
@@ -328,8 +327,9 @@ class Records:
         for number, pending in over:
             self._give_up(number, pending)
         self._carry_out()
-        for peer in self.sender.peers:
-            (self.peer_up if self.sender.is_up(peer) else self._meet)(peer)
+        self._unmet.update(dict.fromkeys(self.sender.peers))  # a poll knows whether presences come
+        for peer in filter(self.sender.is_up, self.sender.peers):
+            self.peer_up(peer)
         return asks
 
     def save(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from busy_nodes import patience
-from durable_program import greeted, kept, program, say, write_down
+from durable_program import greeted, kept, program, rows, say, write_down
 from envelopes import fill
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
@@ -177,6 +177,23 @@ def test_where_nobody_tells_of_presences_a_peer_is_there_once_it_has_an_address(
     node.deliver_inbound(envelope.encode(Envelope(src_addresses=(HERE,))), A)
     assert [step.peer for step in sent(kept(node, 20))] == [A]
     assert not sent(kept(node, 30)), "once"
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["presences come", "no presences"])
+def test_a_peer_of_whom_a_snapshot_has_the_address_alone_is_there_where_no_presences_come(make, told):
+    """Else its presence tells whether it is asked before it is sent to: the state may have been put back."""
+    before = make()
+    say(before, to=(A,))
+    before.deliver_inbound(envelope.encode(Envelope(src_addresses=(HERE,))), A)
+    written = rows(kept(before, 2))
+    node = make(before.snapshot(10), 20)
+    node.adopt_outbox(written, 20, 20)
+    if told:
+        node.presences_come()  # the transport is there once the node is whole
+    assert [step.peer for step in sent(kept(node, 21))] == ([] if told else [A])
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=5)
+    found = kept(node, 30)
+    assert not sent(found) and [type(said) for said in marks_said(found)] == [Ask]
 
 
 # --- peers that know marks ----------------------------------------------------------------------------
