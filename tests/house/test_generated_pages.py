@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from bb_edge import components
 from bb_edge.ir import opsets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,13 @@ def test_the_page_of_errors_is_up_to_date_and_says_what_each_means(monkeypatch):
     known = tool.errors()
     assert len(known) > 200
     assert [name for name, error in known.items() if not error.text] == []
+
+
+def test_the_page_of_shipped_components_is_up_to_date_and_has_all(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_components_page")
+    assert tool.PAGE.read_text() == tool.page(), "run tools/generate_components_page.py"
+    assert {kind.__name__ for _, kind in tool.shipped()} >= {*components.__all__}
 
 
 def test_no_source_cites_a_document_that_is_not_there() -> None:
