@@ -94,4 +94,9 @@ def _rules(config: RunConfig, peer: PeerId) -> Finding:
         text = f"the broker lets this node {', '.join(found.excess)} ({write})"
         return Finding("access rules", WARNING, text, data)
     text = f"this node may be a {' and a '.join(sorted(own))}, and neither another peer nor of another class"
+    if found.unseen:
+        whom = " or ".join(f"a {name}" for name in found.unseen)
+        text += (
+            f"; no presence of {whom} came: with one up, try again to see whether the rules let it be read"
+        )
     return Finding("access rules", OK, text, data)

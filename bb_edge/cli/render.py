@@ -69,6 +69,15 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
     return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
 
 
+def one_line(text: str) -> str:
+    """A text with its control characters as `\\n`: peers choose some texts, and a terminal obeys them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
 def in_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines with columns of equal width, under `head`."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
@@ -176,7 +185,8 @@ class Output:
             line = json.dumps(record | {key: plain(value) for key, value in more.items()}, allow_nan=False)
         else:
             extra = "".join(f" {key}={value}" for key, value in more.items())
-            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {message}{extra}"
+            text = one_line(message + extra)
+            line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {level:7} {text}"
         if self._err is not None:
             try:
                 _write(self._err, line)

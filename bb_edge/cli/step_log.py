@@ -160,8 +160,9 @@ class StepLog:
         if step.origin and self._output.tells("debug") and step.error.__traceback__ is not None:
             import traceback
 
-            lines = "".join(traceback.format_exception(step.error)).rstrip()
-            self._output.log("debug", f"traceback of {step.op}:\n{lines}")
+            self._output.log("debug", f"traceback of {step.op}:")
+            for line in "".join(traceback.format_exception(step.error)).splitlines():
+                self._output.log("debug", f"  {line}")
 
 
 def shortened(text: str) -> str:

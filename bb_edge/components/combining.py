@@ -7,6 +7,7 @@ counts, and sees nothing else.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -17,7 +18,7 @@ from bb_edge.components.combiner import Combiner
 from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped as shortened
-from bb_edge.components.update_norm import is_finite, update_norm
+from bb_edge.components.update_norm import is_finite, largest_of, update_norm
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.contracts import Aggregator, Clipped, Dominant, GivenUp
@@ -36,8 +37,14 @@ __all__ = ["CombiningAggregator"]
 MAX_WEIGHT = 2**31
 """What a contribution may weigh where nothing is configured: more samples than a device holds."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+LARGEST = 1e18
+"""Numbers beyond this count as not finite: their squares are no float32, so no model computes with them."""
+
+SPOILT = 1e9
+"""Parameters that hold such numbers are nobody's training: honest updates of them may be inf."""
+
 _VERSION = 2
-_INFINITE = float("inf")
 
 
 class CombiningAggregator(Aggregator):
@@ -46,9 +53,10 @@ class CombiningAggregator(Aggregator):
     Configuration: `max_weight` (2³¹), `clip_norm` (0: none), `remembered_rounds` (8), `max_peers` (4096 per
     sum), `allow_nonfinite` (false).
 
-    Refused, by a ComponentError, are contributions that are not of floating point or not finite, whose
-    shape differs from those that count already, whose weight is not above 0 and at most `max_weight`, and
-    those whose sum is closed. A refused contribution leaves no trace, and its peer may send another.
+    Refused, by a ComponentError, are contributions that are not of floating point, hold inf, nan or numbers
+    beyond 1e18 (with `clip_norm`: beyond float32), whose shape differs from those that count already, whose
+    weight is not above 0 and at most `max_weight`, and those whose sum is closed. A refused contribution
+    leaves no trace, and its peer may send another.
 
     With `clip_norm` an update whose L2 norm is larger is scaled to that norm. The update is the difference to
     `sent`; the contribution itself, where `Contribute` has no `sent`.
@@ -56,9 +64,9 @@ class CombiningAggregator(Aggregator):
     One without `peer` always counts. Which sum a contribution belongs to is `ctx.cohort`: an execution, the
     round, or the only one there is (`OpenSums`).
 
-    Contributions that count more than a hundred times as much as the median of their sum, by weight × length,
-    are taken, and named (`take_dominant`). So are those that were scaled, where most were not
-    (`take_clipped`).
+    Contributions that count more than a hundred times as much as is usual in their sum, by weight × length or
+    by weight alone, are taken, and named (`take_dominant`). So are those that were scaled, where most were
+    not (`take_clipped`).
 
     Where the combination is not finite, `aggregate` raises AggregateNotFinite, which names the peers that
     were in it; the sum is gone, and `current_tensor` stays.
@@ -84,6 +92,8 @@ class CombiningAggregator(Aggregator):
     ) -> None:
         self._where = where
         self._max_weight = max_weight
+        self._bounded = max_weight < MAX_WEIGHT
+        self._largest = LARGEST if not clip_norm else FLOAT32_MAX  # what is clipped may be of any length
         self._clip_norm = clip_norm
         self._allow_nonfinite = allow_nonfinite
         self._sums = OpenSums(self.combiner, where, remembered_rounds, max_peers)
@@ -169,7 +179,7 @@ class CombiningAggregator(Aggregator):
         found = self._sums.of(ctx.cohort, None if round is None else self._integer(round), None, True)
         if isinstance(stack, np.ndarray):
             self._add_rows(stack, found)
-        far = found.pulls.far(self._where)
+        far = found.pulls.far(self._where, self._remedy())
         if far is not None:
             self._dominant.append(far)
         total = found.total
@@ -196,6 +206,13 @@ class CombiningAggregator(Aggregator):
 
     def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array:
         return self._current
+
+    def _remedy(self) -> str:
+        """What to do about contributions that decide the result alone."""
+        unset = [
+            name for name, on in (("clip_norm", self._clip_norm), ("max_weight", self._bounded)) if not on
+        ]
+        return f"set {' and '.join(unset)}" if unset else "lower clip_norm or max_weight"
 
     # --- one contribution ------------------------------------------------------------------------------
 
@@ -239,28 +256,37 @@ class CombiningAggregator(Aggregator):
         """
         base = None if sent is None or sent.size != values.size else sent.reshape(-1)
         norm = update_norm(values, base)
-        # Of float32 a norm that is a finite number is proof that all elements are.
-        proof = norm < _INFINITE and values.dtype != np.float64
-        if not proof and not self._allow_nonfinite and not is_finite(values):
-            raise self._not_finite()
+        # A norm in bounds is proof that no element is out of them by more than what was sent.
+        if not (norm <= self._largest or self._allow_nonfinite):
+            self._check_numbers(values, base)
         if self._clip_norm and norm > self._clip_norm:
             times = norm / self._clip_norm
             return shortened(values, base, self._clip_norm / norm), self._clip_norm, times
         return values, norm, 1.0
 
-    def _not_finite(self) -> ComponentError:
-        return self._error(
-            "a contribution holds inf or nan",
-            "lower the learning rate of the peer's training, or look at what its parameters began with",
-        )
+    def _check_numbers(self, values: Array, base: Array | None = None) -> None:
+        """Raises ComponentError for numbers that no model computes with."""
+        largest = largest_of(values)
+        if largest <= self._largest:
+            return
+        what = "inf or nan"
+        if math.isfinite(largest):
+            what = f"numbers of {largest:.2g}, beyond {self._largest:.2g}: their squares are no float32"
+        hint = "lower the learning rate of the peer's training, or look at what its parameters began with"
+        if base is not None and (sent := largest_of(base)) > SPOILT:
+            hint = (
+                f"what it was sent holds numbers of {sent:.2g}: the parameters here are spoilt, not the peer;"
+                " start from some of before, with clip_norm"
+            )
+        raise self._error(f"a contribution holds {what}", hint)
 
     def _add_rows(self, stack: Array, found: Sum) -> None:
         if stack.ndim == 0:
             raise self._error("expected a stack with rows, got a scalar")
         for row in stack:  # all of it, before any of it counts
             self._check_form(row, found)
-            if not self._allow_nonfinite and not is_finite(row.reshape(-1)):
-                raise self._not_finite()
+            if not self._allow_nonfinite:
+                self._check_numbers(row.reshape(-1))
         for row in stack:
             values, length, times = self._checked(row.reshape(-1))
             found.add(row.shape, values, 1.0)

@@ -31,6 +31,18 @@ def is_finite(values: Array) -> bool:
         unhush(token)
 
 
+def largest_of(values: Array) -> float:
+    """Returns the largest magnitude in a 1-D vector; inf where one is inf or nan, 0 for an empty one."""
+    if not values.size:
+        return 0.0
+    token = hush()
+    try:
+        largest = max(float(values.max()), -float(values.min()))  # nan where an element is
+    finally:
+        unhush(token)
+    return largest if math.isfinite(largest) else math.inf
+
+
 def update_norm(values: Array, base: Array | None) -> float:
     """Returns the L2 norm of values − base (of the values, where there is no base), all 1-D.
 

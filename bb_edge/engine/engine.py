@@ -21,7 +21,6 @@ from bb_edge.engine.net.surroundings import Surroundings
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.life import State
 from bb_edge.engine.run.naming import Naming
-from bb_edge.ir.missing import MissingReason
 
 
 @dataclass(frozen=True)
@@ -235,9 +234,9 @@ class Engine:
             self.sources.peer_up()
         while self.peers.restarted:
             self.requests.peer_restarted(self.peers.restarted.pop())
-        for req_id, peer in self.outgoing.unsent.take_lost():
+        for req_id, peer, why in self.outgoing.unsent.take_lost():
             if not self.calls.lost(req_id, peer):
-                self.requests.settle_peer(req_id, peer, MissingReason.NOT_SENT)
+                self.requests.settle_peer(req_id, peer, why)
         self.calls.tell_overdue()
 
     def _spent(self) -> bool:

@@ -148,7 +148,8 @@ class Ack(message.Message):
 @typing.final
 class Failure(message.Message):
     """In place of a reply, in an envelope of kind RESPONSE without fills: the asked node will give none.
-    code: 1 an op failed, 2 ops of it starved, 3 refused, 4 the reply is too large for the asker.
+    code: 1 an op failed, 2 ops of it starved, 3 refused, 4 the reply is too large for the asker,
+    5 nobody answered what it asked in turn, 6 the asker's time was over before the reply was there.
     """
 
     DESCRIPTOR: descriptor.Descriptor

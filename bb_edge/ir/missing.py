@@ -36,6 +36,8 @@ class MissingReason(enum.IntEnum):
     """
     OUT_OF_TIME = 13
     """It says that its reply was not there when all the time that the request gives was over."""
+    TAKES_LESS = 14
+    """The request is larger than what the peer says that it takes."""
 
     @property
     def text(self) -> str:
@@ -51,6 +53,7 @@ BLAMES_THE_PEER = frozenset(
         MissingReason.REFUSED,
         MissingReason.TOO_LARGE,
         MissingReason.OUT_OF_TIME,
+        MissingReason.TAKES_LESS,
     }
 )
 """Reasons after which a peer counts as one that left a request unanswered. CUT is none: this node had no time

@@ -248,8 +248,10 @@ class Incoming:
             try:
                 if not take(place.peer_class, bytes(payload)):
                     self._strays.take(topic)
-            except (PresenceError, RollCallError) as error:
-                self._refuse("a presence or roll call", error, place.peer)
+            except PresenceError as error:
+                self._refuse("a presence", error, place.peer)
+            except RollCallError as error:  # nobody says who calls
+                self._refuse(f"a roll call of {place.peer_class}", error)
             return
         self._node.deliver_inbound(payload, place.peer, self._topics.names(place.peer).address)
         self._counters["received"] += 1

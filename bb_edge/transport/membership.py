@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from bb_edge.ir.address import Address
+from bb_edge.ir.address import Address, AddressError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode, Link, Log
 from bb_edge.transport.rollcall import ANSWER_S, RollCall, decode_call
@@ -25,6 +25,7 @@ from bb_edge.transport.seldom import Seldom
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.presence import (
     FAR_SESSIONS,
+    MAX_ADDRESSES,
     MAX_SESSION,
     Presence,
     PresenceError,
@@ -213,12 +214,16 @@ class Membership:
                     self.link.unsubscribe((self._topics.presence(will, peer),))
             return True
         news = decode_presence(payload)
+        if news.epoch is None:  # a down of no run would be one of any
+            raise PresenceError("it names no epoch", "presence")
+        # Whatever else it names: who publishes under its id reads what is sent to its id.
+        own = self._topics.names(peer).address
         self._node.peer_presence(
             peer,
             news.up,
-            news.addresses,
+            _with(news.addresses, own) if news.up else (),
             news.meta,
-            epoch=news.epoch or 0,
+            epoch=news.epoch,
             classes=(peer_class,) if heard else (),
             session=news.session,
             seq=news.seq,
@@ -344,3 +349,14 @@ class Membership:
     def _name(self) -> str:
         name = self._up.meta.get(NAME_META)
         return f"{name} ({self._node.peer_id})" if name else str(self._node.peer_id)
+
+
+def _with(addresses: tuple[bytes, ...], own: bytes) -> tuple[bytes, ...]:
+    """The addresses of a presence, its topic's among them. PresenceError for bytes that are no address."""
+    for address in addresses:
+        if address != own:
+            try:
+                Address.from_bytes(address)
+            except AddressError as error:
+                raise PresenceError(f"one of its addresses is none: {error.what}", "presence") from error
+    return addresses if own in addresses else (*addresses[: MAX_ADDRESSES - 1], own)

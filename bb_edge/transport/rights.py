@@ -32,14 +32,16 @@ class Rights:
     """What a broker lets a client do that logs in as one node.
 
     `lacking` is what the node needs and is refused, `excess` what it may and should not, `kept` what it is
-    rightly refused. `told` is False over MQTT 3.1.1, which says no publisher that it is refused: `lacking`
-    has the inbox alone then, and the others nothing.
+    rightly refused. `unseen` are classes that it deals with and of which no presence came: nobody of them is
+    there, or the rules keep theirs from the node. `told` is False over MQTT 3.1.1, which says no publisher
+    that it is refused: `lacking` has the inbox alone then, and the others nothing.
     """
 
     lacking: tuple[str, ...]
     excess: tuple[str, ...]
     kept: tuple[str, ...]
     told: bool = True
+    unseen: tuple[str, ...] = ()
 
     @property
     def any_rules(self) -> bool:
@@ -60,7 +62,7 @@ def rights(
     Raises VisitError where the broker cannot be reached or does not answer, BrokerFileError for certificates
     that are unfit.
     """
-    own = sorted(set(classes))
+    own, others = sorted(set(classes)), sorted(set(others))
     foreign = sorted({*others, UNUSED_CLASS} - set(own))
     nobody, somebody = (PeerId.from_name(f"doctor-{secrets.token_hex(8)}") for _ in range(2))
     mine, theirs = Topics(federation, peer), Topics(federation, nobody)
@@ -81,9 +83,16 @@ def rights(
         },
     }
     got: set[str] = set()
+    seen: set[str] = set()
     to_itself = mine.names(peer).envelope.decode()
-    with visit(broker, version, lambda topic, _: got.add(topic)) as visitor:
-        for topic in (to_itself, to_nobody.envelope.decode()):
+
+    def take(topic: str, _payload: bytes) -> None:
+        got.add(topic)
+        if not topic.endswith((f"/{peer}", f"/{nobody}")):  # those come of this visit
+            seen.update(name for name in others if topic.startswith(mine.presence(name)[:-1]))
+
+    with visit(broker, version, take) as visitor:
+        for topic in (to_itself, to_nobody.envelope.decode(), *map(mine.presence, others)):
             _listen(visitor, topic)
         refused = _refused(visitor, {**needs, "": (to_itself, envelope)})
         lacking = [text for text in needs if text in refused]
@@ -97,7 +106,8 @@ def rights(
     excess = [text for text in must_not if text not in refused]
     kept = [text for text in must_not if text in refused]
     (excess if to_nobody.envelope.decode() in got else kept).append("read the inboxes of others")
-    return Rights(tuple(lacking), tuple(excess), tuple(kept))
+    unseen = tuple(name for name in others if name not in seen)
+    return Rights(tuple(lacking), tuple(excess), tuple(kept), unseen=unseen)
 
 
 def _listen(visitor: Visitor, topic: str) -> None:

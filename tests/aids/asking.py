@@ -20,6 +20,9 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import Codec
 from bb_edge.transport.in_process import Simulation
+from bb_edge.wire import envelope
+from bb_edge.wire.caps import HOST_CAPS
+from bb_edge.wire.envelope import RESPONSE
 
 
 class Moody(Codec):
@@ -84,6 +87,28 @@ def changed(enough: int = 0, changes: Sequence[tuple[str, str]] = ()) -> str:
         assert before in text, before
         text = text.replace(before, after)
     return text
+
+
+class Mute:
+    """A client that takes part in everything, and whose answers never leave while it is mute.
+
+    One that is `late` loses only what it says first: the repetition leaves a second later.
+    """
+
+    def __init__(self, node, late=False) -> None:
+        self.mute, self.late = True, late
+        self._poll = node.poll
+        node.poll = self.poll
+
+    def poll(self, now_ns):
+        found = self._poll(now_ns)
+        if not self.mute:
+            return found
+        return [s for s in found if not (isinstance(s, steps.SendEnvelope) and self._answers(s))]
+
+    def _answers(self, step):
+        answers = envelope.decode(step.body + step.payload, HOST_CAPS).kind == RESPONSE
+        return answers and not (self.late and step.resent)
 
 
 class Federation:

@@ -82,7 +82,7 @@ class Server:
         data = compiled(module, **config) if data is None else data
         receiving = metadata(data, "RecvResp")
         (sites,) = [meta[keys.SITE_IDS_KEY] for meta in receiving if keys.SITE_IDS_KEY in meta]
-        self._sites = [int(site, 16) for site in sites.split(",")]
+        self.sites = [int(site, 16) for site in sites.split(",")]
         self._install = partial(
             install,
             PeerId.from_name("server"),
@@ -117,10 +117,12 @@ class Server:
         self.poll()
         return dict(self.asked)
 
-    def answer(self, peer: PeerId, number: int, value: Any, weight: Any = 1.0) -> None:
+    def answer(
+        self, peer: PeerId, number: int, value: Any, weight: Any = 1.0, sites: Sequence[int] = ()
+    ) -> None:
         self.seq += 1
         fills = []
-        for site, each in zip(self._sites, (value, np.asarray(weight, np.float32)), strict=False):
+        for site, each in zip(sites or self.sites, (value, np.asarray(weight, np.float32)), strict=False):
             type_hash, payload = encode_value(each)
             fills.append(Fill(site_suffix(site), payload, False, type_hash))
         message = Envelope(
@@ -482,7 +484,7 @@ def test_sums_that_several_executions_fill_are_told_by_their_round() -> None:
 
 ABSURD: dict[str, tuple[np.ndarray, float]] = {
     "in another unit": (PARAMS * 1e4, 1.0),
-    "at the end of float32": (np.full(4, 3e38, np.float32), 1.0),
+    "as large as may be": (np.full(4, 4e17, np.float32), 1.0),
     "of an absurd weight": (PARAMS + 1, 2.0**31),
 }
 
@@ -508,6 +510,53 @@ def test_who_decides_a_round_alone_is_named(what: str, sent: bool) -> None:
     assert "slot 'agg': 1 of 4 contributions count more than 100 times" in first.why
     assert "set clip_norm and max_weight" in first.why
     assert server.node.counters["contributions.dominant"] == 2
+
+
+@pytest.mark.parametrize("honest", [1, 2])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_who_has_all_the_weight_is_named_also_when_it_no_longer_moves(restarted: bool, honest: int) -> None:
+    """The mean has come to where it wants it: its update is zero, and others' are nothing beside it."""
+    server = Server(Averaging(sent=True), (EVIL, *HONEST[:honest]), clip_norm=10.0)
+    asked = server.round(PARAMS)
+    server.answer(EVIL, asked[EVIL], PARAMS, 2.0**31)
+    if restarted:
+        server.restart()
+    for peer in HONEST[:honest]:
+        server.answer(peer, asked[peer], PARAMS + 1, 60.0)
+    assert dominant(server) == [(1, (EVIL,))]
+    (told,) = of(steps.ContributionsDominate, server.seen)
+    assert "weight 2.15e+09 and not 60; set max_weight" in told.why
+
+
+def test_two_peers_of_about_as_much_data_are_both_usual() -> None:
+    server = Server(Averaging(), (EVIL, HONEST[0]))
+    asked = server.round(PARAMS)
+    for peer, weight in ((EVIL, 600.0), (HONEST[0], 6.0)):
+        server.answer(peer, asked[peer], PARAMS * np.float32(1e4 if peer == EVIL else 1), weight)
+    assert dominant(server) == [], "of two lengths, nobody knows which is the usual one"
+
+
+def test_the_remedy_for_one_that_decides_alone_names_what_is_not_set_yet() -> None:
+    told = []
+    for config in ({}, {"max_weight": 1e4}, {"max_weight": 1e4, "clip_norm": 1e9}):
+        server = Server(Averaging(), (EVIL, *HONEST), **config)
+        asked = server.round(PARAMS)
+        for peer in (EVIL, *HONEST):
+            server.answer(peer, asked[peer], PARAMS, 1e4 if peer == EVIL else 1.0)
+        told += [step.why.split("; ")[1] for step in of(steps.ContributionsDominate, server.seen)]
+    assert told == ["set clip_norm and max_weight", "set clip_norm", "lower clip_norm or max_weight"]
+
+
+def test_an_answer_with_two_values_for_one_site_is_refused() -> None:
+    server = Server(Averaging(), (EVIL, *HONEST))
+    asked = server.round(PARAMS)
+    first = server.sites[0]
+    server.answer(EVIL, asked[EVIL], 7 * PARAMS, 1.0, sites=[first, first])
+    for peer in HONEST:
+        server.answer(peer, asked[peer], PARAMS)
+    assert server.rounds == [(PARAMS.tolist(), 3.0)] and server.missing == [(EVIL,)]
+    (failed,) = of(steps.WireReceiveFailed, server.seen)
+    assert failed.peer == EVIL and "two fills for one site" in failed.detail
 
 
 def clippers(server: Server) -> list[tuple[int, tuple[PeerId, ...]]]:

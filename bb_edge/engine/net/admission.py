@@ -21,6 +21,7 @@ from bb_edge.engine.net.cohort import Answer
 from bb_edge.engine.net.failures import Failures
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.journal import Journal, JournalRecord, empty_one
+from bb_edge.engine.net.late_answers import LateAnswers
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.requests import Requests
@@ -60,11 +61,13 @@ class Admission:
     _ledger: Ledger = field(init=False)
     _back_pressure: BackPressure = field(init=False)
     _own: PeerId = field(init=False)
+    _late: LateAnswers = field(init=False)
 
     def __post_init__(self) -> None:
         self._ledger = self._ingress.ledger
         self._back_pressure = self._peers.back_pressure
         self._own = self._runtime.own_peer
+        self._late = LateAnswers(self._runtime)
 
     def read(self, raw: Raw, now_ns: int) -> Arrival | None:
         """Reads an envelope, and takes what it says of its sender and acknowledges; None for a bad one.
@@ -234,6 +237,8 @@ class Admission:
         else:  # late, double or foreign: it is acknowledged all the same
             if message.wire_req_id:
                 tried = bool(message.fills) and self._requests.trials.answered(message.wire_req_id, peer)
+                if not tried:
+                    self._late.came(peer)
                 self._refuse(raw, Refusal.TRIAL_ANSWER if tried else Refusal.LATE_ANSWER)
                 return
             # A greeting, an answer to nothing: to acknowledge it is all.

@@ -64,7 +64,10 @@ class Firing:
     def fire(self, cohort: Cohort) -> None:
         """Nothing of a closed request runs or waits any more."""
         cohort.happens(CohortEvent.DONE)
-        blamed = cohort.blamed if self._peers.uplink.blames(cohort.stretch) else ()
+        uplink, stretch = self._peers.uplink, cohort.stretch
+        if uplink.back is not None:
+            uplink.answered(stretch, cohort.accepted)
+        blamed = [peer for peer in cohort.blamed if uplink.blames(stretch, peer)]
         self._peers.failing.judge(cohort.accepted, blamed)
         self._greetings.judge(cohort.accepted, blamed)
         execution, scheduler = cohort.execution, self._scheduler

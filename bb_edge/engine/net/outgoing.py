@@ -18,6 +18,7 @@ from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import envelope
 from bb_edge.wire.bounds import forget_oldest
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
@@ -89,22 +90,23 @@ class Outgoing:
         self._append(unit)
         return True
 
-    def ask(self, unit: Unit, asked: Mapping[int, PeerId], execution: Execution, op: BoundOp) -> list[PeerId]:
+    def ask(
+        self, unit: Unit, asked: Mapping[int, PeerId], execution: Execution, op: BoundOp
+    ) -> dict[PeerId, MissingReason]:
         """Queues a request for all peers of `asked`, by request id, as far as they can be asked at all.
 
-        They are asked in order, as earlier envelopes make room. Returns the peers that never will be.
+        They are asked in order, as earlier envelopes make room. Returns why, for peers that never will be.
         """
         unit.cause = execution.cause
         unit.to = {}
-        never = []
+        never: dict[PeerId, MissingReason] = {}
         for number, peer in asked.items():
-            limits = self._peers.limits_of(peer)
             if not self._peers.knows(peer):
                 self.unsent.unresolved(peer, op.target, execution.id, op.spec.name)
-                never.append(peer)
-            elif why := _refused(unit, limits, self._planned):
+                never[peer] = MissingReason.NOT_SENT
+            elif why := _refused(unit, self._peers.limits_of(peer), self._planned):
                 self.unsent.drop(peer, why, too_large=True)
-                never.append(peer)
+                never[peer] = MissingReason.TAKES_LESS
             else:
                 unit.to[number] = peer
         if unit.to:

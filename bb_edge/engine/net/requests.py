@@ -137,8 +137,8 @@ class Requests:
         )
         if not cohort.durable:
             cohort.ask = unit.alone(0, unit.peer)  # before it is told whom to ask
-        for peer in self._outgoing.ask(unit, cohort.by_req_id, cohort.execution, op):
-            cohort.settle(peer, MissingReason.NOT_SENT)
+        for peer, why in self._outgoing.ask(unit, cohort.by_req_id, cohort.execution, op).items():
+            cohort.settle(peer, why)
         self._check(cohort)
         return cohort.id
 

@@ -35,6 +35,7 @@ def cause_of(peer: PeerId, message: Envelope) -> Cause | None:
 
 RESERVE_NS = 50_000_000
 """The least time that a reply has for its way back: a few hops of a slow network."""
+TWICE = "two fills for one site"
 NOT_HERE = "this node has nothing of that name: another version of the program?"
 """What a peer is told that asks for a site or an op which is not there."""
 
@@ -128,12 +129,16 @@ class Routing:
         else:
             execution.came_from(peer, cause, deadline_ns, acknowledged)
         reached: dict[BoundOp, tuple[Port, Frame]] = {}
+        filled: set[int] = set()
         for fill in message.fills:
             port = self._port(peer, fill, message)
             if port is None:
                 execution.went_wrong(FailureCode.REFUSED, NOT_HERE)
                 continue
             try:
+                if port.site in filled:
+                    raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, TWICE)
+                filled.add(port.site)
                 value = self._value_of(port, fill)
             except WireReceiveError as error:
                 self.failed(peer, error)
@@ -161,6 +166,8 @@ class Routing:
             port = self._port(peer, fill, message)
             if port is None:
                 raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, "an answer with a foreign fill")
+            if port.index in values:
+                raise WireReceiveError(WireReceiveErrorKind.DecodeFailed, TWICE)
             values[port.index] = self._value_of(port, fill)
             expected = port.count
         if not values:

@@ -35,6 +35,6 @@ class Unanswered:
             return MissingReason.NOT_SENT, False
         if here or (uplink.held_since(stretch) and uplink.reaches(peer)):
             self._runtime.count(counter)
-            return MissingReason.DEADLINE, (here or uplink.blames(stretch)) and self._peers.failed(peer)
+            return MissingReason.DEADLINE, (here or uplink.blames(stretch, peer)) and self._peers.failed(peer)
         self._runtime.count("requests.offline")
         return MissingReason.OFFLINE, False

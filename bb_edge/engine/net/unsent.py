@@ -18,6 +18,7 @@ from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import PUT_OFF, Unit
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.missing import MissingReason
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope_records import Failure, FailureCode
@@ -31,8 +32,8 @@ class Unsent:
     """Units that wait for room (`units`, the same object for ever), and requests that are lost.
 
     `send(unit, limits, now_ns)` gives False where a unit finds no room; `queue(unit)` has it sent at the end
-    of the poll. `lost` names requests that will never be sent, as (request id, peer); `instead` are failures
-    in place of replies that their askers do not take.
+    of the poll. `lost` names requests that will never be sent, as (request id, peer, why); `instead` are
+    failures in place of replies that their askers do not take.
     """
 
     _runtime: Runtime
@@ -40,7 +41,7 @@ class Unsent:
     _send: Callable[[Unit, PeerLimits, int], bool]
     _queue: Callable[[Unit], None]
     units: deque[Unit] = field(default_factory=deque)
-    lost: list[tuple[int, PeerId]] = field(default_factory=list)
+    lost: list[tuple[int, PeerId, MissingReason]] = field(default_factory=list)
     instead: list[Unit] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -95,7 +96,7 @@ class Unsent:
 
     # --- what never leaves ----------------------------------------------------------------------------
 
-    def take_lost(self) -> list[tuple[int, PeerId]]:
+    def take_lost(self) -> list[tuple[int, PeerId, MissingReason]]:
         """The requests that will never be sent; each is told once."""
         lost, self.lost = self.lost, []
         return lost
@@ -110,7 +111,8 @@ class Unsent:
         for number, peer in ((unit.wire_req_id, unit.peer),) if unit.to is None else unit.to.items():
             self.drop(peer, reason, too_large)
             if unit.kind == envelope.REQUEST:
-                self.lost.append((number, peer))
+                why = MissingReason.TAKES_LESS if too_large else MissingReason.NOT_SENT
+                self.lost.append((number, peer, why))
             elif too_large and unit.kind == envelope.RESPONSE and self._peers.reads_failures(peer):
                 failure = Failure.of(FailureCode.TOO_LARGE, reason)
                 self.instead.append(replace(unit, fills=(), body=b"", failure=failure))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.backoff import S
@@ -16,7 +18,7 @@ class Uplink:
     Nothing of it is saved: a process begins with what its transport tells.
     """
 
-    __slots__ = ("_blames_from_ns", "_news", "_runtime", "back", "connected", "stretch")
+    __slots__ = ("_answered", "_blames_from_ns", "_news", "_runtime", "back", "connected", "stretch")
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -25,6 +27,7 @@ class Uplink:
         self.connected = True
         self.back: set[PeerId] | None = None
         """Of whom something has come since it was found again; None once that is long ago."""
+        self._answered: set[PeerId] = set()  # whose answer has counted since then
         self.stretch = 0
         """How often that has changed: what is made and over in one stretch had one state all the time."""
 
@@ -35,6 +38,7 @@ class Uplink:
         self.connected = connected
         self.stretch += 1
         self._news, self.back = connected, None
+        self._answered.clear()
         if connected and self.stretch > 2:  # not the first connection of a process
             self._blames_from_ns = self._runtime.now_ns + OTHERS_NS
             self.back = set()
@@ -70,6 +74,15 @@ class Uplink:
         """Whether it has been away all the time since that stretch: nothing that was sent in it has left."""
         return not self.connected and self.stretch == stretch
 
-    def blames(self, stretch: int) -> bool:
-        """Whether it is a peer's fault that nothing has come of it since that stretch."""
-        return self.held_since(stretch) and self._runtime.now_ns >= self._blames_from_ns
+    def answered(self, stretch: int, peers: Iterable[PeerId]) -> None:
+        """Answers of these peers, to a request of that stretch, count: they are connected again. To be
+        called while there is a `back`.
+        """
+        if self.held_since(stretch):
+            self._answered |= {*peers} & (self.back or set())
+
+    def blames(self, stretch: int, peer: PeerId) -> bool:
+        """Whether it is the peer's fault that nothing has come of it since that stretch."""
+        if not self.held_since(stretch):
+            return False
+        return self._runtime.now_ns >= self._blames_from_ns or peer in self._answered

@@ -66,3 +66,13 @@ def test_a_failure_is_told_with_its_origin_once():
     assert steps.OpFailed("T", 1, "op", KeyError("x")).text == "KeyError: 'x'"
     assert "source" not in step_record(plain_one)
     assert step_record(steps.OpFailed("T", 1, "op", typed, "", "a.py:3"))["source"] == "a.py:3"
+
+
+def test_what_peers_say_cannot_write_lines_of_a_log_or_steer_a_terminal():
+    err = io.StringIO()
+    said = "gone\n2026-01-01 00:00:00 info    all is well\x1b[2J\u202e\udcff ü"
+    Output(False, "info", io.StringIO(), err).log("warning", said, why="a\rb")
+    (line, rest) = err.getvalue().split("\n")
+    assert rest == "" and line.endswith(
+        r"gone\n2026-01-01 00:00:00 info    all is well\x1b[2J\u202e\udcff ü why=a\rb"
+    )

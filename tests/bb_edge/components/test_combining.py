@@ -210,7 +210,7 @@ def test_the_largest_numbers_are_clipped_and_do_not_overflow() -> None:
 
 
 def test_sums_of_the_largest_numbers_do_not_overflow(peer: Peer) -> None:
-    agg = FedAvg()
+    agg = FedAvg(clip_norm=1e39)
     for number in range(50):
         agg.contribute(ONLY, f32(MAX, -MAX), i64(2**31), peer(number))
     assert agg.aggregate(ONLY)[0].tolist() == [MAX, -MAX]
@@ -227,6 +227,25 @@ def test_no_element_that_is_not_finite_passes(bad: float, clip: float, dtype: ty
         with pytest.raises(ComponentError, match="inf or nan"):
             FedAvg(clip_norm=clip).contribute(ONLY, poisoned)
     FedAvg(clip_norm=clip).contribute(ONLY, values * dtype(60_000))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_that_no_model_computes_with_are_refused(dtype: type, peer: Peer) -> None:
+    agg = FedAvg()
+    sent = np.ones(40_000, np.float32)
+    large = np.full(40_000, 9e17, dtype)
+    agg.contribute(ONLY, large, None, peer(1), None, sent)
+    large[20_000] = -3e38
+    with pytest.raises(ComponentError, match=r"numbers of 3e\+38, beyond 1e\+18.*learning rate of the peer"):
+        agg.contribute(ONLY, large, None, peer(2), None, sent)
+    assert mean(agg, ONLY)[0] == np.float32(9e17)
+
+
+def test_a_refusal_says_where_what_was_sent_is_spoilt_already(peer: Peer) -> None:
+    with pytest.raises(
+        ComponentError, match=r"inf or nan .*it was sent holds numbers of 2e\+17.*not the peer"
+    ):
+        FedAvg().contribute(ONLY, f32(np.nan, 1), None, peer(1), None, f32(1, -2e17))
 
 
 # --- other rules --------------------------------------------------------------------------------------------
@@ -263,7 +282,7 @@ class Doubles(CombiningAggregator):
 
 
 def test_an_aggregate_that_is_not_finite_is_dropped_and_names_who_was_in_it(peer: Peer) -> None:
-    agg = Doubles()
+    agg = Doubles(clip_norm=1e39)
     agg.contribute(ONLY, f32(1), None, peer(3))
     assert mean(agg, ONLY) == [4]
     agg.contribute(ONLY, f32(1e38), None, peer(1))

@@ -142,7 +142,7 @@ def test_rows_of_a_stack_count_first(ctx: Ctx) -> None:
         (f32(1, 2), np.array(-1.0), "above 0"),
         (f32(1, 2), np.array(0), "above 0"),
         (f32(1, 2), i64(2**62), "above max_weight, 2.14748e"),
-        (np.array([1e300, 1.0]), None, "inf or nan"),
+        (np.array([1e300, 1.0]), None, r"numbers of 1e\+300"),
         (f32(1, 2), np.array(np.nan), "finite"),
         (f32(1, 2), f32(1, 2), "one number"),
     ],

@@ -6,37 +6,16 @@ from __future__ import annotations
 
 import pytest
 from arrays import f32
-from asking import SLOWLY
+from asking import SLOWLY, Mute
 from kinds_of_steps import of
 from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net.peer_state import LIMITS_META
 from bb_edge.wire import envelope
-from bb_edge.wire.caps import HOST_CAPS
-from bb_edge.wire.envelope import RESPONSE
-
-
-class Mute:
-    """A client that takes part in everything, and whose answers never leave while it is mute.
-
-    One that is `late` loses only what it says first: the repetition leaves a second later.
-    """
-
-    def __init__(self, node, late=False) -> None:
-        self.mute, self.late = True, late
-        self._poll = node.poll
-        node.poll = self.poll
-
-    def poll(self, now_ns):
-        found = self._poll(now_ns)
-        if not self.mute:
-            return found
-        return [s for s in found if not (isinstance(s, steps.SendEnvelope) and self._answers(s))]
-
-    def _answers(self, step):
-        answers = envelope.decode(step.body + step.payload, HOST_CAPS).kind == RESPONSE
-        return answers and not (self.late and step.resent)
+from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.envelope import RESPONSE, Envelope, Fill
 
 
 def told(fed):
@@ -179,3 +158,42 @@ def test_a_peer_that_says_again_that_it_is_up_is_not_asked_once_more(askers):
     fed.sim.add(fed.clients[0])
     fed.sim.run(until=lambda: bool(fed.closed))
     assert "requests.repeated" not in fed.server.counters
+
+
+def test_a_peer_that_takes_less_than_is_asked_is_named_and_left_out(askers):
+    """Its presence says so, so it never gets the request: it is missing at once, and by its own fault."""
+    fed = askers(clients=3)
+    small = fed.clients[1].peer_id
+    meta = {LIMITS_META: PeerLimits(8, 1, 8, 8).meta()}
+    fed.server.peer_presence(small, True, (), meta, epoch=99, classes=("Client",))
+    for _ in range(5):
+        took, missing = fed.ask()
+        assert took < 100 and missing == [(small, "takes less")]
+    assert told(fed) == [(small, True)]
+    assert fed.server.counters["outbound.too_large"] == 5
+    (text,) = {s.reason for s in of(steps.OutboundDropped, (s.step for s in fed.sim.seen))}
+    assert "the peer takes 8" in text
+
+
+def test_a_peer_that_answers_more_often_than_it_is_asked_is_named(askers):
+    fed = askers(clients=2)
+    peer = fed.clients[0].peer_id
+    fed.ask()
+
+    def drops():
+        return of(steps.IngressDropped, (seen.step for seen in fed.sim.seen))
+
+    for number in range(200):
+        answer = Envelope([Fill(b"x", b"", True)], RESPONSE, wire_req_id=777, epoch=5, seq=number + 1)
+        fed.server.deliver_inbound(envelope.encode(answer), peer)
+        fed.sim.run(for_ns=MS)
+    assert fed.server.counters["ingress.late_answers"] == 200
+    assert [(s.peer, s.reason) for s in drops()] == [(peer, "65 answers that nobody waits for")] * 3
+
+
+def test_late_answers_to_what_was_asked_are_not_held_against_anybody(askers):
+    fed = askers(clients=2, changes=[("  h: Trigger = wire.SendResp(y,", SLOWLY)], enough=0)
+    for _ in range(100):
+        fed.ask()
+        fed.sim.run(for_ns=3 * S)
+    assert not of(steps.IngressDropped, (seen.step for seen in fed.sim.seen))

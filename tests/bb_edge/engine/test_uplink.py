@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asking import SLOWLY
+from asking import SLOWLY, Mute
 from connections import first_connection
 from kinds_of_steps import of
 from times import MS, S
@@ -100,3 +100,22 @@ def test_a_failing_peer_is_not_tried_without_a_connection(askers):
     fed.ask()
     assert dict(fed.ask()[1]) == {}
     assert [step.failing for step in of(steps.PeerFailing, told_of_peers(fed))] == [True, False]
+
+
+def test_who_has_answered_behind_a_reconnection_is_blamed_again(askers):
+    """The time that a broker's return is given is over for a peer once an answer of it counts."""
+    fed = askers(clients=2)
+    server = fed.server.peer_id
+    quick, quiet = fed.clients
+    first_connection(fed.sim, server)
+    for up in (False, True):
+        fed.sim.connect(server, up)
+    fed.sim.connect(quiet.peer_id, False)
+    quiet_too = fed.ask()[1]
+    assert [peer for peer, _ in quiet_too] == [quiet.peer_id]
+    Mute(quick)
+    began = fed.sim.now_ns
+    while not of(steps.PeerFailing, told_of_peers(fed)):
+        fed.ask()
+        assert fed.sim.now_ns < began + 40 * S
+    assert {s.peer for s in of(steps.PeerFailing, told_of_peers(fed))} == {quick.peer_id}

@@ -11,11 +11,12 @@ import paho.mqtt.publish as publish
 import paho.mqtt.subscribe as subscribe
 import pytest
 
+from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.peers import PeerTable
-from bb_edge.wire.presence import Presence, decode_presence, encode_presence
+from bb_edge.wire.presence import MAX_ADDRESSES, Presence, decode_presence, encode_presence
 
 
 @pytest.fixture
@@ -462,3 +463,47 @@ def test_a_session_that_keeps_what_is_unsubscribed_begins_anew(
     )
     loop.until(lambda: node.peers.is_up(other))
     assert there.counters["foreign"] == 2
+
+
+def test_a_peer_is_reached_by_its_id_whatever_addresses_its_presence_names(
+    mosquitto_broker, loop, member, url, say
+):
+    hub = member("hub", ("Hub",), ("Client",))
+    here = loop.join(hub, url(mosquitto_broker))
+    bare, elsewhere, ill, many = peers = [PeerId.from_name(name) for name in ("a", "b", "c", "d")]
+    other = Address.empty().with_peer(bare).to_bytes()
+    say(bare, Presence(True, 1, session=1))
+    say(elsewhere, Presence(True, 1, addresses=(other,), session=1))
+    say(ill, Presence(True, 1, addresses=(b"\xff" * 9,), session=1))
+    say(many, Presence(True, 1, addresses=(other,) * MAX_ADDRESSES, session=1))
+    loop.until(lambda: hub.peers.is_up(many) and here.counters["malformed"] == 1)
+    own = [Topics("test", hub.peer_id).names(peer).address for peer in peers]
+    assert [peer in hub.peers for peer in peers] == [True, True, False, True]
+    assert hub.peers.get(bare).addresses == (own[0],)
+    assert hub.peers.get(elsewhere).addresses == (other, own[1])
+    assert hub.peers.get(many).addresses == (*(other,) * (MAX_ADDRESSES - 1), own[3])
+    assert any(f"a presence of {ill}" in line or "one of its addresses is none" in line for line in loop.logs)
+
+
+def test_a_presence_without_an_epoch_is_refused_and_changes_nothing(mosquitto_broker, loop, member, url, say):
+    """A down of no run would be one of any: it took honest peers out."""
+    hub, node = member("hub", ("Hub",), ("Client",)), member("node", ("Client",), (), epoch=5)
+    here = loop.join(hub, url(mosquitto_broker))
+    loop.join(node, url(mosquitto_broker))
+    loop.until(lambda: hub.peers.is_up(node.peer_id))
+    for up in (False, True):
+        say(node.peer_id, Presence(up, None, session=9), retain=False)
+    loop.until(lambda: here.counters["malformed"] == 2)
+    assert hub.peers.is_up(node.peer_id) and hub.peers.epoch(node.peer_id) == 5
+    assert any("it names no epoch" in line for line in loop.logs)
+
+
+def test_a_roll_call_that_is_none_is_refused_in_nobody_s_name(mosquitto_broker, loop, member, url):
+    node = member("node", ("Client",), ())
+    here = loop.join(node, url(mosquitto_broker))
+    loop.until(lambda: here.counters["presences"] == 1)
+    call = Topics("test", node.peer_id).roll_call("Client")
+    publish.single(call, b"\xff", qos=1, hostname=mosquitto_broker.host, port=mosquitto_broker.port)
+    loop.until(lambda: here.counters["malformed"] == 1)
+    (line,) = [line for line in loop.logs if "roll call of Client" in line]
+    assert str(node.peer_id) not in line

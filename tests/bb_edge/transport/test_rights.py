@@ -108,3 +108,14 @@ def test_nodes_that_run_take_nothing_from_it(mosquitto_broker, loop, doors, url)
     for transport in transports:
         assert transport.counters["twins"] == transport.counters["malformed"] == 0
         assert transport.counters["connects"] == 1
+
+
+def test_classes_of_which_no_presence_came_are_named(mosquitto_broker, loop, doors, url) -> None:
+    """Nobody of them is there, or the rules keep theirs from the node: no broker tells which."""
+    broker = Broker.from_url(url(mosquitto_broker))
+    assert rights(broker, KITCHEN, "home", ["Client"], ["Server"]).unseen == ("Server",)
+    server = doors("server")
+    server.classes = ("Server",)
+    transport = loop.join(server, url(mosquitto_broker), federation="home")
+    loop.until(lambda: transport.counters["connects"] == 1)
+    loop.until(lambda: not rights(broker, KITCHEN, "home", ["Client"], ["Server"]).unseen, 5)
