@@ -10,8 +10,11 @@ from onnx import parser
 import bb_edge
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
+from bb_host.cleanup.values import constant
 from bb_host.edge.target import build_edge
+from bb_host.edge.tflite.facts import facts_of
 from bb_host.edge.tflite.lower import MODEL
+from bb_host.program import Function, Op
 from bb_host.program_proto import function_to_proto
 
 RNG = np.random.default_rng(0)
@@ -125,3 +128,13 @@ def test_a_result_that_only_a_dropped_op_reads_is_none_of_the_models():
     (artifact,) = build_edge(LARGE, backend="tflite").artifacts
     (node,) = [op for f in artifact.program.functions for op in f.ops if op.op_type == MODEL]
     assert len(node.outputs) == 1
+
+
+def test_facts_of_constants_that_have_no_number_come_without_a_warning():
+    """Warnings are errors here: infinity is what ONNX computes of 1 / 0, and nothing to tell an author."""
+    divided = Function("f", "d", (), ("y",), (
+        constant("one", np.float32([1.0])), constant("none", np.float32([0.0])),
+        Op("Div", "", ("one", "none"), ("y",)),
+    ))  # fmt: skip
+    value = facts_of(divided, {}, 18)["y"].value
+    assert value is not None and np.isposinf(value).all()
