@@ -19,7 +19,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
-from bb_edge.state.limits import StoreLimits
+from bb_edge.state.limits import OLD_GENERATIONS, StoreLimits
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore
 from bb_edge.state.writer import ThreadWriter
@@ -120,7 +120,7 @@ def open_kept(
     stack.callback(storage.close)
     log("info", f"state in {folder}", free_bytes=storage.free_bytes())
     owner = Owner(identity.peer, identity.program)
-    store = StateStore(storage, (StorageError,), limits, owner)
+    store = StateStore(storage, (StorageError,), limits, owner, OLD_GENERATIONS)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
     try:
         node, restored = restore(store, make, SnapshotDamagedError, now_ns, wall_ns, adopted)

@@ -80,7 +80,7 @@ class StepLog:
             elif isinstance(step, steps.RoundWaits) and not (step.again or step.failing):
                 level = "info"  # peers that start at the same time are not there at once
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
-            if output.admits(level, kind, self._about(step)):
+            if output.tells(level) and output.admits(level, kind, self._about(step)):
                 output.line(level, kind, **self._fields(step))
                 if isinstance(step, steps.OpFailed):
                     self._failed(f"{step.op}: {step.text}")

@@ -2,7 +2,7 @@
 
 Rows of one poll are written together. Large ones are written by a `Writer` beside the poller's thread, which
 goes on reading meanwhile; what it takes in joins the next write. The order of the rows stays, and the node is
-told of each when it is on the medium. Old files are removed there, too.
+told of each when it is on the medium. Old files are removed there, too, or, where they are small, in a pause.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Journaling:
         self._bytes = 0  # of these
         self._batch: list[steps.Journal] = []  # what the writer writes
         self._failed: Callable[[StateError], None] | None = None  # who hears of work that is no write
+        self._chore: Callable[[], None] | None = None  # small work that waits for a pause
 
     @property
     def under_way(self) -> bool:
@@ -48,8 +49,19 @@ class Journaling:
 
     @property
     def tidying(self) -> bool:
-        """Whether other work than a write is under way: the store's accounts may be of before or after it."""
-        return self._failed is not None
+        """Whether other work than a write is to be done: the store's accounts may be of before or after."""
+        return self._failed is not None or self._chore is not None
+
+    @property
+    def has_chore(self) -> bool:
+        """Whether `tidy` has something to do."""
+        return self._chore is not None
+
+    def tidy(self) -> None:
+        """Does the small work that waits. Nothing else is done on the store before it."""
+        if self._chore is not None:
+            chore, self._chore = self._chore, None
+            chore()
 
     @property
     def ahead_bytes(self) -> int:
@@ -58,6 +70,7 @@ class Journaling:
 
     def take(self, rows: Sequence[steps.Journal], at_once: bool = False) -> None:
         """Takes rows; has them written, or writes them now, which is certain with `at_once`."""
+        self.tidy()
         self._rows.extend(rows)
         self._bytes += sum(map(_size, rows))
         if at_once:
@@ -91,6 +104,7 @@ class Journaling:
 
     def finish(self) -> bool:
         """Writes what waits, and waits for what is under way; returns whether the node was told of rows."""
+        self.tidy()
         if not self.under_way:
             return False
         rows = bool(self._batch or self._rows)
@@ -101,20 +115,28 @@ class Journaling:
     def beside(self, work: Callable[[], None], size: int, failed: Callable[[StateError], None]) -> None:
         """Has other work done on the store, on some `size` bytes of it; `failed` hears of a StateError.
 
-        Large work is done like a large write; none may be under way.
+        Large work is done like a large write, of which none may be under way; small work when `tidy` is
+        called, or before the store is used for something else. Without a writer it is done now.
         """
         writer = self._writer
-        if writer is None or size < writer.least_bytes:
+        if writer is not None and size >= writer.least_bytes:
+            self._failed = failed
+            writer.begin(work)
+            return
+
+        def chore() -> None:
             try:
                 work()
             except StateError as error:
                 failed(error)
-        else:
-            self._failed = failed
-            writer.begin(work)
+
+        self._chore = chore
+        if writer is None:
+            self.tidy()
 
     def close(self) -> None:
         """Waits for what is under way; no row is taken after that."""
+        self.tidy()
         if self._failed is not None:
             self._end_write()
         if self._writer is not None:

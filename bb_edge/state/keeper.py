@@ -140,7 +140,8 @@ class Keeper:
     `report` gets a `StorageFailed` for each snapshot that could not be written; the node itself reports about
     its records. `announce` is for programs with ops that a snapshot starts: it starts them in the next poll,
     and the snapshot is taken after that poll. `writer` writes large rows of the journal beside the polls; it
-    has to see to it that another poll comes when it is done. It removes old files, too. `close` waits for it.
+    has to see to it that another poll comes when it is done. It removes large old files, too; small ones are
+    removed by `tidy`. `close` waits for it.
     """
 
     def __init__(
@@ -216,6 +217,15 @@ class Keeper:
         if self._announce is not None and not self._announced:
             self._announced = self._wanted = True
             self._announce()
+
+    @property
+    def has_chore(self) -> bool:
+        """Whether `tidy` has something to do."""
+        return self._journaling.has_chore
+
+    def tidy(self) -> None:
+        """Removes what the last snapshot made old: what a poll has to send leaves before that."""
+        self._journaling.tidy()
 
     @property
     def next_ns(self) -> int | None:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from bb_edge.state.errors import StateError
 
+OLD_GENERATIONS = 8
+"""So many generations that no recovery needs, if they are small, a node lets wait to be removed together."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:

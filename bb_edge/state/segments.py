@@ -8,9 +8,10 @@ written into a new segment, whose header says that it replaces the older ones.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -212,11 +213,10 @@ class Segments:
         for (key, _), row in zip(records, rows, strict=True):
             self._add(key, len(row), log.number)
 
-    def drop(self, keys: Iterable[bytes], generation: int, previous: int) -> None:
+    def let_go(self, keys: Iterable[bytes], generation: int, previous: int) -> None:
         """Drops the records of `keys`, which the snapshot of `generation` does not need.
 
-        Records that snapshots up to `previous` dropped are garbage now. Raises StateError where the files
-        could not be brought up to date; the next write tries again.
+        Records that snapshots up to `previous` dropped are garbage now. `tidy` or `write_down` comes next.
         """
         known = [key for key in keys if key in self._entries]
         for key in known:
@@ -225,7 +225,6 @@ class Segments:
             self._unwritten.append(_drop_row(generation, known))
         for key in [k for k, e in self._entries.items() if e.dropped is not None and e.dropped <= previous]:
             del self._entries[key]
-        self._tidy()
 
     def discard(self, keys: Iterable[bytes], instead: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Drops the records of `keys` for every generation, and adds those that stand for them, all or none.
@@ -242,26 +241,57 @@ class Segments:
         for key in known:
             self._needed -= self._entries.pop(key).size
 
-    def _tidy(self) -> None:
-        self._remove_obsolete()
-        used = min((entry.segment for entry in self._entries.values()), default=self._next)
-        while (
-            self._logs
-            and self._logs[0] is not self._growing
-            and self._logs[0].number < min(used, *self._listed_from)
-        ):
-            # The oldest first: the records that its DROP rows name were in older ones. And before anything is
-            # written, so that a full disk has space for it.
-            self._files.remove(self._logs[0].name)
-            del self._logs[0]
+    def write_down(self) -> None:
+        """Writes what was dropped; it is on the medium with the next record. A StateError: the next write
+        tries again.
+        """
+        if self._unwritten:
+            self._write((), sync=False)
+
+    @property
+    def removable_bytes(self) -> int:
+        """The length of the segments that `tidy` would remove."""
+        return sum(log.length for log in itertools.takewhile(self._removable(), self._logs))
+
+    @property
+    def crowded(self) -> bool:
+        """Whether `tidy` would join segments, or remove what does not count."""
+        return self._is_crowded(self._used) or len(self._obsolete) > (self._ahead is not None)
+
+    @property
+    def _used(self) -> int:
+        """The first segment with a record that is no garbage."""
+        return min((entry.segment for entry in self._entries.values()), default=self._next)
+
+    def _removable(self) -> Callable[[Log], bool]:
+        """Tells of the segments, the oldest first, whether nobody reads them; not of those behind another."""
+        first, growing = min(self._used, *self._listed_from), self._growing
+        return lambda log: log is not growing and log.number < first
+
+    def _is_crowded(self, used: int) -> bool:
         kept = sum(entry.size for entry in self._entries.values())
         # Those that only wait for the older snapshot to go need no writing to be rid of.
         staying = [log for log in self._logs if log.number >= used or log is self._growing]
         garbage = sum(log.length for log in staying) - kept
-        if len(staying) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES):
+        return len(staying) > MAX_SEGMENTS or garbage > max(kept, COMPACTED_FROM_BYTES)
+
+    def tidy(self) -> None:
+        """Removes segments that nobody reads, and joins the others where many are, or much is garbage.
+
+        The snapshots before the last two have gone. Raises StateError where the files could not be brought
+        up to date; the next call tries again.
+        """
+        self._remove_obsolete()
+        removable = self._removable()
+        while self._logs and removable(self._logs[0]):
+            # The oldest first: the records that its DROP rows name were in older ones. And before anything is
+            # written, so that a full disk has space for it.
+            self._files.remove(self._logs[0].name)
+            del self._logs[0]
+        if self._is_crowded(self._used):
             self.compact()
-        elif self._unwritten:
-            self._write((), sync=False)
+        else:
+            self.write_down()
 
     def prepare(self) -> None:
         """Begins the segment of the next generation, unless the present one is still empty. StateError.

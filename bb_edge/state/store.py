@@ -4,7 +4,8 @@
     journal-<G>    the inputs that it took since then; journal-0 begins with an empty folder
     outbox-<n>     what it sends and must not lose, whatever the generation (segments.py)
 
-The last two generations stay. Where snapshot G cannot be read, the node comes back from snapshot G-1, the
+The last two generations stay; older files may go several at a time, because a disk takes nearly as long to
+remove one as to remove many. Where snapshot G cannot be read, the node comes back from snapshot G-1, the
 journal of G-1 and that of G. A generation begins when its snapshot is *attempted*: where a failed attempt
 leaves open whether the file is there, both answers are right, because the journal of the older generation
 then ends where the snapshot was taken.
@@ -34,6 +35,9 @@ from bb_edge.state.record_framing import NOBODY, Link, Owner
 from bb_edge.state.segments import Segments
 from bb_edge.wire.cbor import Buffer
 
+OLD_BYTES = 1 << 20
+"""Of files that no recovery needs: with so many they are removed, however few generations they are of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -57,7 +61,8 @@ class StateStore:
 
     Without `limits` those of `StoreLimits` hold for what is written, and files of any length are read.
     `owner` is whose files they are; without one any owner's are read, as long as it is one and the same.
-    `open` reads and changes nothing on disk; it comes before every other call.
+    Files of up to `old_generations` that no recovery needs may wait to be removed together. `open` reads and
+    changes nothing on disk; it comes before every other call.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class StateStore:
         failures: tuple[type[Exception], ...],
         limits: StoreLimits | None = None,
         owner: Owner | None = None,
+        old_generations: int = 0,
     ) -> None:
         self.limits = limits or StoreLimits()
         self._owner = owner
@@ -80,6 +86,9 @@ class StateStore:
         self._previous = 0
         self._losses = 0
         self._kept_bytes = 0  # of the outbox, by the last snapshot
+        self._old_generations = old_generations
+        self._old = 0  # generations before the last two whose files are there still
+        self._old_bytes = 0  # of these, about: as many as the generation had that ended then
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -117,6 +126,9 @@ class StateStore:
         self._generation = max([base, *snapshots, *journals])
         older = [n for n in snapshots if n < base]
         self._previous = older[-1] if older else 0 if 0 in journals else base
+        # Whatever is older still was left by an earlier run; its lengths are not known.
+        self._old = self._old_generations if any(n < self._previous for n in (*snapshots, *journals)) else 0
+        self._old_bytes = 0
         records = self._read_journals(journals, snapshots, listed is None, inventory)
         outbox = self._segments.load(numbers(names, record_framing.OUTBOX), base, listed, inventory)
         if not self._present and self._segments.compacted:
@@ -241,6 +253,7 @@ class StateStore:
                 f"the snapshot has {size} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
             )
         if self._segments.stale:
+            self._remove_old()  # the oldest snapshots may list what is joined
             self._segments.compact()
         if not self._present:
             # journal-0 is the proof that nothing is missing before generation 1.
@@ -274,6 +287,9 @@ class StateStore:
                 self._generation = number
             raise
         self._present.add(name)
+        if self._previous != self._base:  # a generation that nobody comes back to
+            self._old += 1
+            self._old_bytes += self._base_bytes + (0 if last is None else last.length)
         self._previous, self._base, self._generation = self._base, number, number
         self._base_bytes = sum(map(len, content))
         self._journals = {number: journal}
@@ -282,16 +298,20 @@ class StateStore:
     def drop(self, keys: Iterable[bytes]) -> None:
         """Drops outbox records that the latest snapshot does not need; they go with the next generation.
 
-        Also removes the files that no recovery needs any more. Raises StateError where the disk refuses; the
-        call after the next snapshot tries again.
+        Also removes the files that no recovery needs any more, once they are many or large. Raises StateError
+        where the disk refuses; the call after the next snapshot tries again.
         """
+        segments = self._segments
+        segments.let_go(keys, self._base, self._previous)  # this is the only call that names these keys
+        self._kept_bytes = segments.bytes_needed
+        old_bytes = self._old_bytes + segments.removable_bytes
+        if not (self._old >= self._old_generations or old_bytes >= OLD_BYTES or segments.crowded):
+            segments.write_down()
+            return
         try:
             self._remove_old()
-        finally:  # this is the only call that names these keys
-            try:
-                self._segments.drop(keys, self._base, self._previous)
-            finally:
-                self._kept_bytes = self._segments.bytes_needed
+        finally:
+            segments.tidy()
 
     def _remove_old(self) -> None:
         for number in numbers(self._present, record_framing.SNAPSHOT):
@@ -301,6 +321,7 @@ class StateStore:
         for number in numbers(self._present, record_framing.JOURNAL):
             if number < self._previous:
                 self._remove(log_name(record_framing.JOURNAL, number))
+        self._old = self._old_bytes = 0
 
     def _remove(self, name: str) -> None:
         self._files.remove(name)

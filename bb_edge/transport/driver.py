@@ -34,6 +34,13 @@ class Keeps(Protocol):
     def next_ns(self) -> int | None:
         """When it has something to do itself, in monotonic nanoseconds; None if it has not."""
 
+    @property
+    def has_chore(self) -> bool:
+        """Whether `tidy` has something to do."""
+
+    def tidy(self) -> None:
+        """Does what has time until nothing else is due."""
+
     def settle(self, wait: bool) -> None:
         """Tells the node what has been written since the last poll; with `wait`, of all that it asked for."""
 
@@ -105,6 +112,7 @@ class Driver:
     def run(self, idle: Callable[[], bool] | None = None) -> None:
         """Polls until `stop` is called or `idle()` is true; then shuts the node down in order."""
         node, transport, clock, beat = self._node, self._transport, self._clock, self._beat
+        keeper = self._keeper
         longest = self._max_wait_s
         self._thread = threading.get_ident()
         node.set_waker(self._wake)
@@ -115,14 +123,18 @@ class Driver:
                 self._poll(now)
                 if beat is not None:
                     beat(now)
-                due = next_due_ns(node, self._keeper)
+                due = next_due_ns(node, keeper)
                 wait = longest if due is None else min(longest, max(0, due - clock.monotonic_ns()) / 1e9)
-                transport.wait(wait)
+                if wait and keeper is not None and keeper.has_chore:
+                    transport.wait(0.0)  # what was sent leaves first
+                    keeper.tidy()
+                else:
+                    transport.wait(wait)
             self._end()
         finally:
             node.set_waker(None)
-            if self._keeper is not None:
-                self._keeper.close()  # before the transport, which its writer wakes
+            if keeper is not None:
+                keeper.close()  # before the transport, which its writer wakes
             transport.stop()
 
     def _end(self) -> None:

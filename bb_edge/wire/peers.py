@@ -112,6 +112,7 @@ class PeerTable:
         "_restored",
         "_states",
         "_tuples",
+        "_written",
         "forgotten",
     )
 
@@ -137,6 +138,7 @@ class PeerTable:
         self._by_class: dict[str, list[PeerId]] = {}  # the peers in state UP, sorted
         self._tuples: dict[str, tuple[PeerId, ...]] = {}  # the same as they were handed out last
         self._known: dict[str, tuple[PeerId, ...]] = {}  # in any state, as they were handed out last
+        self._written: dict[PeerId, tuple[Presence, bytes]] = {}  # as the last snapshot has them
         self._restored: set[PeerId] = set()  # of whose presence nothing was heard since `restore`
         self.forgotten = 0  # peers that made room for others
 
@@ -345,10 +347,15 @@ class PeerTable:
 
     def snapshot(self) -> list[list[Any]]:
         """Returns [peer, presence as CBOR, whether it answers] rows."""
-        return [
-            [peer.to_bytes(), encode_presence(presence), self._states[peer] is not _SILENT]
-            for peer, presence in self._peers.items()
-        ]
+        written, self._written = self._written, {}
+        rows: list[list[Any]] = []
+        for peer, presence in self._peers.items():
+            known = written.get(peer)
+            if known is None or known[0] is not presence:
+                known = presence, encode_presence(presence)
+            self._written[peer] = known
+            rows.append([peer.to_bytes(), known[1], self._states[peer] is not _SILENT])
+        return rows
 
     def restore(self, data: Sequence[Sequence[Any]]) -> None:
         """Replaces the table by what `snapshot` returned.

@@ -13,6 +13,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.state import Recovered, StateError, StateStore, StoreLimits, record_framing
 from bb_edge.state.keeper import Keeper
 from bb_edge.state.writer import ThreadWriter
+from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.durable_rows import OutboxName
 from bb_shims import StorageError, open_folder
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
@@ -264,6 +265,47 @@ def test_what_a_snapshot_makes_old_is_removed_beside_the_polls(world: World) -> 
     assert len(world.disk.files) == before
     world.keeper.settle(True)
     assert (world.node.told, world.keeper.failing) == ([1, 2, 3], False)
+
+
+def small_generations(world: World) -> int:
+    """Snapshots that nothing large was written between; how many files they leave, with the old ones."""
+    for letter in (b"a", b"b", b"c"):
+        world.keeper.tidy()
+        world.take(letter, also=[WANTED])
+    return len(world.disk.files)
+
+
+def test_few_old_files_are_removed_in_a_pause(world: World) -> None:
+    before = small_generations(world)
+    assert world.keeper.has_chore and not world.writer.busy
+    world.keeper.settle(False)
+    assert len(world.disk.files) == before, "not between two polls: something may have to be sent"
+    world.keeper.tidy()
+    assert (world.keeper.has_chore, len(world.disk.files) < before) == (False, True)
+    world.keeper.tidy()
+    assert world.keeper.counters["state.failures"] == 0
+
+
+@pytest.mark.parametrize("use", ["journal", "outbox", "snapshot", "close"])
+def test_old_records_are_dropped_before_the_store_is_used_again(world: World, use: str) -> None:
+    """A body that comes again while its old row is still to be dropped would have no row."""
+    row = steps.PersistOutbox(100, PEER, b"body", body=b"the body", body_name=BodyName(32), name=1)
+    world.take(also=[row])
+    name = row.body_name
+    assert world.store.has_outbox(name)
+    world.node.gone = [1, name]
+    world.take(also=[WANTED])
+    assert world.keeper.has_chore and world.store.has_outbox(name)
+    if use == "journal":
+        world.take(b"row")
+    elif use == "outbox":
+        world.take(also=[steps.PersistOutbox(101, PEER, b"again", body=b"the body", body_name=name, name=2)])
+    elif use == "snapshot":
+        world.keeper.snapshot(1)
+    else:
+        world.keeper.close()
+    assert world.keeper.has_chore == (use == "snapshot"), "of the snapshot that came"
+    assert world.store.has_outbox(name) == (use == "outbox")
 
 
 def test_a_file_that_cannot_be_removed_is_told(make_store: Opened, look: Look) -> None:

@@ -11,11 +11,13 @@ from bb_edge.state import (
     StateError,
     StateFullError,
     StateReadError,
+    StateStore,
     StateVersionError,
     StateWriteError,
     StoreLimits,
     record_framing,
 )
+from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
 
@@ -65,6 +67,72 @@ def test_two_generations_are_kept_and_no_more(make_store: Opened) -> None:
     assert states == ["journal-6", "journal-7", "snapshot-6", "snapshot-7"]
     assert len(disk.files) <= 7
     assert store.generation == 7
+
+
+def snapshots_in(disk: FakeDisk) -> list[int]:
+    return sorted(int(name.removeprefix("snapshot-")) for name in disk.files if name.startswith("snapshot-"))
+
+
+def lazy(disk: FakeDisk) -> StateStore:
+    """A store that lets three generations wait to be removed together."""
+    store = StateStore(AtomicStorage(disk.open()), (StorageError,), old_generations=3)
+    store.open()
+    return store
+
+
+def turn(store: StateStore, number: int, size: int = 10) -> None:
+    store.append_journal([b"j%d" % number])
+    store.append_outbox([(b"o%d" % number, b"o" * size)])
+    store.write_snapshot(b"%d" % number * size)
+    store.drop([b"o%d" % number])
+
+
+def test_small_old_files_are_removed_together(look: Look) -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    present, unlinked = [], []
+    for number in range(1, 11):
+        before = disk.counts["unlink"]
+        turn(store, number)
+        present.append(len(snapshots_in(disk)))
+        unlinked.append(disk.counts["unlink"] > before)
+        found = look(disk)
+        assert (found.snapshot, found.journal, found.outbox) == (b"%d" % number * 10, (), ())
+    assert max(present) == 4 and present[-1] <= 4
+    assert sum(unlinked) == 3, "of ten"
+    assert len(disk.files) < 20
+
+
+def test_large_old_files_are_removed_at_once() -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number, 600_000)
+        assert len(snapshots_in(disk)) <= 3
+    assert sum(map(len, disk.files.values())) < 8 * 600_000
+
+
+def test_old_files_of_an_earlier_run_go_with_the_first_snapshot() -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number)
+    assert snapshots_in(disk) == [3, 4, 5, 6]
+    disk.crash(CrashMode.KEEP)
+    turn(lazy(disk), 7)
+    assert snapshots_in(disk) == [6, 7]
+
+
+def test_while_old_files_wait_a_node_can_go_back_further(look: Look) -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number)
+    for name in ("snapshot-5", "snapshot-6"):
+        flip(disk, name, 50)
+    found = look(disk)
+    assert (found.snapshot, found.journal) == (b"4" * 10, (b"j5", b"j6"))
+    assert set(found.outbox) >= {b"o" * 10}
 
 
 def test_a_damaged_snapshot_falls_back_on_the_one_before(make_store: Opened) -> None:

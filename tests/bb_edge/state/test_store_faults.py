@@ -143,9 +143,13 @@ def run_program(store: StateStore, calls: list[Call]) -> None:
         call.run(store)
 
 
-def count_operations() -> tuple[int, set[str]]:
+def made(disk: FakeDisk, old: int = 0) -> StateStore:
+    return StateStore(AtomicStorage(disk.open()), (StorageError,), old_generations=old)
+
+
+def count_operations(old: int) -> tuple[int, set[str]]:
     disk = FakeDisk()
-    store = StateStore(AtomicStorage(disk.open()), (StorageError,))
+    store = made(disk, old)
     store.open()
     before = segments.COMPACTED_FROM_BYTES
     segments.COMPACTED_FROM_BYTES = 100  # type: ignore[misc]
@@ -156,14 +160,18 @@ def count_operations() -> tuple[int, set[str]]:
     return disk.operations, set(disk.counts)
 
 
-OPERATIONS, KINDS = count_operations()
+OLD = (0, 2)
+"""Generations of old files that may wait for others: none, and some."""
+COUNTED = {old: count_operations(old) for old in OLD}
 
 
-def test_the_program_touches_every_kind_of_operation(make_store: Opened, look: Look) -> None:
-    assert {"create", "open", "write", "sync", "rename", "unlink", "sync_folder", "read"} == KINDS
-    assert OPERATIONS > 120
+@pytest.mark.parametrize("old", OLD)
+def test_the_program_touches_every_kind_of_operation(old: int, look: Look) -> None:
+    operations, kinds = COUNTED[old]
+    assert {"create", "open", "write", "sync", "rename", "unlink", "sync_folder", "read"} == kinds
+    assert operations > 120
     disk = FakeDisk()
-    store = make_store(disk)
+    store = made(disk, old)
     store.open()
     model = Model()
     for call in PROGRAM:
@@ -172,14 +180,15 @@ def test_the_program_touches_every_kind_of_operation(make_store: Opened, look: L
         assert model.matches(look(disk)), call.label
 
 
+@pytest.mark.parametrize("old", OLD)
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_failing_operation_is_a_typed_error_changes_nothing_and_can_be_tried_again(
-    kind: FaultKind, look: Look
+    kind: FaultKind, old: int, look: Look
 ) -> None:
-    for at in range(1, OPERATIONS + 1):
+    for at in range(1, COUNTED[old][0] + 1):
         disk = FakeDisk()
         session = disk.open()
-        store = StateStore(AtomicStorage(session), (StorageError,))
+        store = StateStore(AtomicStorage(session), (StorageError,), old_generations=old)
         store.open()
         disk.inject(Fault(kind, at))
         model, failures = Model(), 0
@@ -203,16 +212,16 @@ def test_a_failing_operation_is_a_typed_error_changes_nothing_and_can_be_tried_a
             assert session.open_handles <= 8
         assert failures == (0 if disk.armed else 1)
         disk.crash(CrashMode.LOSE)
-        again = StateStore(AtomicStorage(disk.open()), (StorageError,))
-        assert model.matches(again.open()), f"{kind.name} at {at}, at the end"
+        assert model.matches(made(disk).open()), f"{kind.name} at {at}, at the end"
 
 
+@pytest.mark.parametrize("old", OLD)
 @pytest.mark.parametrize("kind", CUTS)
-def test_a_power_cut_leaves_the_old_state_or_the_new_one(kind: FaultKind, make_store: Opened) -> None:
-    for at in range(1, OPERATIONS + 1):
+def test_a_power_cut_leaves_the_old_state_or_the_new_one(kind: FaultKind, old: int) -> None:
+    for at in range(1, COUNTED[old][0] + 1):
         for mode, seed in CRASHES:
             disk = FakeDisk()
-            store = make_store(disk)
+            store = made(disk, old)
             store.open()
             disk.inject(Fault(kind, at))
             before = after = Model()
@@ -224,7 +233,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(kind: FaultKind, make_s
                     call.run(store)
             call = PROGRAM[index]
             disk.crash(mode, seed)
-            store = make_store(disk)
+            store = made(disk, old)
             found = store.open()
             context = f"{kind.name} at {at}, {mode.name} {seed}, in {call.label}: {found}"
             hinted = replace(before, hints=after.hints)
@@ -238,7 +247,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(kind: FaultKind, make_s
                 model = call.effect(model)
                 call.run(store)
             disk.crash(CrashMode.LOSE)
-            assert model.matches(make_store(disk).open()), f"{context}, at the end"
+            assert model.matches(made(disk).open()), f"{context}, at the end"
 
 
 def test_a_disk_that_fails_for_good_is_a_typed_error_each_time(make_store: Opened, look: Look) -> None:

@@ -19,6 +19,8 @@ RECORD = st.binary(max_size=60)
 class Machine(RuleBasedStateMachine):
     """What must be found, and what may be: records of a call that was interrupted, drops that were lost."""
 
+    old_generations = 0
+
     @initialize()
     def begin(self) -> None:
         self.disk = FakeDisk()
@@ -32,7 +34,8 @@ class Machine(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> Recovered:
-        self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,))
+        storage = AtomicStorage(self.disk.open())
+        self.store = StateStore(storage, (StorageError,), old_generations=self.old_generations)
         return self.store.open()
 
     def record(self, data: bytes) -> bytes:
@@ -67,7 +70,9 @@ class Machine(RuleBasedStateMachine):
         self.dropped[-1] = {key: self.records.pop(key) for key in keys}
         self.maybe |= set(keys)
         self.store.drop(keys)
-        assert len([name for name in self.disk.files if name.startswith("snapshot")]) <= 2
+        assert len([name for name in self.disk.files if name.startswith("snapshot")]) <= 2 + (
+            self.old_generations
+        )
 
     def began(self, data: bytes) -> None:
         self.snapshots = [self.snapshots[-1], data]
@@ -166,5 +171,11 @@ def compact_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "COMPACTED_FROM_BYTES", 100)
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+class Leisurely(Machine):
+    old_generations = 3
+
+
+for machine in (Machine, Leisurely):
+    machine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestStoreAgainstItsModel = Machine.TestCase
+TestStoreThatRemovesSeldom = Leisurely.TestCase

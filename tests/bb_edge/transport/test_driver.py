@@ -30,6 +30,7 @@ class Loop:
         self.waited: list[float | None] = []
         self.ask_snapshot = ask_snapshot
         self.holding = False
+        self.has_chore = False
 
     # --- the node
 
@@ -72,6 +73,10 @@ class Loop:
 
     def settle(self, wait: bool) -> None:
         self.said += ["settle all"] * wait
+
+    def tidy(self) -> None:
+        self.said.append("tidy")
+        self.has_chore = False
 
     def close(self) -> None:
         self.said.append("close")
@@ -149,6 +154,15 @@ def test_where_an_envelope_finds_no_room_the_node_is_told_of_all_that_is_written
     loop = Loop([[]])
     loop.holding = True
     assert drive(loop)[:3] == ["settle all", "poll", "take"]
+
+
+def test_a_chore_waits_until_nothing_is_due_and_what_was_sent_has_left() -> None:
+    loop = Loop([[steps.SnapshotWanted("x")], [envelope(b"a")], [], []])
+    loop.has_chore, after = True, []
+    loop.tidy = lambda: (after.extend(loop.waited), setattr(loop, "has_chore", False))  # type: ignore[method-assign]
+    drive(loop)
+    assert after == [0.0, 0.0, 0.0, 0.0], "a wait after each poll, the last of which would have been long"
+    assert loop.waited == after
 
 
 def test_without_a_keeper_nothing_is_kept() -> None:

@@ -221,6 +221,23 @@ def test_snapshot() -> None:
     assert restored.update(B, Presence(True, 1)) is PresenceChange.UP
 
 
+def test_each_snapshot_has_the_presences_of_its_time() -> None:
+    table = PeerTable()
+    for peer in (A, B, C):
+        table.update(peer, CLIENT)
+    table.snapshot()
+    table.update(A, Presence(True, 2, ("Client",), (), {"ram": 1}))  # began anew
+    table.update(B, Presence(False, 1))
+    table.set_reachable(C, False)
+    restored = PeerTable()
+    restored.restore(table.snapshot())
+    assert [restored.get(peer) for peer in (A, B, C)] == [table.get(peer) for peer in (A, B, C)]
+    table.clear(A, None)
+    table.update(A, CLIENT)
+    assert [row[0] for row in table.snapshot()] == [peer.to_bytes() for peer in (B, C, A)]
+    assert table.snapshot()[2][1] == table.snapshot()[1][1]
+
+
 def test_presence_is_decided_by_its_table() -> None:
     first = replace(CLIENT, session=1)
     gone, again = Presence(False, 1, session=1), replace(CLIENT, session=2)

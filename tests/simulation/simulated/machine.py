@@ -16,6 +16,7 @@ from bb_edge.engine.snapshot import Identity, SnapshotDamagedError
 from bb_edge.ir.address import Address
 from bb_edge.state import Owner, StateError, StateStore
 from bb_edge.state.keeper import Keeper, restore
+from bb_edge.state.limits import OLD_GENERATIONS
 from bb_edge.transport.driver import next_due_ns
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import FakeDisk, PowerCut
@@ -98,7 +99,8 @@ class Machine:
         if world.plan.durable:
             identity = Identity.of(self.peer, self.program, [self.seat.target])
             owner = Owner(identity.peer, identity.program)
-            store = self.store = StateStore(AtomicStorage(self.disk.open()), (StorageError,), None, owner)
+            storage, old = AtomicStorage(self.disk.open()), (0, 3, OLD_GENERATIONS)[self.births % 3]
+            store = self.store = StateStore(storage, (StorageError,), None, owner, old)
             watched, restored = restore(
                 store,
                 lambda snapshot: Watched(make(snapshot), self),
@@ -151,18 +153,26 @@ class Machine:
             elif isinstance(step, steps.PersistOutbox):
                 world.ledger.step(step, self)
         self.due = next_due_ns(node, self.keeper)
+        if self.keeper is not None and self.keeper.has_chore and (self.due is None or self.due > now):
+            try:
+                self.keeper.tidy()
+            except PowerCut:
+                world.crashed(self, "at a write")
+                return
         if self.slow is not None and self.slow.busy:
             self.due = self.slow.until_ns if self.due is None else min(self.due, self.slow.until_ns)
 
 
 class Slow:
-    """A writer that takes up to 20 ms; what it writes is on the disk from the beginning, or at the end."""
+    """A writer that takes up to 20 ms; what it writes is on the disk from the beginning, or at the end.
 
-    least_bytes = 0
+    Every other one is there for large writes alone: then old files are removed in a pause.
+    """
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
         self._rng = random.Random(seed)
+        self.least_bytes = 1 << 16 if seed & 1 else 0
         self.until_ns = 0
         self._work: Callable[[], None] | None = None
         self._error: StateError | None = None
