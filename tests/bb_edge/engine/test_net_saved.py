@@ -16,7 +16,7 @@ from times import S
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.back_pressure import backoff_notice
-from bb_edge.engine.net.durable import Durable
+from bb_edge.engine.net.durable import NOT_SENT, Durable
 from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import LIMITS_META, PeerStates
@@ -207,6 +207,18 @@ def test_a_node_that_keeps_nothing_sends_what_is_durable_like_any_other() -> Non
     assert [step.peer for step in of(steps.SendEnvelope, nothing.runtime.take_steps())] == [PEERS[0]]
     assert kept.adopt([], NOW, NOW, lambda _number: True, ()) == []
     assert kept.snapshot_written(lambda _cause: True) == []
+
+
+def test_what_comes_to_be_sent_at_its_deadline_is_told_unless_it_is_an_answer() -> None:
+    net = Net(NOW)
+    told = Unit(PEERS[0], [Fill(b"", b"x", False, 0x0B)], durable=True, deadline_ns=NOW)
+    answer = Unit(PEERS[1], [], kind=envelope.RESPONSE, durable=True, deadline_ns=NOW)
+    net.outgoing.units.extend([told, answer])
+    net.outgoing.flush(NOW)
+    found = net.runtime.take_steps()
+    assert [(step.peer, step.reason) for step in of(steps.OutboundDropped, found)] == [(PEERS[0], NOT_SENT)]
+    assert net.runtime.counters["deadlines.expired"] == 2
+    assert not of(steps.PersistOutbox, found)
 
 
 def test_a_time_that_is_none_does_not_move() -> None:

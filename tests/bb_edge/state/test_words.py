@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from stores import rewrite
 
+from bb_edge import state
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
 from bb_edge.state import (
@@ -84,6 +85,14 @@ def written(storage: Telling) -> list[tuple[object, ...]]:
 
 def said(error: pytest.ExceptionInfo[StateError]) -> str:
     return str(error.value)
+
+
+def test_the_names_of_the_package() -> None:
+    assert set(state.__all__) <= set(dir(state))
+    for name in state.__all__:
+        assert getattr(state, name)
+    with pytest.raises(AttributeError, match="no attribute 'Shelf'"):
+        state.Shelf  # type: ignore[attr-defined] # noqa: B018
 
 
 def test_the_defaults() -> None:

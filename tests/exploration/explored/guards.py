@@ -6,7 +6,15 @@ import importlib
 import sys
 from typing import NamedTuple
 
-MODULES = ("marks", "durable_rows", "durable_flows", "durable_saved", "durable_sender", "durable_receiver")
+MODULES = (
+    "dedup",
+    "marks",
+    "durable_rows",
+    "durable_flows",
+    "durable_saved",
+    "durable_sender",
+    "durable_receiver",
+)
 """In the order in which they are loaded."""
 
 
@@ -207,6 +215,31 @@ GUARDS = (
         walks=60,
         seed=3,
         events_each=110,
+    ),
+    Guard(
+        "a base counts once it is on disk",
+        "dedup",
+        "self.firm = self.firm or _Firm(self.floor)\n                self.firm.base = base",
+        "pass",
+        "a receiver learns marks",
+        walks=20,
+        seed=9,
+    ),
+    Guard(
+        "what a base has lifted is acknowledged once it is on disk",
+        "dedup",
+        "seq in self.held or (firm is not None and seq <= self.floor and seq not in firm)",
+        "seq in self.held",
+        "a receiver learns marks",
+        walks=20,
+        seed=9,
+    ),
+    Guard(
+        "what a base has lifted is told once it is on disk",
+        "dedup",
+        "if firm is None:",
+        "if True:",
+        "a sender learns marks, a journal fails",
     ),
 )
 

@@ -96,6 +96,7 @@ class Node:
     place: int
     older: bool = False  # of a version without marks: it says and hears none, and asks for none
     falling: bool = False
+    learns: bool = False  # from its next start on it is of a version with marks
     id: int = -1  # equal for nodes that cannot be told apart
     now_ns: int = 0
     run: int = 1
@@ -131,6 +132,7 @@ class Node:
     def start(self, disk: Disk) -> None:
         """A new process on a disk; writes that were not there are lost."""
         self.run += 1
+        self.older = self.older and not self.learns
         self.disk, self.pending, self.knows = disk, [], {}
         self.sender = durable_sender.DurableSender(self.draws)
         self.receiver = durable_receiver.DurableReceiver(self.draws)
@@ -315,6 +317,7 @@ class Node:
         """All that can make a difference later."""
         return (
             self.place,
+            self.older,
             repr(self.sender.inspect()),
             repr(self.receiver.inspect()),
             self.disk,

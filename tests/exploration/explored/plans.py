@@ -27,6 +27,8 @@ class Plan:
     drops: int = 0
     plain: tuple[int, ...] = ()
     """Nodes whose presence says that they do not know marks."""
+    learns: tuple[int, ...] = ()
+    """Those of them that know marks from their next start on."""
     forger: int | None = None
     """A node that says to all others what it likes, under its own name."""
     faults: int | None = None
@@ -71,6 +73,7 @@ PLANS = (
     Plan("a forger", (Flow(0, 1, ONE),), nodes=3, crashes=(1, 1, 0), forger=2),
     Plan("an older receiver", (Flow(0, 1, TWO),), crashes=(1, 1), snapshots=(1, 0), plain=(1,)),
     Plan("an older sender", (Flow(0, 1, TWO),), crashes=(1, 1), snapshots=(1, 0), plain=(0,)),
+    Plan("a receiver learns marks", (Flow(0, 1, TWO),), crashes=(1, 1), drops=1, plain=(1,), learns=(1,)),
 )
 
 THREE = (b"a", b"b", b"c")
@@ -142,6 +145,21 @@ LARGE = (
         drops=1,
         failures=1,
         faults=0,
+    ),
+    Plan(
+        "a receiver learns marks", AB, crashes=(0, 1), drops=1, repeats=1, plain=(1,), learns=(1,), faults=0
+    ),
+    Plan(
+        "a sender learns marks, a journal fails",
+        ABC,
+        2,
+        (1, 1),
+        drops=1,
+        failures=1,
+        plain=(0,),
+        learns=(0,),
+        faults=0,
+        settled=1,
     ),
     Plan("a snapshot, a crash, a restored receiver", AB, 2, (1, 0), (0, 1), (1, 0), faults=0),
 )

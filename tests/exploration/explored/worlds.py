@@ -112,7 +112,10 @@ class Moves:
 
 def first(plan: Plan, moves: Moves) -> World:
     """The world before anything has happened."""
-    nodes = tuple(moves.known(Node(place, place in plan.plain, plan.falling)) for place in range(plan.nodes))
+    nodes = tuple(
+        moves.known(Node(place, place in plan.plain, plan.falling, place in plan.learns))
+        for place in range(plan.nodes)
+    )
     none = (0,) * plan.nodes
     budget = Budget(
         tuple(len(flow.contents) for flow in plan.flows),
@@ -245,7 +248,7 @@ def after(world: World, plan: Plan, moves: Moves, event: tuple[Any, ...]) -> Wor
         budget = budget._replace(snapshots=_less(budget.snapshots, place))
     elif what == "see":
         other = more[0]
-        own = ("see", other, world.nodes[other].run, other not in plan.plain)
+        own = ("see", other, world.nodes[other].run, not world.nodes[other].older)
     elif what == "drop":
         budget = budget._replace(drops=budget.drops - 1)
     elif what == "fail":
@@ -343,7 +346,7 @@ def _check_all(world: World, plan: Plan) -> None:
 def _unseen(world: World, plan: Plan, place: int) -> Iterator[tuple[Any, ...]]:
     """The presences that a node has not heard yet."""
     for other, there in enumerate(world.nodes):
-        if other != place and world.nodes[place].knows.get(other) != (there.run, other not in plan.plain):
+        if other != place and world.nodes[place].knows.get(other) != (there.run, not there.older):
             yield "see", place, other
 
 
