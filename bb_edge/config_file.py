@@ -95,10 +95,11 @@ def _toml(text: str, path: Path) -> object:
 
 
 class _Reader:
-    """Checks a parsed file, key by key."""
+    """Checks a parsed file, key by key. Unknown keys of all tables are named together."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._unknown: list[tuple[str, str]] = []  # with what each resembles
 
     def _fail(self, key: str, what: str, hint: str = "") -> ConfigFileError:
         return ConfigFileError(f"{key}: {what}" if key else what, str(self._path), hint)
@@ -106,18 +107,21 @@ class _Reader:
     def _table(self, value: object, key: str, known: Mapping[str, object] | None) -> dict[str, Any]:
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             raise self._fail(key, "expected a table")
-        unknown = [name for name in value if known is not None and name not in known]
-        if known is not None and unknown:
-            full = [f"{key}.{name:.60}" if key else f"{name:.60}" for name in unknown]
-            near = [suggestion(name, known) for name in unknown]
-            if len(unknown) == 1:
-                raise self._fail(full[0], "unknown key", near[0])
-            told = (
-                f"{name}{f' ({hint})' if hint.endswith('?') else ''}"
-                for name, hint in zip(full, near, strict=True)
-            )
+        if known is None:
+            return value
+        for name in value:
+            if name not in known:
+                full = f"{key}.{name:.60}" if key else f"{name:.60}"
+                self._unknown.append((full, suggestion(name, known)))
+        return {name: item for name, item in value.items() if name in known}
+
+    def _refuse_unknown(self) -> None:
+        if len(self._unknown) == 1:
+            ((name, hint),) = self._unknown
+            raise self._fail(name, "unknown key", hint)
+        if self._unknown:
+            told = (f"{name}{f' ({hint})' if hint.endswith('?') else ''}" for name, hint in self._unknown)
             raise self._fail("", f"unknown keys: {', '.join(told)}")
-        return value
 
     def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
         """A value of exactly this type; None if it is absent. `say` names the type in errors."""
@@ -231,6 +235,7 @@ class _Reader:
         limits = dict(self._numbers(top.get("limits", {}), "limits", LIMITS, "caps"))
         settings["caps"] = self._numbers(limits.pop("caps", {}), "limits.caps", CAPS)
         settings["limits"] = limits
+        self._refuse_unknown()
         given = {name: value for name, value in settings.items() if value is not None}
         config = RunConfig(**given, file=str(self._path))
         try:
