@@ -15,9 +15,10 @@ At most WINDOW numbers above the floor are remembered.
 All durable numbers come: the window never slides over a gap at or above the sender's `base`, the lowest
 number that it has no acknowledgement for. A sender keeps at most DURABLE_UNACKNOWLEDGED of them open, so the
 window is that wide. A number may be *held*: it is taken, but must not be acknowledged before it is journaled;
-the floor stays below it. The base that it names is known to the disk no sooner than the number is, so a floor
-that it has lifted is not told either: after a crash it would be lower, and this node's state seem older than
-what was heard of it.
+the floor stays below it. Where a base lifts the floor above it all the same, its sender has given it up; it
+counts as taken once it is journaled, because a crash delivers what the journal has. The base that a number
+names is known to the disk no sooner than the number is, so a floor that it has lifted is not told either:
+after a crash it would be lower, and this node's state seem older than what was heard of it.
 """
 
 from __future__ import annotations
@@ -185,7 +186,7 @@ class DurableWindow(_Window):
 
     def __init__(self, epoch: int) -> None:
         super().__init__(epoch)
-        self.held: dict[int, int] = {}  # taken, not yet journaled: the base that came with each
+        self.held: dict[int, int] = {}  # taken, being journaled: the base that came with each
         self.firm: _Firm | None = None
 
     def verdict(self, seq: int, base: int) -> Verdict:
@@ -202,8 +203,9 @@ class DurableWindow(_Window):
         if self.verdict(seq, base) is not Verdict.NEW:
             return
         if base - 1 > self.floor:
-            for number in [number for number in self.held if number < base]:
-                self.withdraw(number)
+            for number in self.held:
+                if self.floor < number < base:  # its sender has given it up, and it is not on disk yet
+                    self.bits &= ~(1 << (number - self.floor - 1))
             if hold:
                 self.firm = self.firm or _Firm(self.floor)
                 self.firm.base = base
@@ -220,10 +222,12 @@ class DurableWindow(_Window):
             return False
         firm = self.firm
         if firm is not None and base >= firm.base:
-            self.firm = None
+            self.firm = firm = None
         elif firm is not None and base - 1 > firm.floor:
             firm.bits >>= base - 1 - firm.floor
             firm.floor = base - 1
+        if firm is not None and firm.floor < seq <= self.floor:
+            firm.bits |= 1 << (seq - firm.floor - 1)
         self._advance()
         return True
 
@@ -234,7 +238,8 @@ class DurableWindow(_Window):
         """
         if self.held.pop(seq, None) is None:
             return False
-        self.bits &= ~(1 << (seq - self.floor - 1))
+        if seq > self.floor:
+            self.bits &= ~(1 << (seq - self.floor - 1))
         return True
 
     def owe(self, seq: int) -> int:
@@ -254,14 +259,16 @@ class DurableWindow(_Window):
         if firm is None:
             return self.floor, bits
         for seq in self.held:
-            bits &= ~(1 << (seq - self.floor - 1))
+            if seq > self.floor:
+                bits &= ~(1 << (seq - self.floor - 1))
         # What is left came with a base that is on disk, so it is not far above the floor there.
         return firm.floor, firm.bits | (bits << (self.floor - firm.floor) if bits else 0)
 
     def _advance(self) -> None:
         ones = _trailing_ones(self.bits)
-        if self.held:
-            ones = min(ones, min(self.held) - self.floor - 1)
+        for seq in self.held:
+            if seq > self.floor:
+                ones = min(ones, seq - self.floor - 1)
         self._lift(ones)
 
     def _lift(self, count: int) -> None:

@@ -136,12 +136,31 @@ def test_a_held_number_can_be_withdrawn() -> None:
     assert window.floor == 2
 
 
-def test_a_base_above_a_held_number_gives_it_up() -> None:
+def test_a_held_number_below_a_base_counts_once_it_is_journaled() -> None:
+    """Its sender has given it up; but a record of it in the journal is delivered after a crash."""
     window = DurableWindow(1)
     window.mark(1, 1, hold=True)
     window.mark(5, 5)
-    assert not window.held and window.floor == 5
-    assert not window.release(1)
+    assert window.held == {1: 1} and window.floor == 5
+    assert window.verdict(1, 1) is Verdict.DUPLICATE and window.owe(1) == 0
+    assert window.release(1) and not window.release(1) and window.floor == 5
+    window.owe(1)
+    assert window.collect() == (5, ())
+
+
+def test_a_held_number_below_a_base_that_is_not_journaled_does_not_come_again() -> None:
+    window = DurableWindow(1)
+    for seq in (1, 2, 3):
+        window.mark(seq, 1, hold=True)
+    window.mark(6, 4, hold=True)
+    assert (window.floor, sorted(window.held)) == (3, [1, 2, 3, 6])
+    assert window.withdraw(2) and not window.withdraw(2)
+    assert window.release(3) and window.told == (0, 0b100), "3 is on disk, and that 4 is the lowest is not"
+    assert window.withdraw(6) and window.told == (0, 0b100)
+    assert window.release(1) and window.told == (0, 0b101)
+    assert [window.verdict(seq, 1) for seq in (2, 6)] == [Verdict.DUPLICATE, Verdict.NEW]
+    window.mark(6, 4, hold=True)
+    assert window.release(6) and window.told == (3, 0b100)
 
 
 @pytest.mark.parametrize("count", [MAX_ALSO - 1, MAX_ALSO, MAX_ALSO + 1])
@@ -203,12 +222,12 @@ def test_a_base_one_above_moves_the_floor() -> None:
     assert (window.floor, window.bits) == (2, 0)
 
 
-def test_a_base_just_above_a_held_number_gives_it_up() -> None:
+def test_a_base_just_above_a_held_number_lifts_the_floor_above_it() -> None:
     window = DurableWindow(1)
     window.mark(4, 4, hold=True)
     assert window.floor == 3
     window.mark(5, 5)
-    assert not window.held and window.floor == 5
+    assert window.held == {4: 4} and window.floor == 5
 
 
 def test_of_several_held_numbers_the_withdrawn_one_may_come_again() -> None:
@@ -258,9 +277,10 @@ def test_bases_that_rise_before_the_disk_knows_any() -> None:
     window.mark(1, 1)
     window.mark(3, 3, hold=True)
     window.mark(6, 5, hold=True)  # 3 is given up
-    assert not window.release(3) and window.told[0] == 1
+    assert window.told == (1, 0)
+    assert window.release(3) and window.told == (2, 0b1)
     window.mark(1 << 50, 1 << 50, hold=True)
-    assert window.told == (1, 0) and window.withdraw(1 << 50)
+    assert window.told == (2, 0b1) and window.withdraw(1 << 50)
     window.mark((1 << 50) + 1, 1 << 50, hold=True)
     assert window.release((1 << 50) + 1) and window.told == ((1 << 50) - 1, 0b10)
 

@@ -235,6 +235,13 @@ GUARDS = (
         seed=9,
     ),
     Guard(
+        "a number that a base has passed counts once it is journaled",
+        "dedup",
+        "firm.bits |= 1 << (seq - firm.floor - 1)",
+        "pass",
+        "a sender learns marks, a journal fails",
+    ),
+    Guard(
         "what a base has lifted is told once it is on disk",
         "dedup",
         "if firm is None:",
