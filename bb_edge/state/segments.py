@@ -248,24 +248,20 @@ class Segments:
         if self._unwritten:
             self._write((), sync=False)
 
-    @property
-    def removable_bytes(self) -> int:
-        """The length of the segments that `tidy` would remove."""
-        return sum(log.length for log in itertools.takewhile(self._removable(), self._logs))
-
-    @property
-    def crowded(self) -> bool:
-        """Whether `tidy` would join segments, or remove what does not count."""
-        return self._is_crowded(self._used) or len(self._obsolete) > (self._ahead is not None)
+    def left_over(self) -> tuple[int, bool]:
+        """The length of the segments that `tidy` would remove, and whether it has something else to do."""
+        used = self._used
+        removable = sum(log.length for log in itertools.takewhile(self._removable(used), self._logs))
+        return removable, self._is_crowded(used) or len(self._obsolete) > (self._ahead is not None)
 
     @property
     def _used(self) -> int:
         """The first segment with a record that is no garbage."""
         return min((entry.segment for entry in self._entries.values()), default=self._next)
 
-    def _removable(self) -> Callable[[Log], bool]:
+    def _removable(self, used: int) -> Callable[[Log], bool]:
         """Tells of the segments, the oldest first, whether nobody reads them; not of those behind another."""
-        first, growing = min(self._used, *self._listed_from), self._growing
+        first, growing = min(used, *self._listed_from), self._growing
         return lambda log: log is not growing and log.number < first
 
     def _is_crowded(self, used: int) -> bool:
@@ -282,13 +278,14 @@ class Segments:
         up to date; the next call tries again.
         """
         self._remove_obsolete()
-        removable = self._removable()
+        used = self._used
+        removable = self._removable(used)
         while self._logs and removable(self._logs[0]):
             # The oldest first: the records that its DROP rows name were in older ones. And before anything is
             # written, so that a full disk has space for it.
             self._files.remove(self._logs[0].name)
             del self._logs[0]
-        if self._is_crowded(self._used):
+        if self._is_crowded(used):
             self.compact()
         else:
             self.write_down()

@@ -304,8 +304,9 @@ class StateStore:
         segments = self._segments
         segments.let_go(keys, self._base, self._previous)  # this is the only call that names these keys
         self._kept_bytes = segments.bytes_needed
-        old_bytes = self._old_bytes + segments.removable_bytes
-        if not (self._old >= self._old_generations or old_bytes >= OLD_BYTES or segments.crowded):
+        removable, crowded = segments.left_over()
+        large = self._old_bytes + removable >= OLD_BYTES
+        if not (self._old >= self._old_generations or large or crowded):
             segments.write_down()
             return
         try:
