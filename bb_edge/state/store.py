@@ -18,12 +18,14 @@ One store belongs to one thread, and one folder to one store.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bb_edge.state import record_framing
 from bb_edge.state.errors import (
     StateDamagedError,
+    StateError,
     StateFullError,
     StateReadError,
     StateWriteError,
@@ -217,7 +219,11 @@ class StateStore:
             log = self._journals[self._generation] = Log(
                 self._files, record_framing.JOURNAL, self._generation
             )
-        log.append(records)
+        try:
+            log.append(records)
+        except StateWriteError:
+            self._make_room()
+            raise
         self._present.add(log.name)
 
     def append_outbox(self, records: Sequence[tuple[bytes, bytes]]) -> None:
@@ -226,7 +232,11 @@ class StateStore:
         Raises StateFullError, StateWriteError and StateReadError.
         """
         if records:
-            self._segments.append(records)
+            try:
+                self._segments.append(records)
+            except StateWriteError:
+                self._make_room()
+                raise
 
     def discard(self, keys: Iterable[bytes], instead: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Drops outbox records for good, from whichever snapshot a recovery begins, and adds others for them.
@@ -252,6 +262,13 @@ class StateStore:
             raise StateFullError(
                 f"the snapshot has {size} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
             )
+        try:
+            self._begin_generation(pieces)
+        except StateWriteError:
+            self._make_room()
+            raise
+
+    def _begin_generation(self, pieces: Sequence[Buffer]) -> None:
         if self._segments.stale:
             self._remove_old()  # the oldest snapshots may list what is joined
             self._segments.compact()
@@ -313,6 +330,12 @@ class StateStore:
             self._remove_old()
         finally:
             segments.tidy()
+
+    def _make_room(self) -> None:
+        """The disk has taken no more: what waits to be removed goes now, for when the call is made again."""
+        if self._old:
+            with contextlib.suppress(StateError):
+                self._remove_old()
 
     def _remove_old(self) -> None:
         for number in numbers(self._present, record_framing.SNAPSHOT):

@@ -112,6 +112,25 @@ def test_large_old_files_are_removed_at_once() -> None:
     assert sum(map(len, disk.files.values())) < 8 * 600_000
 
 
+@pytest.mark.parametrize("act", ["journal", "outbox", "snapshot"])
+def test_a_full_disk_gets_rid_of_old_files(act: str, look: Look) -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number)
+    assert len(snapshots_in(disk)) == 4
+    disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    with pytest.raises(StateWriteError):
+        if act == "journal":
+            store.append_journal([b"x" * 50])
+        elif act == "outbox":
+            store.append_outbox([(b"x", b"x" * 50)])
+        else:
+            store.write_snapshot(b"x" * 50)
+    assert snapshots_in(disk) == [5, 6]
+    assert (look(disk).snapshot, look(disk).notes) == (b"6" * 10, ())
+
+
 def test_old_files_of_an_earlier_run_go_with_the_first_snapshot() -> None:
     disk = FakeDisk()
     store = lazy(disk)
