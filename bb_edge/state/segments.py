@@ -1,39 +1,30 @@
 """The outbox on disk, as records under keys in segments, until two snapshots no longer need them.
 
-A row of kind ADD adds a record; a row of kind DROP names the keys that the snapshot of a generation dropped.
-A dropped record stays until the snapshot *before* that one is gone too, because a node that falls back on
-that one needs the record again. When more than half of the bytes are garbage, the records that are left are
-written into a new segment, whose header says that it replaces the older ones.
+A row adds a record, or names the keys that the snapshot of a generation dropped (segment_rows.py). A dropped
+record stays until the snapshot *before* that one is gone too, because a node that falls back on that one
+needs the record again. When more than half of the bytes are garbage, the records that are left are written
+into a new segment, whose header says that it replaces the older ones.
 """
 
 from __future__ import annotations
 
 import itertools
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from bb_edge.state import record_framing
-from bb_edge.state.errors import StateDamagedError, StateFullError
+from bb_edge.state.errors import StateFullError
 from bb_edge.state.files import Files, Log
 from bb_edge.state.inventory import Inventory, Listed
 from bb_edge.state.record_framing import Link
+from bb_edge.state.segment_rows import ADD, DISCARDED, add_rows, drop_row, read_row
 
-ADD: Final = 1
-DROP: Final = 2
-DISCARDED: Final = 0
-"""The generation of what was dropped for every snapshot, not by one of them."""
 COMPACTED_FROM_BYTES: Final = 64 * 1024
 """Garbage below this is not worth the writing: it is one erase block of common flash."""
 MAX_SEGMENTS: Final = 16
 """More segments than this are joined into one, so that a start need not open and list many files."""
-MAX_KEY_BYTES: Final = 0xFFFF
-
-_ADD = struct.Struct(">BH")
-_DROP = struct.Struct(">BQ")
-_KEY = struct.Struct(">H")
 
 
 @dataclass(slots=True)
@@ -166,7 +157,7 @@ class Segments:
         return tuple(records.values())
 
     def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes], since: bool) -> int:
-        kind, generation, keys, record = _read(row, log.name)
+        kind, generation, keys, record = read_row(row, log.name)
         if kind == ADD:
             self._add(keys[0], len(row), log.number)
             records[keys[0]] = record
@@ -201,7 +192,7 @@ class Segments:
 
         Raises StateFullError, StateWriteError and StateReadError.
         """
-        rows = _add_rows(records)
+        rows = add_rows(records)
         size = sum(map(len, rows))
         if self._needed + size > self._max_bytes:
             raise StateFullError(
@@ -222,7 +213,7 @@ class Segments:
         for key in known:
             self._let_go(key, generation)
         if known:
-            self._unwritten.append(_drop_row(generation, known))
+            self._unwritten.append(drop_row(generation, known))
         for key in [k for k, e in self._entries.items() if e.dropped is not None and e.dropped <= previous]:
             del self._entries[key]
 
@@ -233,9 +224,9 @@ class Segments:
         drops makes room. Raises StateWriteError, and StateReadError where a ragged end has to be cut.
         """
         known = [key for key in keys if self.has(key)]
-        rows = _add_rows(instead)
+        rows = add_rows(instead)
         if known or rows:
-            log = self._write([*rows, *([_drop_row(DISCARDED, known)] if known else ())], sync=True)
+            log = self._write([*rows, *([drop_row(DISCARDED, known)] if known else ())], sync=True)
             for (key, _), row in zip(instead, rows, strict=True):
                 self._add(key, len(row), log.number)
         for key in known:
@@ -343,14 +334,14 @@ class Segments:
         dropped: dict[int, list[bytes]] = {}
         for log in self._logs:
             for row in log.bodies():
-                kind, _, keys, _ = _read(row, log.name)
+                kind, _, keys, _ = read_row(row, log.name)
                 entry = self._entries.get(keys[0])
                 if kind == ADD and entry is not None and entry.segment == log.number:
                     yield row
                     if entry.dropped is not None:
                         dropped.setdefault(entry.dropped, []).append(keys[0])
         for generation, names in dropped.items():
-            yield _drop_row(generation, names)
+            yield drop_row(generation, names)
 
     def _begin(self, compacted: bool = False) -> Log:
         """Returns a segment that is about to be written.
@@ -384,32 +375,3 @@ class Segments:
             log.append(rows, sync)
         self._unwritten.clear()
         return log
-
-
-def _add_rows(records: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
-    return [_ADD.pack(ADD, len(key)) + key + record for key, record in records]
-
-
-def _drop_row(generation: int, keys: Iterable[bytes]) -> bytes:
-    return _DROP.pack(DROP, generation) + b"".join(_KEY.pack(len(key)) + key for key in keys)
-
-
-def _read(row: bytes, where: str) -> tuple[int, int, list[bytes], bytes]:
-    """Reads a row; returns (kind, generation, keys, record).
-
-    An ADD row has generation 0 and one key, a DROP row an empty record. Raises StateDamagedError.
-    """
-    try:
-        if row[0] == ADD:
-            _, length = _ADD.unpack_from(row)
-            start = _ADD.size + length
-            return ADD, 0, [row[_ADD.size : start]], row[start:]
-        kind, generation = _DROP.unpack_from(row)
-        keys, at = [], _DROP.size
-        while at < len(row):
-            (length,) = _KEY.unpack_from(row, at)
-            keys.append(row[at + _KEY.size : at + _KEY.size + length])
-            at += _KEY.size + length
-        return kind, generation, keys, b""
-    except (struct.error, IndexError) as error:
-        raise StateDamagedError(f"not a row: {error}", where, "move the file aside") from error

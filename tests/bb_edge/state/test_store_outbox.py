@@ -14,6 +14,7 @@ from bb_edge.state import (
     StateWriteError,
     StoreLimits,
     record_framing,
+    segment_rows,
     segments,
 )
 from bb_edge.wire.cbor import Buffer
@@ -131,9 +132,9 @@ def test_what_a_compaction_could_not_remove_is_ignored_and_removed_later(
 def test_rows_with_a_right_checksum_that_are_none_are_a_typed_error(make_store: Opened) -> None:
     for row in (
         b"",
-        bytes([segments.ADD]),
-        bytes([segments.DROP, 0]),
-        bytes([segments.DROP]) + bytes(8) + b"x",
+        bytes([segment_rows.ADD]),
+        bytes([segment_rows.DROP, 0]),
+        bytes([segment_rows.DROP]) + bytes(8) + b"x",
     ):
         disk = FakeDisk()
         rewrite(
