@@ -20,6 +20,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
     disk = LinuxDisk(path.parent, own=False, mode=0o666)
     try:
         put(disk, path.name, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # not with the temporary file's name
     finally:
         disk.close()
 

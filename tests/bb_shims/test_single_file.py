@@ -35,6 +35,14 @@ def test_one_write_makes_these_calls_and_its_file_outlives_a_power_cut() -> None
     assert disk.files == {"model.npz": NEW}
 
 
+def test_an_error_names_the_file_and_not_the_temporary_one(tmp_path: Path) -> None:
+    (tmp_path / "model.npz").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_whole(tmp_path / "model.npz", NEW)
+    assert caught.value.filename == str(tmp_path / "model.npz") and caught.value.filename2 is None
+    assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]
+
+
 @pytest.mark.parametrize("kind", [FaultKind.CUT_BEFORE, FaultKind.CUT_INSIDE, FaultKind.CUT_AFTER])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_power_cut_leaves_the_old_file_or_the_new_one(operation: str, kind: FaultKind) -> None:
