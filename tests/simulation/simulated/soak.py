@@ -144,6 +144,10 @@ class Soak(World):
         else:
             self.wall_ns += rng.choice((-1, 1)) * rng.choice((1 * S, HOUR, 1000 * HOUR))
 
+    @property
+    def _all_up(self) -> bool:
+        return all(machine.node is not None for machine in self.machines)
+
     def _checkpoint(self) -> None:
         self.ledger.forget()
         gc.collect()
@@ -178,7 +182,8 @@ class Soak(World):
         tracemalloc.start()
         try:
             for number in range(1, checkpoints + 1):
-                self._advance(lambda n=number: self.polls >= polls * n // checkpoints)
+                # With all nodes up: one that is away has no memory.
+                self._advance(lambda n=number: self.polls >= polls * n // checkpoints and self._all_up)
                 self._checkpoint()
                 if tell:
                     print(self.checkpoints[-1], flush=True)
