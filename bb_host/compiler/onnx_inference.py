@@ -14,7 +14,10 @@ from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 from bb_host.program_proto import function_to_proto
 
-_IR_VERSION = 10
+_ERRORS = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError),
+    *(RuntimeError, ValueError),
+)
 
 
 def infer(op: Op, terms: Terms, version: int) -> None:
@@ -41,7 +44,7 @@ def _abstract(op: Op, terms: Terms) -> None:
 
 
 def _key(op: Op, known: Sequence[ValueType | None], version: int) -> tuple[object, ...] | None:
-    """What the answer hangs on; None where an attribute is no plain value."""
+    """What the answer depends on; None where an attribute is no plain value."""
     attrs: list[tuple[str, object]] = []
     for name, value in op.attrs.items():
         if isinstance(value, (int, float, bytes)):
@@ -59,25 +62,20 @@ def _infer(
     op: Op, names: Sequence[str], known: Sequence[ValueType | None], terms: Terms, version: int
 ) -> tuple[ValueType | None, ...]:
     plain = Op(op.op_type, keys.ONNX_DOMAIN, op.inputs, op.outputs, op.attrs)
-    node = function_to_proto(Function("probe", "probe", ops=(plain,))).node[0]
-    model = onnx.ModelProto(ir_version=_IR_VERSION)
-    model.opset_import.add(domain=keys.ONNX_DOMAIN, version=version)
-    model.graph.name = "probe"
-    model.graph.node.add().MergeFromString(node.SerializeToString())
-    for name, value in dict(zip(names, known, strict=True)).items():
+    node = onnx.NodeProto()
+    node.ParseFromString(function_to_proto(Function("one", "one", ops=(plain,))).node[0].SerializeToString())
+    given: dict[str, onnx.TypeProto] = {}
+    for name, value in zip(names, known, strict=True):
         if name and value is not None:
-            info = model.graph.input.add(name=name)
-            info.type.MergeFromString(to_type_proto(value).SerializeToString())
-            info.type.denotation = ""
-    for name in op.outputs:
-        if name:
-            model.graph.output.add(name=name)
+            given[name] = onnx.TypeProto.FromString(to_type_proto(value).SerializeToString())
+            given[name].denotation = ""
+    opset = onnx.OperatorSetIdProto(domain=keys.ONNX_DOMAIN, version=version)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        schema = onnx.defs.get_schema(op.op_type, version, keys.ONNX_DOMAIN)
+        types_by_name = onnx.shape_inference.infer_node_outputs(schema, node, given, opset_imports=[opset])
+    except _ERRORS as error:
         text = str(error).strip().splitlines()
         raise conflict(op, f"{text[-1] if text else error}: {described(terms, op.inputs)}") from error
-    types_by_name = {info.name: info.type for info in (*inferred.graph.output, *inferred.graph.value_info)}
     found: list[ValueType | None] = []
     for name in op.outputs:
         proto = types_by_name.get(name)
