@@ -29,6 +29,8 @@ LEAST_ENVELOPE = 48
 """Bytes of an envelope with nothing but its head and one empty payload, about."""
 LEAST_SNAPSHOT = 512
 """Bytes of a snapshot of a node that has done nothing, and no model: no program has fewer."""
+LEAST_LOG = 1024
+"""Bytes of a journal or outbox that take any record: a file's head has some 120, a small record some 300."""
 
 
 class Level(enum.Enum):
@@ -56,6 +58,8 @@ class DiskLimits(Protocol):
 
     @property
     def journal_bytes(self) -> int: ...
+    @property
+    def outbox_bytes(self) -> int: ...
     @property
     def snapshot_bytes(self) -> int: ...
 
@@ -97,8 +101,10 @@ def findings(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
         )
         asks = tuple(requests_of(graph, target.name))
-        if disk is not None and not any(request.durable for request in asks):
-            found += _of_snapshots(target.name, disk, trained)
+        if disk is not None:
+            found += _of_logs(target.name, disk)
+            if not any(request.durable for request in asks):
+                found += _of_snapshots(target.name, disk, trained)
         for request in asks:
             found += _of_peers(request, config)
             found += _of_answers(request, config)
@@ -328,6 +334,14 @@ def _of_records(request: Request, config: NodeConfig) -> Iterator[Finding]:
             key = f"limits.outbox_bytes to {needed}"
         what = f"it asks {request.asked} peers durably {at_once} at a time, with a snapshot after each"
         yield Finding(Level.NOTE, what, where, f"raise {key} to ask all at once")
+
+
+def _of_logs(where: str, disk: DiskLimits) -> Iterator[Finding]:
+    """A journal without room wants a snapshot in each poll, and an outbox without room sends nothing."""
+    for name, room in (("journal_bytes", disk.journal_bytes), ("outbox_bytes", disk.outbox_bytes)):
+        if room < LEAST_LOG:
+            what = f"no record is ever written down: disk.{name} is {room}"
+            yield Finding(Level.REFUSED, what, where, f"raise disk.{name} to {LEAST_LOG} at least")
 
 
 def _of_snapshots(where: str, disk: DiskLimits, trained: int) -> Iterator[Finding]:

@@ -118,7 +118,13 @@ def open_kept(
 
     storage = board.storage(folder)
     stack.callback(storage.close)
-    log("info", f"state in {folder}", free_bytes=storage.free_bytes())
+    free = storage.free_bytes()
+    log("info", f"state in {folder}", free_bytes=free)
+    if free < (needs := 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)):
+        # What the folder has already counts twice here, on the careful side: it is a warning.
+        what = f"{folder} may come to hold {needs} bytes, and {free} are free there"
+        why = "a disk that the node's own files have filled frees nothing"
+        log("warning", f"{what}: {why}; lower outbox_bytes and the bounds under 'disk'")
     owner = Owner(identity.peer, identity.program)
     store = StateStore(storage, (StorageError,), limits, owner, OLD_GENERATIONS)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()

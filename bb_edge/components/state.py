@@ -109,6 +109,30 @@ class StateReader:
         assert isinstance(value, float)
         return value
 
+    def flag(self, name: str) -> bool:
+        """Returns a field that is True or False."""
+        value = self._get(name, bool)
+        assert isinstance(value, bool)
+        return value
+
+    def text(self, name: str) -> str:
+        """Returns a text field."""
+        value = self._get(name, str)
+        assert isinstance(value, str)
+        return value
+
+    def data(self, name: str) -> bytes:
+        """Returns a field of bytes."""
+        value = self._get(name, bytes)
+        assert isinstance(value, bytes)
+        return value
+
+    def mapping(self, name: str) -> dict[object, object]:
+        """Returns a field that is a mapping."""
+        value = self._get(name, dict)
+        assert isinstance(value, dict)
+        return value
+
     def items(self, name: str) -> list[object]:
         """Returns a list field."""
         value = self._get(name, list)

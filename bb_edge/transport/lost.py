@@ -12,8 +12,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 NOT_AUTHORIZED = 0x87
+TOO_LARGE = 0x95
 KEEP_ALIVE = 0x8D
 """Reason code: a keep-alive timeout; from paho itself where the broker no longer answers pings."""
+_LOOK = {
+    NOT_AUTHORIZED: "is this peer in this class in the list of bb-host acl?",
+    TOO_LARGE: "set broker.max_packet_bytes to what the broker takes, and it goes in chunks",
+}
 
 
 def lost_because(reason: Any, from_broker: bool, fault: str, keepalive_s: int) -> str:
@@ -42,7 +47,7 @@ def refusal(reason: int, stranger: str) -> str:
     """
     try:
         words = ReasonCode(PacketTypes.PUBACK, identifier=reason).getName()
-    except KeyError:  # no code of the standard's
-        words = "for a reason of its own"
-    look = "is this peer in this class in the list of bb-host acl?" if reason == NOT_AUTHORIZED else ""
+    except (KeyError, ValueError):  # no code of the standard's, or not one of an acknowledgement's
+        words = "packet too large" if reason == TOO_LARGE else "for a reason of its own"
+    look = _LOOK.get(reason, "")
     return "; ".join(filter(None, (f"{words.lower()} ({reason:#04x})", stranger or look)))

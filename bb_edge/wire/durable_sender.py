@@ -135,6 +135,11 @@ class DurableSender:
         self._fill(flow)
         return True
 
+    def record(self, number: int) -> OutboxRecord | None:
+        """A record that is held, settled or not."""
+        held = self._records.get(number)
+        return held.record if held is not None else None
+
     def payload(self, number: int) -> tuple[PeerId, bytes, bytes] | None:
         """What goes out: (peer, body, the rest of the bytes). None while it must not, or need not."""
         held = self._records.get(number)

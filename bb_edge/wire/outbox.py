@@ -212,11 +212,12 @@ class Outbox:
         return iter(self._states)
 
     def find(self, peer: PeerId, cause: Cause, wire_id: int) -> int | None:
-        """Returns what this cause sent to the peer over this wire before."""
-        number = self._by_cause.get((peer, cause, wire_id))
-        if number is not None:
-            self._turn(number, RecordEvent.CAUGHT_UP)
-        return number
+        """Returns what this cause sent to the peer over this wire before; `caught_up` is to be told of it."""
+        return self._by_cause.get((peer, cause, wire_id))
+
+    def caught_up(self, number: int) -> None:
+        """Takes note that the cause of a record has run again."""
+        self._turn(number, RecordEvent.CAUGHT_UP)
 
     def settled(self, number: int) -> bool:
         """Returns whether the record's envelope is acknowledged or expired, and need not be published."""

@@ -109,6 +109,17 @@ def test_numpy_numbers_are_written_as_numbers():
     assert reader.array("a").tolist() == [0, 1]
 
 
+def test_each_kind_of_field_is_read_by_its_name():
+    plain = {"on": True, "name": "barn", "raw": b"\x01", "n": 2, "x": 0.5, "no": None}
+    reader = StateReader(Keeps(), 1, pack_state(Keeps(), 1, {**plain, "by": {"a": 1}, "many": [3]}))
+    assert (reader.flag("on"), reader.text("name"), reader.data("raw")) == (True, "barn", b"\x01")
+    assert (reader.mapping("by"), reader.items("many")) == ({"a": 1}, [3])
+    assert (reader.integer("n"), reader.number("x"), reader.optional_items("no")) == (2, 0.5, [])
+    for read in (reader.flag, reader.text, reader.data, reader.mapping):
+        with pytest.raises(ComponentStateError, match=r"state of acme\.Keeps: field 'n' is not of type"):
+            read("n")
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

@@ -141,6 +141,14 @@ def test_snapshots_that_never_fit_are_refused_where_that_is_known_and_else_a_fai
     assert done.returncode == 1 and "the last snapshot was not written" in done.stderr
 
 
+def test_a_disk_that_the_node_s_own_files_may_fill_is_told(run, tmp_path) -> None:
+    (tmp_path / "k.json").write_text(json.dumps({"disk": {"snapshot_bytes": 1 << 60}}))
+    done = run("--bootstrap", ZEROS, "--config", "k.json")
+    assert done.returncode == 0 and "st may come to hold 23058" in done.stderr
+    assert "lower outbox_bytes and the bounds under 'disk'" in done.stderr
+    assert "may come to hold" not in run("--bootstrap", ZEROS).stderr
+
+
 def test_inputs_of_a_bootstrap_that_is_done(run) -> None:
     assert run("--bootstrap", ZEROS).returncode == 0
     again = run("--bootstrap", "Starts.p=gone.npy")

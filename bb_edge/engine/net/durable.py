@@ -141,11 +141,16 @@ class Durable:
         is_request = unit.kind == envelope.REQUEST
         # A request that runs again has another id: the answers to the old one would find nobody.
         cause = None if is_request else unit.cause
-        if cause is not None and self.records.outbox.find(unit.peer, cause, unit.wire_id) is not None:
-            self._runtime.count("outbound.reused")
-            return _NOTHING_TO_DO
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0
         message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
+        if cause is not None:
+            found = self.records.outbox.find(unit.peer, cause, unit.wire_id)
+            if found is not None:
+                is_news = self._is_news(found, cause, unit, message)
+                self.records.outbox.caught_up(found)
+                self._runtime.count("outbound.told_anew" if is_news else "outbound.reused")
+                if not is_news:
+                    return _NOTHING_TO_DO
         data = envelope.encode(message, not unit.body)
         size, limits = len(unit.body) + len(data), self._peers.limits_of(unit.peer)
         if size > limits.total_bytes:
@@ -168,6 +173,22 @@ class Durable:
         if self.records.sender.room.wants_snapshot:
             self._wish.want("outbox")
         return Fate(record=number)
+
+    def _is_news(self, number: int, cause: Cause, unit: Unit, message: Envelope) -> bool:
+        """Whether a round that runs again after a restart tells something else than its first run did.
+
+        A sensor has read anew by then: both readings were taken, and both are told. What an envelope set off
+        is told once, whatever it is by now.
+        """
+        if cause.peer != self._runtime.own_peer or unit.kind != envelope.NONE:
+            return False
+        record = self.records.sender.record(number) if self.records.outbox.is_ahead(number) else None
+        if record is None:
+            return False
+        told = envelope.decode(record.encoded, self._runtime.config.caps)
+        if record.body_name != self._name_of(unit.body):
+            return True
+        return not unit.body and list(told.fills) != list(message.fills)
 
     def _no_room(self, unit: Unit, error: OutboxFullError) -> Fate | None:
         """A unit waits where a snapshot makes room, or its peer, which is up, or for its deadline."""

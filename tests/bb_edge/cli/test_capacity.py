@@ -96,7 +96,12 @@ def test_bounds_under_which_nothing_comes_in_or_is_written_are_refused(plan):
     assert "an envelope of 48 bytes is never taken: ingress_bytes is 10 (raise limits.ingress_bytes" in str(
         first
     )
-    (refused,) = refusals(found(data, EDGE, StoreLimits(5, 5, 5)))
+    *logs, refused = refusals(found(data, EDGE, StoreLimits(1023, 50, 5)))
+    assert [str(finding).partition(": ")[2] for finding in logs] == [
+        f"no record is ever written down: disk.{name} is {size} (raise disk.{name} to 1024 at least)"
+        for name, size in (("journal_bytes", 1023), ("outbox_bytes", 50))
+    ]
+    assert found(data, EDGE, StoreLimits(1024, 1024, 2048)) == []
     assert "no snapshot is ever written" in refused.what and "disk.snapshot_bytes is 5" in refused.what
     assert found(data, EDGE, StoreLimits.edge()) == []
 

@@ -29,11 +29,11 @@ function program.Main() -> () {entry=1, partition=Main}
 class Life:
     """One life of a node, from what an earlier one left in its outbox."""
 
-    def __init__(self, data: bytes, outbox: tuple[bytes, ...] = ()) -> None:
+    def __init__(self, data: bytes, outbox: tuple[bytes, ...] = (), now_ns: int = 0) -> None:
         more: dict[str, Any] = {"seed": 3, "durable": True}
         self.node: Node = install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
-        self.node.adopt_outbox(outbox, 0, 0)
-        self.now_ns = 0
+        self.node.adopt_outbox(outbox, now_ns, now_ns)
+        self.now_ns = now_ns
 
     def up(self, *peers: PeerId) -> None:
         for peer in peers:
@@ -119,3 +119,24 @@ def test_a_record_of_an_older_version_s_later_attempt_goes_with_its_round(begin)
     assert told(again.run()) == [B]
     again.node.snapshot(again.now_ns)
     assert 1 in again.node.snapshot_written()
+
+
+def test_a_round_that_runs_again_tells_what_it_reads_anew(compile_text):
+    cast = "  x: F32[] = Cast<to=1>(round)"
+    reads, reads_anew = (
+        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
+        for op in ("Abs", "Neg")
+    )
+    first = Life(reads)
+    first.up(A)
+    (before,) = records(taken := first.run())
+    again = Life(reads_anew, rows(taken))
+    again.up(A)
+    (after,) = records(found := again.run())
+    assert before.encoded != after.encoded and before.cause == after.cause
+    assert again.node.counters["outbound.told_anew"] == 1
+    assert "outbound.reused" not in again.node.counters
+    third = Life(reads_anew, rows(taken) + rows(found))
+    third.up(A)
+    assert told(third.run()) == [], "the last that it told is the same"
+    assert third.node.counters["outbound.reused"] == 1

@@ -6,6 +6,8 @@ import pytest
 
 from bb_edge.transport.lost import refusal
 
+IN_CHUNKS = "set broker.max_packet_bytes to what the broker takes, and it goes in chunks"
+
 
 @pytest.mark.parametrize(
     ("reason", "stranger", "words"),
@@ -13,6 +15,11 @@ from bb_edge.transport.lost import refusal
         (0x87, "", "not authorized (0x87); is this peer in this class in the list of bb-host acl?"),
         (0x87, "it is known as x", "not authorized (0x87); it is known as x"),
         (0x97, "", "quota exceeded (0x97)"),
+        (
+            *(0x95, ""),  # of mosquitto's `message_size_limit`, though no standard lists it for a PUBACK
+            f"packet too large (0x95); {IN_CHUNKS}",
+        ),
+        (0x82, "", "for a reason of its own (0x82)"),
         (0xFE, "", "for a reason of its own (0xfe)"),
     ],
 )
