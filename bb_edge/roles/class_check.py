@@ -27,7 +27,7 @@ from bb_edge.roles.settings import REQUIRED, Setting
 
 __all__ = ["check_class"]
 
-_CONTRACTS: Mapping[str, type[Component]] = {
+CONTRACTS: Mapping[str, type[Component]] = {
     c.ROLE: c for c in (Backend, Model, Index, Aggregator, Codec, DataSource, PeerSelector, ProtocolComponent)
 }
 _DERIVED = frozenset((keys.ROLE_BACKEND, keys.ROLE_PROTOCOL))
@@ -53,13 +53,13 @@ def _faults(kind: type[Component]) -> Iterator[tuple[str, str]]:
             what,
             f"{near}derive it from a Contract (Aggregator, Codec, …), or give one of {', '.join(keys.ROLES)}",
         )
-    contract = _CONTRACTS[kind.ROLE]
+    contract = CONTRACTS[kind.ROLE]
     if kind.ROLE in _DERIVED and not issubclass(kind, contract):
         yield (
             f"a component of role {kind.ROLE} must be a subclass of {contract.__name__}",
             "derive it from that",
         )
-    others = [c for role, c in _CONTRACTS.items() if role != kind.ROLE and role != keys.ROLE_PROTOCOL]
+    others = [c for role, c in CONTRACTS.items() if role != kind.ROLE and role != keys.ROLE_PROTOCOL]
     for other in others:
         if issubclass(kind, other):
             yield (

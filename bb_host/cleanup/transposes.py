@@ -18,18 +18,18 @@ from bb_host.cleanup.values import Values, constant
 from bb_host.ir.queries import is_onnx
 from bb_host.program import AttrValue, Function, Op
 
-__all__ = ["run"]
+__all__ = ["BROADCAST", "UNARY", "run"]
 
-_UNARY = (
+UNARY = (
     *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
     *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),
-    *("Softplus", "Softsign", "Sqrt", "Tanh"),
+    *("Cos", "Sin", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"),
 )
-_BROADCAST = (
+BROADCAST = (
     *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min"),
     *("Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where"),
 )
-_ELEMENTWISE = frozenset((*_UNARY, *_BROADCAST))
+_ELEMENTWISE = frozenset((*UNARY, *BROADCAST))
 _REDUCTIONS = frozenset(
     f"Reduce{kind}" for kind in ("Max", "Mean", "Min", "Prod", "Sum", "L1", "L2", "SumSquare")
 )

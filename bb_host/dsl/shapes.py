@@ -25,7 +25,8 @@ SAME_AS_FIRST = frozenset((
     "Neg", "Abs", "Sqrt", "Exp", "Log", "Relu", "Sigmoid", "Tanh", "Identity", "Softmax", "LogSoftmax",
     "LeakyRelu", "Gelu", "Elu", "Selu", "Erf", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Sin",
     "Cos", "Floor", "Ceil", "Round", "Sign", "Clip", "Dropout", "Not", "IsNaN", "IsInf", "Reciprocal", "Cast",
-    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterND",
+    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterND", "ThresholdedRelu", "Mish", "Celu",
+    "Swish",
 ))
 BROADCAST = frozenset((
     "Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where",

@@ -172,6 +172,12 @@ def _leaky_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     return g.op("Where", g.op("Greater", read, g.scalar(0, x)), dy, scaled)
 
 
+@_unary("ThresholdedRelu")
+def _thresholded_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
+    above = g.op("Greater", x, g.scalar(_float(op, "alpha", 1.0), x))
+    return g.op("Mul", dy, g.cast(above, g.dtype(x)))
+
+
 @_unary("Elu")
 def _elu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     below = g.op("Mul", dy, g.op("Add", y, g.scalar(_float(op, "alpha", 1.0), x)))

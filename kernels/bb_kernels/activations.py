@@ -204,9 +204,11 @@ def _thresholded_relu(call: Call) -> Prepared:
     spec = call.spec(0)
     alpha = scalar(call.float_attr("alpha", 1.0), spec.dtype)
 
-    def run(x: Array, out: Array, keep: Array) -> None:
-        np.greater(x, alpha, keep)
-        np.multiply(x, keep, out)
+    def run(x: Array, out: Array, mask: Array) -> None:
+        np.greater(x, alpha, mask)
+        np.logical_not(mask, mask)  # not less_equal: NaN is not above alpha, and becomes 0
+        np.copyto(out, x)
+        np.putmask(out, mask, 0)  # not a product: infinity times 0 is no number
 
     return elementwise(call, run, (TensorSpec(BOOL, spec.shape),))
 

@@ -120,6 +120,13 @@ def test_relu(dtype: Any, compute: Compute) -> None:
     assert compute("Relu", [np.array([-5, 0, 7, top], dtype)])[0].tolist() == [0, 0, 7, top]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_thresholded_relu_leaves_nothing_of_what_is_not_above(dtype: Any, compute: Compute) -> None:
+    x = np.array([-np.inf, -1.0, 1.0, 2.0, np.inf, np.nan], dtype)
+    assert compute("ThresholdedRelu", [x])[0].tolist() == [0, 0, 0, 2, np.inf, 0]
+    assert compute("ThresholdedRelu", [x], alpha=-1.5)[0].tolist() == [0, -1, 1, 2, np.inf, 0]
+
+
 def test_relu_keeps_nan(compute: Compute) -> None:
     assert np.isnan(compute("Relu", [np.array([np.nan], np.float32)])[0]).all()
 

@@ -101,6 +101,14 @@ def _leaky_relu(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
+def _thresholded_relu(region: Region, op: Op) -> None:
+    layout = region.layout(op.inputs)
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    alpha = float(cast("float", op.attrs.get("alpha", 1.0)))
+    above = region.op("GREATER", [x, region.floats(alpha)], shape, dtype="bool")
+    region.give(op.outputs[0], region.op("SELECT_V2", [above, x, region.floats(0)], shape), layout)
+
+
 def _exponential(gamma: float, alpha: float) -> Any:
     """Elu, Selu and Celu: `gamma` · x above zero, `gamma` · `alpha` · (exp(x / celu's alpha) - 1) below."""
 
@@ -265,5 +273,6 @@ RULES: dict[str, Any] = {
     "Sum": _binary("ADD", act=NONE),
     "Swish": _swish,
     "Tanh": _unary("TANH"),
+    "ThresholdedRelu": _thresholded_relu,
     "Where": _where,
 }

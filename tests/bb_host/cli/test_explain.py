@@ -72,10 +72,12 @@ def test_a_pass_that_changes_nothing_says_so():
 
 
 def test_passes_have_numbers():
-    assert [pass_name(str(n + 1), Compiler()) for n in range(17)] == list(CANONICAL_PASS_NAMES)
+    assert [pass_name(str(n + 1), Compiler()) for n in range(len(CANONICAL_PASS_NAMES))] == list(
+        CANONICAL_PASS_NAMES
+    )
 
 
-@pytest.mark.parametrize("name", ["", "0", "18", "partition"])
+@pytest.mark.parametrize("name", ["", "0", str(len(CANONICAL_PASS_NAMES) + 1), "partition"])
 def test_unknown_passes_are_refused(name):
     with pytest.raises(UnknownStage, match="no pass"):
         explain(Hello(), Compiler(), name)

@@ -14,6 +14,8 @@ import bb_host
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, Output
+from bb_host.cleanup import transposes
+from bb_host.dsl import shapes
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, UnknownOp, ValueTypeError
 from bb_host.program import Program
 from bb_host.program_proto import to_proto
@@ -112,6 +114,21 @@ def test_slicing_follows_numpy(record: Record) -> None:
     results = reference.ReferenceEvaluator(function).run(None, {"x": data}, attributes={})
     for case, result in zip(cases, results, strict=True):
         np.testing.assert_array_equal(result, data[case])
+
+
+def test_elementwise_operators_keep_open_sizes(record: Record) -> None:
+    def body(g: Graph) -> None:
+        x = g.input("x", "F32", ("n", 4))
+        for y in (g.onnx.leaky_relu(x), g.onnx.thresholded_relu(x, alpha=0.5)):
+            assert y.shape == ("n", 4)
+
+    record(body)
+
+
+def test_what_transposes_pass_through_keeps_its_shape() -> None:
+    """Two lists of the host name the elementwise operators; each may have more than the other needs."""
+    assert sorted(set(transposes.UNARY) - shapes.SAME_AS_FIRST) == []
+    assert sorted(set(transposes.BROADCAST) - shapes.BROADCAST) == []
 
 
 def test_inputs_may_be_named_or_listed(record: Record) -> None:

@@ -27,6 +27,7 @@ def fn(inputs: str, *lines: str) -> str:
 UNARY = [
     *("Neg", "Exp", "Sigmoid", "Tanh", "Softplus", "Identity", "Sin", "Cos", "Erf", "Dropout"),
     *("Relu", "LeakyRelu", "LeakyRelu<alpha=-0.5>", "LeakyRelu<alpha=0.0>", "Elu<alpha=0.7>", "Abs"),
+    *("ThresholdedRelu", "ThresholdedRelu<alpha=-0.5>"),
     *("Gelu", 'Gelu<approximate="tanh">', "HardSigmoid<alpha=0.3, beta=0.4>", "HardSwish"),
     *("Softmax<axis=1>", "Softmax<axis=0>", "Softmax", "LogSoftmax<axis=-1>", "LogSoftmax<axis=0>"),
     *("Flatten<axis=1>", "Flatten<axis=0>", "Transpose", "Transpose<perm=[1, 0]>"),

@@ -190,6 +190,17 @@ def test_an_island_of_another_layout_loses_its_transposes(
     same_results(before, after, {"x": f32(1, 3, 8, 8)})
 
 
+def test_a_thresholded_relu_lets_transposes_pass(function: Make, same_results: Same, f32: F32) -> None:
+    before = function(
+        """g (float[1, 3, 4, 5] x) => (float[1, 3, 4, 5] y)
+        { a = Transpose <perm = [0, 2, 3, 1]> (x)  b = ThresholdedRelu <alpha = 0.25> (a)
+          y = Transpose <perm = [0, 3, 1, 2]> (b) }"""
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"ThresholdedRelu": 1}
+    same_results(before, after, {"x": f32(1, 3, 4, 5)})
+
+
 @pytest.mark.parametrize("opset", [11, 18])
 @pytest.mark.parametrize("keepdims", [0, 1])
 def test_a_reduction_takes_the_transpose_in(
