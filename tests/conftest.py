@@ -37,6 +37,11 @@ with contextlib.suppress(ImportError):
     settings.load_profile(os.environ.get("BB_HYPOTHESIS", "fixed"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "write anew what cases of passes expect (tests/bb_host/compiler/cases); with -n 0"
+    parser.addoption("--update", action="store_true", help=text)
+
+
 # `nohup` and jobs in the background ignore these, and what tests start would ignore them too.
 for _number, _default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(_number) is signal.SIG_IGN:

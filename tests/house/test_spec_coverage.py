@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "spec-coverage.md"
 CODE = re.compile(r"`([\w./-]+\.(?:py|proto|toml|svg|md))(?::((?:\"[^\"]+\")|[\w.]+))?`")
 TEST = re.compile(r"`([\w./-]+\.py)::(\w+)`")
+CASE = re.compile(r"`([\w./-]+\.txt)::([^`]+)`")
 PLANNED = re.compile(r"planned: \S.{8,}")
 
 
@@ -82,7 +83,8 @@ def faults(row: Row) -> list[str]:
         elif symbol and symbol not in names_in(path):
             found.append(f"no {symbol} in {name}")
     held = TEST.findall(row.held)
-    if built and not held and not PLANNED.search(row.held):
+    cases = CASE.findall(row.held)
+    if built and not held and not cases and not PLANNED.search(row.held):
         found.append("names neither a test nor a plan for one")
     for name, test in held:
         path = ROOT / name
@@ -90,6 +92,10 @@ def faults(row: Row) -> list[str]:
             found.append(f"no file {name}")
         elif test not in {n.rpartition(".")[2] for n in names_in(path)}:
             found.append(f"no {test} in {name}")
+    for name, title in cases:
+        path = ROOT / name
+        if not path.is_file() or f"=== {title}\n" not in path.read_text():
+            found.append(f"no case {title!r} in {name}")
     return found
 
 
