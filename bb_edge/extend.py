@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bb_edge.components.combiner import Combiner
     from bb_edge.components.combining import CombiningAggregator
     from bb_edge.components.constant_view import ConstantView
+    from bb_edge.components.csv_data_source import CsvDataSource
+    from bb_edge.components.csv_stream_data_source import CsvStreamDataSource
     from bb_edge.components.cyclon import Cyclon
     from bb_edge.components.fed_avg import FedAvg
     from bb_edge.components.flat_index import FlatIndex
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         Dominant,
         GivenUp,
         Index,
+        LeftOut,
         Model,
         PeerSelector,
         ProtocolComponent,
@@ -83,6 +86,7 @@ __all__ = [
     "Aggregator",
     "Dominant",
     "GivenUp",
+    "LeftOut",
     "Codec",
     "DataSource",
     "Index",
@@ -148,6 +152,8 @@ __all__ = [
     "Combiner",
     "CombiningAggregator",
     "ConstantView",
+    "CsvDataSource",
+    "CsvStreamDataSource",
     "Cyclon",
     "FedAvg",
     "FlatIndex",
@@ -171,6 +177,7 @@ _HOMES = {
     "Aggregator": "bb_edge.roles.contracts",
     "Dominant": "bb_edge.roles.contracts",
     "GivenUp": "bb_edge.roles.contracts",
+    "LeftOut": "bb_edge.roles.contracts",
     "Codec": "bb_edge.roles.contracts",
     "DataSource": "bb_edge.roles.contracts",
     "Index": "bb_edge.roles.contracts",
@@ -230,6 +237,8 @@ _HOMES = {
     "Combiner": "bb_edge.components.combiner",
     "CombiningAggregator": "bb_edge.components.combining",
     "ConstantView": "bb_edge.components.constant_view",
+    "CsvDataSource": "bb_edge.components.csv_data_source",
+    "CsvStreamDataSource": "bb_edge.components.csv_stream_data_source",
     "Cyclon": "bb_edge.components.cyclon",
     "FedAvg": "bb_edge.components.fed_avg",
     "FlatIndex": "bb_edge.components.flat_index",

@@ -39,6 +39,8 @@ BUILT_IN: Mapping[str, str] = {
     "bb.GraphModel": "bb_edge.components.graph_model:GraphModel",
     "bb.FedAvg": "bb_edge.components.fed_avg:FedAvg",
     "bb.ArrayDataSource": "bb_edge.components.array_data_source:ArrayDataSource",
+    "bb.CsvDataSource": "bb_edge.components.csv_data_source:CsvDataSource",
+    "bb.CsvStreamDataSource": "bb_edge.components.csv_stream_data_source:CsvStreamDataSource",
     "bb.PresenceSelector": "bb_edge.components.presence_selector:PresenceSelector",
     "bb.Cyclon": "bb_edge.components.cyclon:Cyclon",
     "bb.GlobalRegistryServer": "bb_edge.components.global_registry:GlobalRegistryServer",

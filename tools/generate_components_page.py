@@ -55,11 +55,16 @@ def shipped() -> Iterator[tuple[str, type[Component]]]:
 
 
 def _text(kind: type[Component]) -> str:
-    """Its docstring, with that of the class of ours that it points to for its settings."""
+    """Its docstring, with those of the classes of ours that it points to for its settings."""
     text = inspect.cleandoc(kind.__doc__ or "")
-    for base in kind.__mro__[1:]:
-        if f"`{base.__name__}`" in text and base.__doc__:
-            text += "\n\n" + inspect.cleandoc(base.__doc__)
+    named = (one for one in vars(sys.modules[kind.__module__]).values() if inspect.isclass(one))
+    for other in dict.fromkeys((*kind.__mro__[1:], *named)):
+        if (
+            f"`{other.__name__}`" in text
+            and other.__doc__
+            and other.__module__.startswith("bb_edge.components")
+        ):
+            text += "\n\n" + inspect.cleandoc(other.__doc__)
     return text
 
 

@@ -191,6 +191,7 @@ _LEVEL = {
     steps.ContributionsClipped: "warning",
     steps.ContributionsDominate: "warning",
     steps.LayoutUndeclared: "warning",
+    steps.DataLeftOut: "warning",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bb_edge.components.array_data_source import ArrayDataSource
     from bb_edge.components.constant_view import ConstantView
+    from bb_edge.components.csv_data_source import CsvDataSource
+    from bb_edge.components.csv_stream_data_source import CsvStreamDataSource
     from bb_edge.components.cyclon import Cyclon
     from bb_edge.components.fed_avg import FedAvg
     from bb_edge.components.flat_index import FlatIndex
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayDataSource",
     "ConstantView",
+    "CsvDataSource",
+    "CsvStreamDataSource",
     "Cyclon",
     "FedAvg",
     "FlatIndex",
@@ -34,6 +38,8 @@ __all__ = [
 _MODULES = {
     "ArrayDataSource": "array_data_source",
     "ConstantView": "constant_view",
+    "CsvDataSource": "csv_data_source",
+    "CsvStreamDataSource": "csv_stream_data_source",
     "Cyclon": "cyclon",
     "FedAvg": "fed_avg",
     "FlatIndex": "flat_index",

@@ -176,6 +176,16 @@ class ContributionsGivenUp(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class DataLeftOut(EngineStep):
+    """A data source has left out samples, or may have missed some; `samples` is 0 where nobody knows them."""
+
+    target: str
+    slot: str
+    why: str
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutionStarved(EngineStep):
     """An execution ended with ops that got some of their inputs, but not all."""
 

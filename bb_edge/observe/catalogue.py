@@ -82,6 +82,7 @@ METRICS: Mapping[str, Metric] = {
         requests__failed="peers that answered a request with a failure",
         requests__failures_sent="failures that this node answered, because it had no reply",
         requests__refused="answers that do not count: they cannot be read, or their execution failed",
+        data__left_out="samples that data sources left out: rows that cannot be read, or have values missing",
         contributions__clipped="contributions that were shortened to the clip_norm of their aggregator",
         contributions__dominant="contributions that counted a hundred times as much as is usual in theirs",
         contributions__given_up="contributions that counted, and whose sum was never aggregated",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Dominant,
         GivenUp,
         Index,
+        LeftOut,
         Model,
         PeerSelector,
         ProtocolComponent,
@@ -71,6 +72,7 @@ __all__ = [
     "Aggregator",
     "Dominant",
     "GivenUp",
+    "LeftOut",
     "Index",
     "Codec",
     "DataSource",
@@ -147,6 +149,7 @@ _HOMES = {
         (
             "Aggregator",
             "GivenUp",
+            "LeftOut",
             "Codec",
             "DataSource",
             "Dominant",

@@ -39,6 +39,7 @@ __all__ = [
     "Codec",
     "DataSource",
     "Index",
+    "LeftOut",
     "Model",
     "PeerSelector",
     "ProtocolComponent",
@@ -300,6 +301,13 @@ class Codec(_Contract):
         """Returns the tensor of a code, as near to the original as the codec allows."""
 
 
+class LeftOut(NamedTuple):
+    """Data that a source has left out or may have missed: why, and how many samples, as far as is known."""
+
+    why: str
+    samples: int = 0
+
+
 class DataSource(_Contract):
     """Yields batches of a shard of data."""
 
@@ -317,6 +325,13 @@ class DataSource(_Contract):
         """Returns arrays of the dtypes and shapes of a batch, and of its labels where there are any.
 
         They are held against the program when it is installed. Nothing where that is not known, the default.
+        """
+        return ()
+
+    def take_left_out(self) -> Sequence[LeftOut]:
+        """Returns what was left out of the data since it was asked last.
+
+        The engine asks behind each `next_batch`, counts, and tells it. The base leaves nothing out.
         """
         return ()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from bb_edge.engine import steps
 from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.build import build_graph
@@ -69,6 +70,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         reserve(op, component, component.reserve, "for a copy of the parameters")
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         _hold_batches(op, component, slot)
+        method = _telling(component, slot, method)
     known, promised = env.graph.slot.output_types, _promised(component, definition)
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
@@ -101,6 +103,20 @@ def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:
                 f"slot {slot!r}",
                 "give it the data that the program was compiled for, or compile it for these",
             )
+
+
+def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns a `next_batch` behind which it is told what was left out of the data."""
+
+    def next_batch(ctx: OpContext) -> object:
+        try:
+            return method(ctx)
+        finally:
+            for left_out in component.take_left_out():
+                ctx.runtime.count("data.left_out", left_out.samples)
+                ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
+
+    return next_batch
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:

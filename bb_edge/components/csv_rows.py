@@ -1,0 +1,309 @@
+"""Rows of a CSV file as numbers: which columns, what is missing, and what a wrong row is.
+
+A row is one line. Quoted cells may hold the delimiter, no line break: a file that is still being written
+could not be told from a damaged one otherwise.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bb_edge.components.feature_scaling import numbers
+from bb_edge.ir.suggestions import suggestion
+from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.component import ComponentEnv
+
+__all__ = ["CSV", "MAX_LINE", "CsvRows", "Row", "RowError", "Rows"]
+
+CSV: Mapping[str, Setting] = {
+    "path": Setting.text(),
+    "columns": Setting.anything(),
+    "label": Setting.anything(),
+    "label_type": Setting.text("integer", ("integer", "number")),
+    "classes": Setting.anything(),
+    "header": Setting.flag(True),
+    "delimiter": Setting.text(","),
+    "missing": Setting.text("refuse", ("refuse", "skip", "fill", "last")),
+    "fill": Setting.anything(),
+}
+"""The configuration keys of every source that reads CSV."""
+
+MAX_LINE = 1 << 20
+"""Bytes of the longest line: 50,000 numbers fit, a file without line ends does not fill the memory."""
+
+_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+"""Cells that hold no value, in lower case."""
+
+_MOST_F32 = 3.4028235e38
+
+
+class RowError(ComponentError):
+    """A row of a CSV file that is not as configured; `where` is the file and the line."""
+
+
+class _Absent(RowError):
+    """A row with a cell without a value, where such rows are skipped."""
+
+
+class Row(NamedTuple):
+    """A row's features, and its labels where there are any."""
+
+    features: list[float]
+    labels: list[Any]  # all int, or all float
+
+
+class Rows:
+    """Collects rows, and gives them as arrays: `x` f32 [n, features], `y` i64 or f32 [n] or [n, labels]."""
+
+    def __init__(self, table: CsvRows) -> None:
+        from array import array
+
+        self._table = table
+        self._x, self._y = array("f"), array("f" if table.label_dtype == np.float32 else "q")
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """What the arrays take."""
+        return len(self._x) * self._x.itemsize + len(self._y) * self._y.itemsize
+
+    def add(self, row: Row) -> None:
+        """Adds one row."""
+        self._x.extend(row.features)
+        self._y.extend(row.labels)
+        self._count += 1
+
+    def arrays(self) -> tuple[Array, Array | None]:
+        """Returns all of them as arrays of their own."""
+        table, n = self._table, self._count
+        x = np.array(self._x, np.float32).reshape(n, table.features)
+        if not table.labels:
+            return x, None
+        y = np.array(self._y, table.label_dtype)
+        return x, y.reshape(n, table.labels) if table.labels > 1 else y
+
+
+class CsvRows:
+    """Reads lines of one CSV file into rows. The first line says what there is: `begin`.
+
+    - `columns`: the features, by name or by index from 0, in the order in which they are wanted; without it
+      all but the labels.
+    - `label`: a column of labels, or a list of columns, by name or index. `label_type`: `integer`, i64
+      (default), or `number`, f32. `classes`: the texts of a label column; the label is the text's place.
+    - `header`: whether the first line holds names (true). `delimiter`: one character (`,`).
+    - `missing`: what a feature cell without value (empty, NA, N/A, nan, null, none, ?) does: `refuse`, it is
+      an error (default); `skip`, its row is left out, and counted; `fill`, it reads as `fill`, one number
+      for all or one per feature (0); `last`, it reads as the last value of its column. Labels are never
+      filled.
+    """
+
+    def __init__(self, env: ComponentEnv, read: Mapping[str, Any]) -> None:
+        self._env = env
+        self.path: str = read["path"]
+        self.header: bool = read["header"]
+        self._delimiter: str = read["delimiter"]
+        if len(self._delimiter) != 1 or self._delimiter in '"\r\n\ufeff':
+            raise env.error(
+                f"{self._delimiter!r} is not one character between cells", "delimiter", "give ','"
+            )
+        self._wanted = _listed(env, "columns", read["columns"])
+        self._labels = _listed(env, "label", read["label"]) or []
+        self._classes = _classes(env, read["classes"], self._labels)
+        self._integers = read["label_type"] == "integer"
+        self.label_dtype: type[np.generic] = np.int64 if self._integers else np.float32
+        self._missing: str = read["missing"]
+        self._given_fill = read["fill"]
+        if self._given_fill is not None and self._missing != "fill":
+            raise env.error("fill is given, and missing is not 'fill'", "fill", "set missing = 'fill'")
+        self.names: list[str] = []
+        self._width = 0
+        self._picks: list[int] = []
+        self._label_picks: list[int] = []
+        self._fill: list[float] = []
+        self._last: list[float | None] = []
+
+    @property
+    def features(self) -> int:
+        """How many features a row has; known once `begin` was called."""
+        return len(self._picks)
+
+    @property
+    def labels(self) -> int:
+        """How many labels a row has."""
+        return len(self._labels)
+
+    @property
+    def last(self) -> list[float | None]:
+        """The last value of each feature, for a state."""
+        return list(self._last)
+
+    @last.setter
+    def last(self, values: list[float | None]) -> None:
+        self._last = values
+
+    def begin(self, line: bytes) -> None:
+        """Takes the first line: the names, or a row that says how many cells rows have.
+
+        ComponentError, which names the key, for columns that are not there; RowError for a line that is none.
+        """
+        cells = self._cells(line, 1)
+        self._width = len(cells)
+        self.names = cells if self.header else []
+        twice = sorted({name for name in self.names if self.names.count(name) > 1})
+        self._label_picks = [self._index("label", wanted, twice) for wanted in self._labels]
+        if self._wanted is None:
+            self._picks = [n for n in range(self._width) if n not in self._label_picks]
+        else:
+            self._picks = [self._index("columns", wanted, twice) for wanted in self._wanted]
+        if not self._picks:
+            raise self._env.error(f"{self.path} has no column but the labels", "columns", "name a feature")
+        where = f"slot {self._env.slot!r}"
+        self._fill = [float(v) for v in numbers(self._given_fill, self.features, "fill", where, 0.0)]
+        self._last = [None] * self.features
+
+    def row(self, line: bytes, number: int) -> Row | None:
+        """Returns the row of a line; None for a blank line. RowError, which names file and line."""
+        if line.isspace():
+            return None
+        cells = self._cells(line, number)
+        if len(cells) != self._width:
+            hint = "repair the line, or set bad_rows = 'skip'"
+            raise RowError(f"{len(cells)} cells, the first line has {self._width}", self._at(number), hint)
+        labels = [self._label(cells[pick], pick, number) for pick in self._label_picks]
+        features = [self._feature(cells[pick], place, number) for place, pick in enumerate(self._picks)]
+        self._last[:] = features
+        return Row(features, labels)
+
+    # --- cells ------------------------------------------------------------------------------------------
+
+    def _cells(self, line: bytes, number: int) -> list[str]:
+        if len(line) > MAX_LINE:
+            raise RowError(f"a line of more than {MAX_LINE} bytes", self._at(number), "is it a CSV file?")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            if '"' in text:
+                cells = next(csv.reader((text,), delimiter=self._delimiter, strict=True))
+            else:
+                cells = text.split(self._delimiter)
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RowError(f"it cannot be read: {error}", self._at(number), "save it as UTF-8") from error
+        return [cell.strip() for cell in cells]
+
+    def _feature(self, cell: str, place: int, number: int) -> float:
+        try:
+            value = float(cell)
+            absent = value != value
+        except ValueError:
+            value, absent = 0.0, cell.lower() in _MISSING
+            if not absent:
+                column = self._column(self._picks[place])
+                hint = "repair it, or set bad_rows = 'skip'"
+                raise RowError(f"{column} is no number: {cell!r:.60}", self._at(number), hint) from None
+        if absent:
+            return self._filled(place, number)
+        if not -_MOST_F32 <= value <= _MOST_F32:
+            column = self._column(self._picks[place])
+            hint = "repair it, or set bad_rows = 'skip'"
+            raise RowError(f"{column} is beyond float32: {cell!r:.60}", self._at(number), hint)
+        return value
+
+    def _filled(self, place: int, number: int) -> float:
+        if self._missing == "fill":
+            return self._fill[place]
+        last = self._last[place]
+        if self._missing == "last" and last is not None:
+            return last
+        what = f"{self._column(self._picks[place])} has no value"
+        if self._missing == "refuse":
+            hint = "repair it, or set missing to 'skip', 'fill' or 'last'"
+            raise RowError(what, self._at(number), hint)
+        raise _Absent(what, self._at(number), "it is skipped")
+
+    def _label(self, cell: str, pick: int, number: int) -> float:
+        if self._classes is not None:
+            place = self._classes.get(cell)
+            if place is None:
+                hint = suggestion(cell, self._classes, "classes: ")
+                raise RowError(f"{self._column(pick)} is no class: {cell!r:.60}", self._at(number), hint)
+            return place
+        try:
+            value = float(cell)
+            if not self._integers and -_MOST_F32 <= value <= _MOST_F32:
+                return value
+            whole = int(cell) if cell.lstrip("+-").isdigit() else int(value) if value.is_integer() else None
+            if self._integers and whole is not None and -(2**63) <= whole < 2**63:
+                return whole
+        except (ValueError, OverflowError):
+            pass
+        kind = "a whole number" if self._integers else "a finite number"
+        hint = "set label_type = 'number', or name the texts in classes" if self._integers else "repair it"
+        raise RowError(f"{self._column(pick)} is not {kind}: {cell!r:.60}", self._at(number), hint)
+
+    def absent(self, error: RowError) -> bool:
+        """Whether a row failed for a missing value, where such rows are skipped."""
+        return isinstance(error, _Absent)
+
+    # --- columns ----------------------------------------------------------------------------------------
+
+    def _index(self, key: str, wanted: str | int, twice: Sequence[str]) -> int:
+        if isinstance(wanted, int):
+            if 0 <= wanted < self._width:
+                return wanted
+            raise self._env.error(
+                f"{self.path} has no column {wanted}", key, f"it has {self._width}, numbered from 0"
+            )
+        if wanted in twice:
+            raise self._env.error(
+                f"{self.path} has several columns {wanted!r}", key, "give their index, from 0"
+            )
+        if wanted in self.names:
+            return self.names.index(wanted)
+        hint = suggestion(wanted, self.names, "columns: ") if self.header else "give its index, from 0"
+        raise self._env.error(f"{self.path} has no column {wanted!r:.60}", key, hint)
+
+    def _column(self, pick: int) -> str:
+        return f"column {self.names[pick]!r:.60}" if self.names else f"column {pick}"
+
+    def _at(self, number: int) -> str:
+        return f"{self.path}:{number}"
+
+
+def _listed(env: ComponentEnv, key: str, given: object) -> list[str | int] | None:
+    """The columns of a setting: one, or a list without doubles. ComponentError."""
+    if given is None:
+        return None
+    one = isinstance(given, str | int) or not isinstance(given, Sequence)
+    listed: list[Any] = [given] if one else [*given]  # type: ignore[misc]
+    wrong = [v for v in listed if isinstance(v, bool) or not isinstance(v, str | int)]
+    if wrong:
+        raise env.error(f"{wrong[0]!r:.60} is no column", key, "give a name, an index, or a list of them")
+    if len(set(listed)) < len(listed) or not listed:
+        raise env.error(f"{listed!r:.60} names none, or one twice", key, "name each column once")
+    return listed
+
+
+def _classes(env: ComponentEnv, given: object, labels: Sequence[object]) -> dict[str, int] | None:
+    if given is None:
+        return None
+    if (
+        not isinstance(given, Sequence)
+        or isinstance(given, str)
+        or not all(isinstance(v, str) for v in given)
+    ):
+        raise env.error("must be a list of texts", "classes", 'give ["normal", "fault"]')
+    if len(labels) != 1:
+        raise env.error("classes need one label column", "classes", "name it: label")
+    if len(set(given)) < len(given):
+        raise env.error("a class is named twice", "classes", "name each once")
+    return {name: place for place, name in enumerate(given)}

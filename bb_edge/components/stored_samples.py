@@ -1,0 +1,232 @@
+"""Batches of samples that are in memory: their order, their epochs, and where a restart goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.components.feature_scaling import SCALING, Scaling
+from bb_edge.components.state import StateReader, pack_state
+from bb_edge.ir.tensors import Array
+from bb_edge.ir.types import tensor_type
+from bb_edge.ir.values import TRIGGER, Trigger
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import DataSource
+from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.settings import Setting
+
+if TYPE_CHECKING:
+    from bb_edge.roles.context import Ctx
+
+__all__ = ["BATCHES", "StoredSamples", "one_hot_rows", "rows_of"]
+
+_VERSION, _UNSCALED = 2, 1
+"""Of the state; the older one has no statistics of a scaling."""
+
+BATCHES: Mapping[str, Setting] = {
+    "batch_size": Setting.integer(0),
+    "shuffle": Setting.flag(True),
+    "seed": Setting.integer(None, 0, 2**64 - 1),
+    "remainder": Setting.text("drop", ("drop", "wrap")),
+    "one_hot": Setting.integer(0, 0, 1 << 20),
+    **SCALING,
+}
+"""The configuration keys of every source of stored samples."""
+
+
+class StoredSamples(DataSource):
+    """Batches are whole, so shapes never change, and every epoch has every sample once.
+
+    - `batch_size`: samples per batch, 0 = all of them (0).
+    - `shuffle`: a new order every epoch, drawn from `seed` (the slot's) and the epoch's number (true).
+    - `remainder`: what happens to samples that do not fill a batch: `drop`, they wait for another epoch
+      (default); `wrap`, the next epoch fills the batch.
+    - `one_hot`: the number of classes; integer labels become f32 rows with a 1 at the class; 0 = labels as
+      they are (0).
+    - `scale`: `none` (default); `fixed`, features become (x − `scale_offset`) / `scale_divisor`, one number
+      for all or one per feature; `standard`, by the mean and standard deviation of the data; `minmax`, by
+      their minimum and range. The statistics are those of the first `scale_rows` samples (0: of all), and
+      stay in the state: a restart with other data scales as before. Devices that train one model together
+      should scale alike: give them `fixed`.
+    """
+
+    def __init__(
+        self,
+        x: Array,
+        y: Array | None = None,
+        *,
+        where: str = "",
+        batch_size: int = 0,
+        shuffle: bool = True,
+        seed: int = 0,
+        remainder: str = "drop",
+        one_hot: int = 0,
+        scaling: Mapping[str, object] | None = None,
+    ) -> None:
+        if x.ndim == 0 or len(x) == 0:
+            raise ComponentError("the shard holds no samples", where)
+        if y is not None and (y.ndim == 0 or len(y) != len(x)):
+            raise ComponentError(f"{len(x)} samples, labels of shape {list(y.shape)}", where)
+        if batch_size > len(x):
+            raise ComponentError(
+                f"batch_size {batch_size}, and the shard holds {len(x)} samples", where, "lower batch_size"
+            )
+        self.notes = [note for note in (_not_finite("x", x, where), _not_finite("y", y, where)) if note]
+        if one_hot:
+            y = one_hot_rows(y, one_hot, where)
+        self._scaling = None if scaling is None else _fitted(scaling, x, where)
+        self._x, self._y = _frozen(x), None if y is None else _frozen(y)
+        self._batch = batch_size or len(x)
+        self._whole = self._batch == len(x)
+        self._shuffle = shuffle
+        self._seed = seed
+        self._wrap = remainder == "wrap"
+        self._epoch = 0
+        self._position = 0
+        self._count = _frozen(np.array(len(x), np.int64))
+        self._order: Array | None = None
+
+    @staticmethod
+    def batching(env: ComponentEnv, read: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the arguments of `__init__` that a configuration with the keys of `BATCHES` gives."""
+        return {
+            "where": f"slot {env.slot!r}",
+            "batch_size": read["batch_size"],
+            "shuffle": read["shuffle"],
+            "seed": env.seed if read["seed"] is None else read["seed"],
+            "remainder": read["remainder"],
+            "one_hot": read["one_hot"],
+            "scaling": {key: read[key] for key in SCALING},
+        }
+
+    # --- the Contract ----------------------------------------------------------------------------------
+
+    def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None]:
+        if self._whole:
+            return self._scaled(self._x), self._y
+        chosen = self._take()
+        return self._scaled(self._x.take(chosen, 0)), None if self._y is None else self._y.take(chosen, 0)
+
+    def batch_like(self) -> tuple[Array, ...]:
+        if type(self).next_batch is not StoredSamples.next_batch:
+            return ()  # what a subclass makes of its samples is not known
+        batch = self._scaled(self._x[: self._batch])
+        return (batch,) if self._y is None else (batch, self._y[: self._batch])
+
+    def num_samples(self, ctx: Ctx) -> Array:
+        return self._count
+
+    def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger:
+        """Goes back to the first batch of the first epoch, so that the same batches come again."""
+        self._seek(0, 0)
+        return TRIGGER
+
+    def on_data_loaded(self, ctx: Ctx) -> Trigger:
+        """Returns the trigger at once: the data was loaded when the component was built."""
+        return TRIGGER
+
+    def _scaled(self, batch: Array) -> Array:
+        return batch if self._scaling is None else self._scaling.apply(batch)
+
+    # --- order -----------------------------------------------------------------------------------------
+
+    def _take(self) -> Array:
+        n, size = len(self._x), self._batch
+        left = n - self._position
+        if left >= size:
+            chosen = self._ordered()[self._position : self._position + size]
+            self._position += size
+            return chosen
+        kept = self._ordered()[self._position :] if self._wrap else None
+        self._seek(self._epoch + 1, 0)
+        if kept is None or not left:
+            self._position = size
+            return self._ordered()[:size]
+        self._position = size - left
+        return np.concatenate((kept, self._ordered()[: self._position]))
+
+    def _ordered(self) -> Array:
+        """Returns this epoch's order of samples.
+
+        It depends on seed and epoch alone, so that a restored node goes on with the same order.
+        """
+        if self._order is None:
+            if self._shuffle:
+                rng = np.random.default_rng((self._seed & (2**64 - 1), self._epoch))
+                self._order = rng.permutation(len(self._x))
+            else:
+                self._order = np.arange(len(self._x))
+        return self._order
+
+    def _seek(self, epoch: int, position: int) -> None:
+        self._epoch, self._position = epoch, position
+        if self._shuffle:
+            self._order = None
+
+    def serialize(self) -> bytes:
+        fields: dict[str, object] = {
+            "epoch": self._epoch,
+            "position": self._position,
+            "samples": len(self._x),
+            "scaling": None if self._scaling is None else self._scaling.save(),
+        }
+        return pack_state(self, _VERSION, fields)
+
+    def restore(self, state: bytes) -> None:
+        read = StateReader(self, _VERSION, state, _UNSCALED)
+        epoch, position = read.integer("epoch"), read.integer("position")
+        if read.integer("samples") != len(self._x) or not 0 <= position <= len(self._x) or epoch < 0:
+            raise read.error(f"it was written over another shard than this one of {len(self._x)} samples")
+        if self._scaling is not None and read.version != _UNSCALED:
+            self._scaling.load(read.mapping("scaling"), read)
+        self._order = None
+        self._seek(epoch, position)
+
+
+def rows_of(array: Array) -> str:
+    """Returns the port type of a batch of an array's rows."""
+    return f"{tensor_type(array.dtype).id}[{','.join(['?', *map(str, array.shape[1:])])}]"
+
+
+def _fitted(scaling: Mapping[str, object], x: Array, where: str) -> Scaling | None:
+    """Returns the scaling of a shard, with the shard's statistics where it takes any."""
+    features = x.shape[-1] if x.ndim > 1 else 1
+    scale = Scaling.of(scaling, features, where)
+    if scale is not None:
+        if x.dtype.kind not in "biuf":
+            hint = "leave scale out, or save numbers"
+            raise ComponentError(f"the samples are {x.dtype}, which cannot be scaled", where, hint)
+        scale.fit(x)
+    return scale
+
+
+def _not_finite(name: str, array: Array | None, where: str) -> str:
+    """How many samples of an array hold NaN or infinities; empty for none. No array of its size is made."""
+    if array is None or array.dtype.kind != "f" or not array.size:
+        return ""
+    if np.isfinite(array.min()) and np.isfinite(array.max()):
+        return ""
+    strange = sum(not np.isfinite(sample).all() for sample in array)
+    return (
+        f"{where}: {strange} of {len(array)} samples of {name} hold NaN or infinities, which training spreads"
+    )
+
+
+def _frozen(array: Array) -> Array:
+    """Returns a contiguous, read-only view: whole batches are handed out without a copy."""
+    frozen: Array = np.ascontiguousarray(array).reshape(array.shape).view()
+    frozen.setflags(write=False)
+    return frozen
+
+
+def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
+    """Returns f32 rows with a 1 at the class. ComponentError for labels that are no classes."""
+    if y is None or y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ComponentError("one_hot needs integer labels in one dimension", where)
+    if y.min() < 0 or y.max() >= classes:
+        raise ComponentError(f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes", where)
+    rows = np.zeros((len(y), classes), np.float32)
+    rows[np.arange(len(y)), y] = 1.0
+    return rows
