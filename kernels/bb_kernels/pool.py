@@ -77,8 +77,7 @@ def _max_pool(call: Call) -> Prepared:
     """MaxPool (opset 7+) keeps the largest element of each window, and tells its position if asked.
 
     X[N,C,size…] → Y[N,C,out…], indices[N,C,out…]? (int64, in the flat input); floats, int8, uint8. Windows
-    that do not fit raise KernelShapeError. Run allocates nothing without indices; with them, a table like X
-    and some masks.
+    that do not fit raise KernelShapeError. Run allocates nothing.
     """
     x = call.spec(0)
     win = _geometry(call)
@@ -94,29 +93,64 @@ def _max_pool(call: Call) -> Prepared:
 
 
 def _max_pool_indices(call: Call, win: Windows, out: TensorSpec) -> Prepared:
-    """Return a MaxPool with positions, lines or (storage_order=1) columns first."""
+    """Return a MaxPool with positions, lines or (storage_order=1) columns first.
+
+    The first of equal maxima is the tap before which all are less: how many those are is counted in bytes,
+    and looked up in a table of the taps' distances.
+    """
     shape = call.spec(0).shape
-    area = prod(win.size)
     columns_first = call.int_attr("storage_order", 0) != 0
+    steps = [prod(win.size[:i] if columns_first else win.size[i + 1 :]) for i in range(len(win.size))]
+    starts = np.zeros(win.out, np.int64)
+    for axis, (step, s, front) in enumerate(zip(steps, win.strides, win.before, strict=True)):
+        along = (np.arange(win.out[axis]) * s - front) * step
+        starts += along.reshape(-1, *(1,) * (len(win.out) - 1 - axis))
+    planes = np.arange(shape[1], dtype=np.int64).reshape(-1, 1) * prod(win.size)
+    starts = (planes + starts.reshape(1, -1)).reshape(-1)
+    images = np.arange(shape[0], dtype=np.int64).reshape(-1, 1) * prod(shape[1:])
+    distances = np.array([np.dot(offset, steps) for offset in win.offsets()], np.int64)
+    counter = np.dtype(np.uint8 if win.taps <= 256 else np.uint16)
+    neutral = lowest(out.dtype)
 
-    def run(x: Array, result: Array | None, indices: Array | None) -> None:
-        position = np.arange(prod(shape), dtype=np.int64).reshape(shape)
-        if columns_first:
-            turned = np.arange(area, dtype=np.int64).reshape(win.size[::-1]).transpose()
-            first = np.arange(prod(shape[:2]), dtype=np.int64) * area
-            position = first.reshape(*shape[:2], *(1,) * len(win.size)) + turned
+    def bind(x: Array, result: Array | None, indices: Array | None, *temps: Array) -> Bound:
         best = np.empty(out.shape, out.dtype) if result is None else result
-        where = np.empty(out.shape, np.int64) if indices is None else indices
-        best.fill(lowest(out.dtype)[()])
-        where.fill(-1)
-        for (part, taps), (place, origin) in zip(
-            _pairs(x, best, win), _pairs(position, where, win), strict=True
-        ):
-            better = (taps > part) | (place < 0)
-            np.copyto(part, taps, where=better)
-            np.copyto(place, origin, where=better)
+        values = _fold_windows(x, best, win, np.maximum, max_reduce, neutral)
+        if indices is None:
+            return values
+        left, less, count, which = temps
+        compared: list[tuple[Array, Array, Array, Array] | None] = []
+        for offset in win.offsets()[:-1]:
+            slices = tap_slices(win, offset)
+            if slices is None:  # padding everywhere is less than anything
+                compared.append(None)
+                continue
+            here, there = ((slice(None), slice(None), *part) for part in slices)
+            compared.append((x[there], best[here], less[here], left[here]))
+        rows = indices.reshape(shape[0], -1)
+        ones = left.view(np.uint8)  # adding booleans would go through buffers
 
-    return Prepared((out, TensorSpec(I64, out.shape)), run)
+        def run() -> None:
+            values()
+            left.fill(True)
+            count.fill(0)
+            for each in compared:
+                if each is not None:
+                    taps, most, found, still = each
+                    np.less(taps, most, found)
+                    np.logical_and(still, found, still)
+                np.add(count, ones, count)
+            np.copyto(which, count)
+            # The counts are indices of the table: clipping them changes none, and is the way without buffers.
+            np.take(distances, which, out=indices, mode="clip")
+            np.add(rows, starts, rows)
+            np.add(rows, images, rows)
+
+        return run
+
+    temps = tuple(
+        TensorSpec(dtype, out.shape) for dtype in (np.dtype(bool), np.dtype(bool), counter, np.dtype(np.intp))
+    )
+    return Prepared((out, TensorSpec(I64, out.shape)), run_bound(bind), temps, binder=bind)
 
 
 kernel(

@@ -54,7 +54,8 @@ GEOMETRIES = [
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize(
-    ("batch", "channels", "maps", "groups"), [(1, 3, 4, 1), (2, 4, 4, 4), (2, 4, 6, 2), (1, 2, 6, 2)]
+    ("batch", "channels", "maps", "groups"),
+    [(1, 3, 4, 1), (3, 9, 4, 1), (2, 4, 4, 4), (2, 4, 6, 2), (1, 2, 6, 2)],
 )
 @pytest.mark.parametrize("layout", ["contiguous", "strided"])
 @pytest.mark.parametrize("known", [False, True])
@@ -88,6 +89,41 @@ def test_conv(
             step()
             shown = want if bias is not None else want - b.reshape(-1, *(1,) * len(size))
             np.testing.assert_allclose(out, shown, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "maps", "size", "kernel", "pads", "strides"),
+    [
+        (21, 9, 5, 8, 3, 1, 1),  # several chunks of images, the last one smaller
+        (3, 8, 2, 16, 3, 1, 1),
+        (2, 3, 2, 40, 38, 0, 1),  # long lines
+        (1, 2, 3, 16, 16, 1, 1),  # a weight's gradient of one channel
+        (5, 40, 3, 16, 16, 1, 1),  # and one whose columns are made of a few of its channels at a time
+        (2, 30, 3, 16, 14, 0, 2),
+    ],
+)
+def test_conv_of_small_images_in_batches(
+    batch: int,
+    channels: int,
+    maps: int,
+    size: int,
+    kernel: int,
+    pads: int,
+    strides: int,
+    rng: np.random.Generator,
+) -> None:
+    x = rng.standard_normal((channels, batch, size, size)).astype(np.float32).swapaxes(0, 1)
+    w = rng.standard_normal((channels, maps, kernel, kernel)).astype(np.float32).swapaxes(0, 1)
+    b = rng.standard_normal(maps).astype(np.float32)
+    want = reference_conv(x, w, b, [strides] * 2, [pads] * 4, [1, 1], 1)
+    specs = [TensorSpec(a.dtype, a.shape) for a in (x, w, b)]
+    prepared = prepare("Conv", 17, {"strides": [strides] * 2, "pads": [pads] * 4}, specs)
+    assert sum(spec.nbytes for spec in prepared.scratch) < 1 << 20
+    out = np.full(want.shape, np.nan, np.float32)
+    step = prepared.bind(x, w, b, out, *(np.full(s.shape, np.nan, s.dtype) for s in prepared.scratch))
+    for _ in range(2):
+        step()
+        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -127,14 +163,16 @@ def test_conv_refusals(x: Any, w: Any, attrs: Any, error: type[Exception], word:
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(
+    ("groups", "batch", "maps"), [(1, 2, 4), (2, 2, 4), (1, 1, 1000)]
+)  # so many channels of an image are no longer turned channels last
 def test_conv_transpose_is_the_adjoint_of_conv(
-    geometry: Any, groups: int, compute: Compute, rng: np.random.Generator
+    geometry: Any, groups: int, batch: int, maps: int, compute: Compute, rng: np.random.Generator
 ) -> None:
     """<conv(x), y> = <x, conv_transpose(y)>; what no window reaches is cut from x."""
     size, kernel, strides, pads, dilations = geometry
-    w = rng.standard_normal((4, 6 // groups, *kernel))
-    x = rng.standard_normal((2, 6, *size))
+    w = rng.standard_normal((maps, 6 // groups, *kernel))
+    x = rng.standard_normal((batch, 6, *size))
     attrs = {"strides": strides, "pads": pads, "dilations": dilations, "group": groups}
     y = rng.standard_normal(compute("Conv", [x, w], **attrs)[0].shape)
     (back,) = compute("ConvTranspose", [y, w], **attrs)
@@ -193,6 +231,23 @@ def test_max_pool_indices_point_at_the_maxima(compute: Compute, rng: np.random.G
     _, turned = compute("MaxPool", [x], n_outputs=2, storage_order=1, **attrs)
     columns_first = x.transpose(0, 1, 3, 2).reshape(-1)
     np.testing.assert_array_equal(columns_first[turned], values)
+
+
+@pytest.mark.parametrize("geometry", POOLS, ids=str)
+def test_max_pool_points_at_the_first_of_equal_maxima(
+    geometry: Any, compute: Compute, rng: np.random.Generator
+) -> None:
+    """As images have them: few different values, so that most windows have several."""
+    size, kernel, strides, pads, dilations = geometry
+    x = rng.integers(0, 3, (3, 2, *size)).astype(np.float32)
+    attrs = {"kernel_shape": kernel, "strides": strides, "pads": pads, "dilations": dilations}
+    values, places = compute("MaxPool", [x], n_outputs=2, **attrs)
+    np.testing.assert_array_equal(x.reshape(-1)[places], values)
+    # The same values, the earlier the larger by a little: what is first is the only maximum.
+    fewer = (x - np.arange(x.size).reshape(x.shape) / (2 * x.size)).astype(np.float64)
+    np.testing.assert_array_equal(compute("MaxPool", [fewer], n_outputs=2, **attrs)[1], places)
+    (alone,) = compute("MaxPool", [x], n_outputs=1, **attrs)
+    np.testing.assert_array_equal(alone, values)
 
 
 def test_max_pool_of_the_smallest_values(compute: Compute) -> None:
