@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from bb_host.edge.tflite import computed
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.lowering import Layout, Region, dynamic
 from bb_host.edge.tflite.schema import NONE, VALID
@@ -27,7 +28,15 @@ def _filter(region: Region, op: Op) -> Array:
     return weight[:, :, None] if weight.ndim == 3 else weight
 
 
+def _is_computed(region: Region, op: Op) -> bool:
+    """Whether its weights or biases are no constants."""
+    return any(region.fact(name).value is None for name in op.inputs[1:3] if name)
+
+
 def _conv(region: Region, op: Op) -> None:
+    if _is_computed(region, op):
+        computed.conv(region, op)
+        return
     layout, (_, height, width, channels) = region.image(op)
     weight, bias = _filter(region, op), region.constant(op, 2)
     n_out, per_group, kh, kw = weight.shape
@@ -82,7 +91,18 @@ def _dilations(window: Window) -> dict[str, Any]:
     return {"dilation_h": window.dilations[0], "dilation_w": window.dilations[1]}
 
 
+def _is_beyond(op: Op) -> bool:
+    """Whether a transposed convolution has what TRANSPOSE_CONV has not: groups, dilation, padded output."""
+    below, beside = pair_of(op, "output_padding", 0)
+    _, _, bottom, right = pads_of(op)
+    groups = int(cast("int", op.attrs.get("group", 1)))
+    return groups != 1 or pair_of(op, "dilations", 1) != (1, 1) or below > bottom or beside > right
+
+
 def _conv_transpose(region: Region, op: Op) -> None:
+    if _is_computed(region, op) or (region.gradient and _is_beyond(op)):
+        computed.conv_transpose(region, op)
+        return
     layout, shape = region.image(op)
     weight, bias = _filter(region, op), region.constant(op, 2)
     n_in, n_out, kh, kw = weight.shape

@@ -8,6 +8,7 @@ import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.lowering import Region
+from bb_host.edge.tflite.masks import sign
 from bb_host.edge.tflite.schema import DTYPES, NONE
 from bb_host.program import Op
 
@@ -58,6 +59,8 @@ def _pow(region: Region, op: Op) -> None:
     x = region.read(op.inputs[0], layout)
     if exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 2.0:
         y = region.op("MUL", [x, x], shape, act=NONE)
+    elif exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 3.0:
+        y = region.op("MUL", [x, region.op("MUL", [x, x], shape, act=NONE)], shape, act=NONE)
     elif exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.5:
         y = region.op("SQRT", [x], shape)
     else:
@@ -176,8 +179,14 @@ def _swish(region: Region, op: Op) -> None:
 
 
 def _prelu(region: Region, op: Op) -> None:
-    region.constant(op, 1)
     layout = region.layout(op.inputs)
+    if region.fact(op.inputs[1]).value is None:
+        x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+        below = region.op("MINIMUM", [x, region.floats(0)], shape)
+        below = region.op("MUL", [below, region.read(op.inputs[1], layout)], shape, act=NONE)
+        y = region.op("ADD", [region.op("RELU", [x], shape), below], shape, act=NONE)
+        region.give(op.outputs[0], y, layout)
+        return
     inputs = [region.read(name, layout) for name in op.inputs]
     region.give(op.outputs[0], region.op("PRELU", inputs, region.result(op, layout)), layout)
 
@@ -186,6 +195,26 @@ def _gelu(region: Region, op: Op) -> None:
     layout = region.layout(op.inputs)
     near = cast("bytes", op.attrs.get("approximate", b"none")) == b"tanh"
     y = region.op("GELU", [region.read(op.inputs[0], layout)], region.result(op, layout), approximate=near)
+    region.give(op.outputs[0], y, layout)
+
+
+def _erf(region: Region, op: Op) -> None:
+    """Abramowitz and Stegun's 7.1.26, within 1.5e-7: 1 - a polynomial of 1 / (1 + p |x|) times exp(-x²)."""
+    layout = region.layout(op.inputs)
+    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+
+    def number(kind: str, a: int, b: float) -> int:
+        return region.op(kind, [a, region.floats(b)], shape, act=NONE)
+
+    away = number("ADD", number("MUL", region.op("ABS", [x], shape), 0.3275911), 1.0)
+    t = region.op("DIV", [region.floats(1), away], shape, act=NONE)
+    total = number("ADD", number("MUL", t, 1.061405429), -1.453152027)
+    for factor in (1.421413741, -0.284496736, 0.254829592):
+        total = number("ADD", region.op("MUL", [total, t], shape, act=NONE), factor)
+    bell = region.op("EXP", [number("MUL", region.op("MUL", [x, x], shape, act=NONE), -1.0)], shape)
+    total = region.op("MUL", [region.op("MUL", [total, t], shape, act=NONE), bell], shape, act=NONE)
+    y = region.op("SUB", [region.floats(1), total], shape, act=NONE)
+    y = region.op("MUL", [y, sign(region, x)], shape, act=NONE)
     region.give(op.outputs[0], y, layout)
 
 
@@ -211,6 +240,10 @@ def _cast(region: Region, op: Op) -> None:
         _alias(region, op)
         return
     layout = region.layout(op.inputs)
+    number = region.read_number(op.inputs[0], layout)
+    if number is not None and result == "float32":
+        region.give(op.outputs[0], number, layout)
+        return
     x = region.read(op.inputs[0], layout)
     options = {"in_type": DTYPES[source], "out_type": DTYPES[result]}
     y = region.op("CAST", [x], region.result(op, layout), dtype=result, **options)
@@ -239,6 +272,7 @@ RULES: dict[str, Any] = {
     "Div": _binary("DIV", act=NONE),
     "Elu": _exponential(1.0, 1.0),
     "Equal": _binary("EQUAL"),
+    "Erf": _erf,
     "Exp": _unary("EXP"),
     "Floor": _unary("FLOOR"),
     "Gelu": _gelu,

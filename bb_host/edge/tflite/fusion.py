@@ -5,10 +5,10 @@ Works on a graph that is complete but for its outputs' names; results that are a
 
 from __future__ import annotations
 
-from bb_host.edge.tflite.graph import TfliteGraph
+from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.edge.tflite.schema import NONE, RELU, RELU6
 
-__all__ = ["fuse", "without_unused"]
+__all__ = ["fuse", "take_transposes", "without_unused"]
 
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
@@ -54,6 +54,29 @@ def fuse(graph: TfliteGraph) -> None:
             producers[op.outputs[0]] = before
             gone.add(id(op))
     graph.operators = [op for op in graph.operators if id(op) not in gone]
+
+
+def take_transposes(graph: TfliteGraph) -> None:
+    """In place: products of turned matrices read what was turned, and turn it themselves."""
+    producers = graph.producers()
+    for op in graph.operators:
+        if op.kind != "BATCH_MATMUL":
+            continue
+        for position, option in enumerate(("adj_x", "adj_y")):
+            before = producers.get(op.inputs[position])
+            while before is not None and before.kind == "TRANSPOSE" and _turns_matrices(graph, before):
+                inputs = list(op.inputs)
+                inputs[position] = before.inputs[0]
+                op.inputs = tuple(inputs)
+                op.options[option] = not op.options[option]
+                before = producers.get(before.inputs[0])
+
+
+def _turns_matrices(graph: TfliteGraph, op: Operator) -> bool:
+    """Whether a TRANSPOSE exchanges the last two axes, and no others."""
+    perm = graph.tensors[op.inputs[1]].data
+    rank = len(graph.shape(op.inputs[0]))
+    return perm is not None and perm.tolist() == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def without_unused(graph: TfliteGraph) -> TfliteGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,13 +10,17 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_host.edge.tflite.facts import Fact
+from bb_host.edge.tflite.patterns import Found, Ops, conv_weights, max_pool_gradient, mean_gradient
 from bb_host.program import Op
 
 __all__ = ["Item", "items_of"]
 
 
 class Item(NamedTuple):
-    """`op` is what is lowered, `members` what it stands for, in order."""
+    """`op` is what is lowered, `members` what it stands for, in order.
+
+    Members may give more than the op does: where the maxima of a pool are, for its gradient alone.
+    """
 
     op: Op
     members: tuple[Op, ...]
@@ -23,26 +28,32 @@ class Item(NamedTuple):
 
 def items_of(ops: Sequence[Op], outputs: Sequence[str], facts: Mapping[str, Fact]) -> list[Item]:
     """The items, in the order of their last members."""
-    producers = {v: i for i, op in enumerate(ops) for v in op.outputs if v}
-    readers: dict[str, list[int]] = {}
-    for i, op in enumerate(ops):
-        for name in op.inputs:
-            readers.setdefault(name, []).append(i)
-    for name in outputs:
-        readers.setdefault(name, []).append(-1)
-    patterns: dict[int, tuple[Op, tuple[int, ...]]] = {}
+    at = Ops(ops, outputs, facts)
+    patterns: dict[int, Found] = {}
     taken: set[int] = set()
+    without_places: set[int] = set()
     for i, op in enumerate(ops):
+        found: Found | None = None
         if op.op_type == "Erf":
-            found = _gelu(ops, i, producers, readers, facts)
+            found = _gelu(ops, i, at.makers, at.readers, facts)
+        elif op.op_type == "Conv":
+            found = conv_weights(at, i)
+        elif op.op_type == "ConvTranspose":
+            found = mean_gradient(at, i)
+        elif op.op_type == "ScatterElements":
+            found = max_pool_gradient(at, i)
             if found is not None:
-                patterns[max(found[1])] = found
-                taken.update(found[1])
+                without_places.add(at.makers[found[0].inputs[1]])
+        if found is not None:
+            patterns[max(found[1])] = found
+            taken.update(found[1])
     items = []
     for i, op in enumerate(ops):
         if i in patterns:
             whole, members = patterns[i]
             items.append(Item(whole, tuple(ops[m] for m in sorted(members))))
+        elif i in without_places:
+            items.append(Item(dataclasses.replace(op, outputs=op.outputs[:1]), (op,)))
         elif i not in taken:
             items.append(Item(op, (op,)))
     return items

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, cast
 
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
+from bb_host.edge.tflite.graph import DYNAMIC
 from bb_host.edge.tflite.lowering import Region, dynamic
 from bb_host.edge.tflite.schema import NONE
 from bb_host.program import Op
@@ -24,8 +26,11 @@ def dense(region: Region, x: int, weight: int, result: Sequence[int], bias: int 
 
 
 def _gemm(region: Region, op: Op) -> None:
-    weight = region.constant(op, 1)
-    assert weight is not None
+    weight = region.fact(op.inputs[1]).value
+    added = region.fact(op.inputs[2]).value if any(op.inputs[2:]) else None
+    if weight is None or (added is None and any(op.inputs[2:])):
+        _computed_gemm(region, op)
+        return
     turned = bool(op.attrs.get("transA", 0))
     if turned and dynamic(region.fact(op.inputs[0]).shape):
         raise NotLowered("it sums over an open batch")
@@ -35,10 +40,7 @@ def _gemm(region: Region, op: Op) -> None:
     beta = np.float32(cast("float", op.attrs.get("beta", 1.0)))
     weight = weight if alpha == 1 else weight * alpha
     bias: int = OMITTED
-    added = None
-    if len(op.inputs) > 2 and op.inputs[2]:
-        added = region.constant(op, 2)
-        assert added is not None
+    if added is not None:
         added = added if beta == 1 else added * beta
         if added.size in (1, len(weight)) and (added.ndim < 2 or added.shape[0] == 1):
             bias = region.graph.constant(
@@ -57,6 +59,28 @@ def _gemm(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y)
 
 
+def _computed_gemm(region: Region, op: Op) -> None:
+    """Weights or biases are computed: the product of two operands, and what is added to it."""
+    names = [name for name in op.inputs if name]
+    turned = [bool(op.attrs.get(name, 0)) for name in ("transA", "transB")]
+    if any(dynamic(region.fact(name).shape) for name, t in zip(names, (turned[0], True), strict=False) if t):
+        raise NotLowered("it sums over an open batch")
+    result = region.result(op)
+    inputs = [region.read(name) for name in names[:2]]
+    y = region.op("BATCH_MATMUL", inputs, result, adj_x=turned[0], adj_y=turned[1])
+    y = _scaled(region, op, "alpha", y)
+    for name in names[2:]:
+        y = region.op("ADD", [y, _scaled(region, op, "beta", region.read(name))], result, act=NONE)
+    region.give(op.outputs[0], y)
+
+
+def _scaled(region: Region, op: Op, attribute: str, x: int) -> int:
+    factor = float(cast("float", op.attrs.get(attribute, 1.0)))
+    if factor == 1:
+        return x
+    return region.op("MUL", [x, region.floats(factor)], region.graph.shape(x), act=NONE)
+
+
 def _matmul(region: Region, op: Op) -> None:
     a, b = region.fact(op.inputs[0]), region.fact(op.inputs[1])
     if len(a.shape) < 2 or len(b.shape) < 2:
@@ -65,6 +89,13 @@ def _matmul(region: Region, op: Op) -> None:
     if b.value is not None and len(b.shape) == 2 and a.value is None:
         w = region.weight(b.value.T, op.inputs[1], 1, 0)
         y = dense(region, region.read(op.inputs[0]), w, result)
+    elif len(a.shape) > 2 and len(b.shape) == 2:
+        # One product of all rows, not one for each entry of the batch.
+        x, w = region.read(op.inputs[0]), region.read(op.inputs[1])
+        few = DYNAMIC if dynamic(a.shape) else prod(a.shape[:-1])
+        x = region.reshaped(x, (few, a.shape[-1]))
+        y = region.op("BATCH_MATMUL", [x, w], (few, b.shape[-1]), adj_x=False, adj_y=False)
+        y = region.reshaped(y, result)
     else:
         x, w = region.read(op.inputs[0]), region.read(op.inputs[1])
         y = region.op("BATCH_MATMUL", [x, w], result, adj_x=False, adj_y=False)

@@ -26,14 +26,14 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
-from bb_host.edge.tflite.fusion import fuse, without_unused
+from bb_host.edge.tflite.fusion import fuse, take_transposes, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
 from bb_host.edge.tflite.items import Item, items_of
 from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.memory import activation_bytes, has_open_batch, repeated_bytes
-from bb_host.edge.tflite.regions import Partition, Trials, partition, try_items, worth
+from bb_host.edge.tflite.regions import Partition, Trials, out_of_reach, partition, try_items, worth
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
@@ -43,7 +43,7 @@ from bb_host.program import Function, Op, Program
 
 __all__ = [
     "MODEL", "NUMPY_BACKEND", "TFLITE_BACKEND", "BackendChoice", "Kept", "Lowered", "Lowering",
-    "lower_program",
+    "lower_function", "lower_program",
 ]  # fmt: skip
 
 BackendChoice = Literal["auto", "numpy", "tflite"]
@@ -170,6 +170,19 @@ def _passed_types(program: Program) -> dict[str, dict[str, ValueType]]:
     return found
 
 
+def lower_function(
+    function: Function, opsets: Mapping[str, int], choice: BackendChoice = "auto", *, gradient: bool = False
+) -> tuple[Function, Lowering, tuple[Function, ...]]:
+    """One function lowered, what was done, and the functions in plain ops that its models fall back to.
+
+    `gradient` says that it is a gradient, or computes one: conditions become numbers (`masks.py`).
+    """
+    extra: dict[str, Function] = {}
+    work = _Work(function, {}, opsets, choice, extra, gradient=gradient)
+    changed = work.run()
+    return changed, Lowering(tuple(work.models), tuple(work.kept)), tuple(extra.values())
+
+
 class _Work:
     """One function."""
 
@@ -180,10 +193,13 @@ class _Work:
         opsets: Mapping[str, int],
         choice: BackendChoice,
         extra: dict[str, Function],
+        *,
+        gradient: bool = False,
     ) -> None:
         self.function = function
         self.choice = choice
         self.extra = extra
+        self.gradient = gradient
         self.models: list[Lowered] = []
         self.kept: list[Kept] = []
         versions = {**opsets, **function.opsets}
@@ -193,7 +209,7 @@ class _Work:
     def run(self) -> Function:
         function = self.function
         items = items_of(function.ops, function.outputs, self.facts)
-        trials = try_items(items, self.facts, self.version)
+        trials = try_items(items, self.facts, self.version, gradient=self.gradient)
         found = partition(items, function.outputs, trials)
         placed = self._placed(items, trials, found)
         while placed is None:  # what stays reads more, so that regions are found anew
@@ -214,6 +230,10 @@ class _Work:
         self, items: Sequence[Item], trials: Trials, found: Partition
     ) -> list[tuple[tuple[int, int], tuple[Op, ...]]] | None:
         """A `Model` per region and where it goes; None where a region has to stay, as `trials` then say."""
+        lost = out_of_reach(items, found)
+        if lost:
+            trials.keep(items, lost, "more than its result is read outside of its region")
+            return None
         refused = [
             members
             for members in found.regions
@@ -242,7 +262,7 @@ class _Work:
         outside = {v for i, item in enumerate(items) if alive[i] and i not in inside for m in item.members
                    for v in reads(m)} | set(self.function.outputs)  # fmt: skip
         outputs = [v for i in members for v in items[i].op.outputs if v and v in outside]
-        region = Region(self.facts, self.version)
+        region = Region(self.facts, self.version, gradient=self.gradient)
         for i in members:
             apply(region, items[i].op)
         graph, in_float = _finished(region, outputs)
@@ -336,6 +356,8 @@ class _Work:
 
 def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list[tuple[str, str]]]:
     graph = region.finish(outputs)
+    take_transposes(graph)
+    graph = without_unused(graph)
     fuse(graph)
     in_float = to_integers(graph)
     shorten(graph)

@@ -7,20 +7,21 @@ asked for, once per value. So layouts cancel as they go, and what reaches the bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
-from bb_host.edge.tflite.graph import DYNAMIC, Option, Quantization, TfliteGraph
+from bb_host.edge.tflite.graph import DYNAMIC, Operator, Option, Quantization, TfliteGraph
 from bb_host.program import Op
 
 __all__ = ["LAST", "LC", "PLAIN", "Layout", "Region", "arranged", "dynamic", "placed"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Layout = str
+Made = TypeVar("Made")
 
 PLAIN, NHWC, NLC, LC = "plain", "nhwc", "nlc", "lc"
 """ONNX's own; images channels last; series (three dimensions) as images of height one, channels last; and the
@@ -34,6 +35,8 @@ _ORDER = {NHWC: (0, 2, 3, 1), NLC: (0, None, 2, 1), LC: (0, 2, 1)}
 """Which of ONNX's axes stands where; None is a height that ONNX does not have."""
 
 _TO_NCHW, _SWAPPED = (0, 3, 1, 2), (0, 2, 1)
+_WHOLE = {NHWC: _TO_NCHW, NLC: _SWAPPED, LC: _SWAPPED}
+"""By layout, as many entries as a value has dimensions."""
 _ALL = slice(None)
 
 
@@ -50,19 +53,25 @@ def placed(axis: int, layout: Layout) -> int:
 
 
 class Region:
-    """The state of lowering one region; `facts` are those of the whole body."""
+    """The state of lowering one region; `facts` are those of the whole body.
 
-    def __init__(self, facts: Mapping[str, Fact], version: int) -> None:
+    `gradient` says that it is part of a gradient, where conditions become numbers (`masks.py`).
+    """
+
+    def __init__(self, facts: Mapping[str, Fact], version: int, *, gradient: bool = False) -> None:
         self.facts = facts
         self.version = version
+        self.gradient = gradient
         self.graph = TfliteGraph()
         self.inputs: list[str] = []
         self._tensors: dict[tuple[str, Layout], int] = {}
+        self._own: dict[str, Fact] = {}
+        self._once: dict[object, Any] = {}
 
     # --- what is known
 
     def fact(self, name: str) -> Fact:
-        known = self.facts.get(name)
+        known = self._own.get(name) or self.facts.get(name)
         if known is None:
             raise NotLowered("its shapes are not known")
         return known
@@ -90,16 +99,20 @@ class Region:
     # --- values
 
     def has(self, name: str, layout: Layout) -> bool:
-        return (name, layout) in self._tensors
+        return (name, layout) in self._tensors or (_number(name), layout) in self._tensors
 
     def layout(self, names: Sequence[str]) -> Layout:
-        """Channels last where an input is there that way only and all others can follow."""
+        """Channels last where an input is there that way only: all others can follow, broadcast or not."""
         facts = [self.fact(name) for name in names]
         rank = max(len(f.shape) for f in facts)
         last = LAST.get(rank, PLAIN)
         if not any(self.has(n, last) and not self.has(n, PLAIN) for n in names):
             return PLAIN
-        return last if all(len(f.shape) == rank or f.value is not None for f in facts) else PLAIN
+        return last if all(self._follows(f, rank) for f in facts) else PLAIN
+
+    @staticmethod
+    def _follows(fact: Fact, rank: int) -> bool:
+        return len(fact.shape) == rank or fact.value is not None or not dynamic(fact.shape)
 
     def read(self, name: str, layout: Layout = PLAIN) -> int:
         """The tensor that holds a value in a layout."""
@@ -115,22 +128,39 @@ class Region:
             index = self.graph.constant(value, "", grid)
         elif layout == PLAIN:
             index = self._plain(name)
+        elif len(fact.shape) < len(_WHOLE[layout]):
+            index = self._broadcast(name, layout)
         elif layout == NHWC:
             index = self._permuted(self.read(name), _ORDER[NHWC])
         elif layout == NLC:
             index = self.reshaped(self.read(name, LC), arranged(fact.shape, NLC))
-        elif self.has(name, NLC):
+        elif (name, NLC) in self._tensors:
             index = self.reshaped(self._tensors[name, NLC], arranged(fact.shape, LC))
         else:
             index = self._permuted(self.read(name), _SWAPPED)
         self._tensors[name, layout] = index
         return index
 
+    def _broadcast(self, name: str, layout: Layout) -> int:
+        """A value of fewer dimensions than those that it is broadcast against."""
+        shape = self.fact(name).shape
+        if dynamic(shape):
+            raise NotLowered("an open dimension that is not the batch")
+        rank = len(_WHOLE[layout])
+        whole = self.reshaped(self.read(name), (1,) * (rank - len(shape)) + shape)
+        if layout == NHWC:
+            return self._permuted(whole, _ORDER[NHWC])
+        turned = self._permuted(whole, _SWAPPED)
+        return turned if layout == LC else self.reshaped(turned, arranged(self.graph.shape(whole), NLC))
+
     def _plain(self, name: str) -> int:
-        if self.has(name, NHWC):
+        if (name, NHWC) in self._tensors:
             return self._permuted(self._tensors[name, NHWC], _TO_NCHW)
-        if self.has(name, LC) or self.has(name, NLC):
+        if (name, LC) in self._tensors or (name, NLC) in self._tensors:
             return self._permuted(self.read(name, LC), _SWAPPED)
+        number = self.read_number(name, PLAIN)
+        if number is not None:
+            return self.op("GREATER", [number, self.floats(0.5)], self.graph.shape(number), dtype="bool")
         fact = self.fact(name)
         self.inputs.append(name)
         return self.graph.input(name, fact.shape, fact.dtype)
@@ -138,6 +168,31 @@ class Region:
     def give(self, name: str, index: int, layout: Layout = PLAIN) -> None:
         """Says where an op's result lies."""
         self._tensors[name, layout] = index
+
+    def give_number(self, name: str, index: int, layout: Layout) -> None:
+        """Says where a condition lies as numbers, 0 and 1; whoever asks for it as bool gets them compared."""
+        self._own[_number(name)] = self.fact(name)._replace(dtype="float32")
+        self.give(_number(name), index, layout)
+
+    def read_number(self, name: str, layout: Layout) -> int | None:
+        """A condition as numbers; None where it is not there so."""
+        return self.read(_number(name), layout) if _number(name) in self._own else None
+
+    def maker(self, index: int) -> Operator | None:
+        """The operator that makes a tensor."""
+        return next((op for op in reversed(self.graph.operators) if op.outputs[0] == index), None)
+
+    def result_of(self, kinds: Sequence[str], index: int) -> int:
+        """What an operator of some kind makes of a tensor; the tensor where there is none yet."""
+        found = (op for op in self.graph.operators if op.kind in kinds and op.inputs[0] == index)
+        return next((op.outputs[0] for op in found), index)
+
+    def once(self, key: object, make: Callable[[], Made]) -> Made:
+        """What was made under a key before, else what `make` makes: tensors that several rules share."""
+        if key not in self._once:
+            self._once[key] = make()
+        found: Made = self._once[key]
+        return found
 
     def transposed(self, index: int, perm: Sequence[int]) -> int:
         return self._permuted(index, tuple(perm))
@@ -149,12 +204,21 @@ class Region:
         if [p for p in perm if tensor.shape[p] != 1] == [p for p in range(len(perm)) if tensor.shape[p] != 1]:
             return self.reshaped(index, shape)
         known = tensor.quantization
+        if tensor.data is not None and known is None:
+            return self.graph.constant(np.ascontiguousarray(tensor.data.transpose(perm)))
         return self.graph.op("TRANSPOSE", [index, self.ints(perm)], shape, tensor.dtype, {}, known)
 
     def reshaped(self, index: int, shape: Sequence[int]) -> int:
         tensor = self.graph.tensors[index]
         known = tensor.quantization
+        if tensor.data is not None and known is None:
+            return self.graph.constant(tensor.data.reshape(shape))
         return self.graph.op("RESHAPE", [index, self.ints(shape)], shape, tensor.dtype, {}, known)
+
+    def _copied(self, index: int, shape: Sequence[int]) -> int:
+        tensor = self.graph.tensors[index]
+        inputs = [index, self.ints(shape)]
+        return self.graph.op("RESHAPE", inputs, shape, tensor.dtype, {}, tensor.quantization)
 
     # --- operators
 
@@ -203,11 +267,16 @@ class Region:
         for name in outputs:
             index = self.read(name)
             if index in taken or self.graph.tensors[index].data is not None:
-                index = self.reshaped(index, self.fact(name).shape)
+                index = self._copied(index, self.fact(name).shape)
             taken.add(index)
             self.graph.tensors[index].name = name
             self.graph.outputs.append(index)
         return self.graph
+
+
+def _number(name: str) -> str:
+    """What a condition is called where it is numbers; no value of ONNX is called so."""
+    return f"\0{name}"
 
 
 def _constant(value: Array, layout: Layout) -> Array:

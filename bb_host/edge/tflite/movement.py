@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from bb_host.edge.tflite.errors import NotLowered
-from bb_host.edge.tflite.lowering import LAST, LC, Region, arranged, dynamic, placed
+from bb_host.edge.tflite.lowering import LAST, LC, PLAIN, Region, arranged, dynamic, placed
 from bb_host.edge.tflite.schema import NONE
 from bb_host.edge.tflite.windows import ints_of
 from bb_host.program import Op
@@ -77,8 +77,15 @@ def _expand(region: Region, op: Op) -> None:
     ones = [n if m == 1 else 1 for m, n in zip(given, result, strict=True)]
     if min(ones) < 0:
         raise NotLowered("it expands an open batch")
-    y = region.op("MUL", [region.read(op.inputs[0]), region.floats(np.ones(ones))], result, act=NONE)
-    region.give(op.outputs[0], y)
+    # A pixel spread over an image is the same in both layouts; who reads it computes channels last.
+    is_pixel = region.gradient and len(result) == 4 and given[2:] == (1, 1)
+    layout = LAST[4] if is_pixel else region.layout(op.inputs[:1])
+    layout = layout if len(result) == len(region.fact(op.inputs[0]).shape) else PLAIN
+    x = region.read(op.inputs[0], layout)
+    y = region.op(
+        "MUL", [x, region.floats(np.ones(arranged(ones, layout)))], region.result(op, layout), act=NONE
+    )
+    region.give(op.outputs[0], y, layout)
 
 
 def _slice(region: Region, op: Op) -> None:

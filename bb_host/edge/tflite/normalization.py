@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -19,8 +19,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _batch_normalization(region: Region, op: Op) -> None:
-    if op.attrs.get("training_mode", 0):
-        raise NotLowered("it trains")
+    if op.attrs.get("training_mode", 0) or any(region.fact(v).value is None for v in op.inputs[1:]):
+        _computed_batch_normalization(region, op)
+        return
+    if any(op.outputs[1:]):
+        raise NotLowered("its further results are asked for")
     given = [region.constant(op, i) for i in range(1, 5)]
     scale, shift, mean, variance = (np.asarray(g, np.float64) for g in given)
     gain = scale / np.sqrt(variance + float(cast("float", op.attrs.get("epsilon", 1e-5))))
@@ -29,6 +32,46 @@ def _batch_normalization(region: Region, op: Op) -> None:
     layout = LAST[4] if rank == 4 else region.layout(op.inputs[:1])
     x = region.read(op.inputs[0], layout)
     region.give(op.outputs[0], _per_channel(region, x, gain, offset, layout), layout)
+
+
+def _computed_batch_normalization(region: Region, op: Op) -> None:
+    """Scale, offset or statistics are computed: those of the batch itself, where it trains."""
+    shape = region.fact(op.inputs[0]).shape
+    layout = LAST.get(len(shape), PLAIN)
+    x = region.read(op.inputs[0], layout)
+    wide = region.graph.shape(x)
+    scale, shift, mean, variance = (region.read(name) for name in op.inputs[1:5])
+    few = region.graph.shape(scale)
+    epsilon = region.floats(cast("float", op.attrs.get("epsilon", 1e-5)))
+    if op.attrs.get("training_mode", 0):
+        if dynamic(wide):
+            raise NotLowered("it trains on an open batch")
+        known = (mean, variance)
+        mean = _channel_mean(region, x, few)
+        x = region.op("SUB", [x, mean], wide, act=NONE)
+        variance = _channel_mean(region, region.op("MUL", [x, x], wide, act=NONE), few)
+        kept = float(cast("float", op.attrs.get("momentum", 0.9)))
+        for name, old, new in zip(op.outputs[1:], known, (mean, variance), strict=False):
+            if name:
+                old = region.op("MUL", [old, region.floats(kept)], few, act=NONE)
+                new = region.op("MUL", [new, region.floats(1 - kept)], few, act=NONE)
+                region.give(name, region.op("ADD", [old, new], few, act=NONE))
+    elif any(op.outputs[1:]):
+        raise NotLowered("its further results are asked for")
+    else:
+        x = region.op("SUB", [x, mean], wide, act=NONE)
+    variance = region.op("ADD", [variance, epsilon], few, act=NONE)
+    gain = region.op("MUL", [scale, region.op("RSQRT", [variance], few)], few, act=NONE)
+    x = region.op("MUL", [x, gain], wide, act=NONE)
+    region.give(op.outputs[0], region.op("ADD", [x, shift], wide, act=NONE), layout)
+
+
+def _channel_mean(region: Region, x: int, few: tuple[int, ...]) -> int:
+    """Over all axes but the last: of each entry of the batch, then of those."""
+    shape = region.graph.shape(x)
+    if len(shape) > 2:
+        x = region.op("MEAN", [x, region.ints([1, 2])], (shape[0], *few), keep_dims=False)
+    return region.op("MEAN", [x, region.ints([0])], few, keep_dims=False)
 
 
 def _instance_normalization(region: Region, op: Op) -> None:
@@ -76,7 +119,9 @@ def _last_axes(away: bool) -> Any:
         if axis == 0:
             raise NotLowered("it goes over the batch")
         few = (*shape[:axis], *[1] * (rank - axis))
-        y = _normalized(region, op, region.read(op.inputs[0]), range(axis, rank), few, away=away)
+        y = _normalized(
+            region, op, region.read(op.inputs[0]), range(axis, rank), few, away=away, kept=op.outputs[1:]
+        )
         y = region.op("MUL", [y, region.read(op.inputs[1])], shape, act=NONE)
         if len(op.inputs) > 2 and op.inputs[2]:
             y = region.op("ADD", [y, region.read(op.inputs[2])], shape, act=NONE)
@@ -86,18 +131,33 @@ def _last_axes(away: bool) -> Any:
 
 
 def _normalized(
-    region: Region, op: Op, x: int, over: Iterable[int], few: tuple[int, ...], *, away: bool
+    region: Region,
+    op: Op,
+    x: int,
+    over: Iterable[int],
+    few: tuple[int, ...],
+    *,
+    away: bool,
+    kept: Sequence[str] = (),
 ) -> int:
-    """A tensor over its standard deviation along axes; `few` is the shape that is left of it there."""
+    """A tensor over its standard deviation along axes; `few` is the shape that is left of it there.
+
+    `kept` names what is given beside it: the mean, and one over the deviation.
+    """
     shape, axes = region.graph.shape(x), region.ints([*over])
     if away:
         mean = region.op("MEAN", [x, axes], few, keep_dims=True)
         x = region.op("SUB", [x, mean], shape, act=NONE)
+        if any(kept[:1]):
+            region.give(kept[0], mean)
     square = region.op("MUL", [x, x], shape, act=NONE)
     variance = region.op("MEAN", [square, axes], few, keep_dims=True)
     epsilon = region.floats(cast("float", op.attrs.get("epsilon", 1e-5)))
     variance = region.op("ADD", [variance, epsilon], few, act=NONE)
-    return region.op("MUL", [x, region.op("RSQRT", [variance], few)], shape, act=NONE)
+    inverse = region.op("RSQRT", [variance], few)
+    if any(kept[1:]):
+        region.give(kept[1], inverse)
+    return region.op("MUL", [x, inverse], shape, act=NONE)
 
 
 def _softmax(region: Region, op: Op) -> None:

@@ -31,16 +31,25 @@ def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
             raise NotLowered("it reduces an open batch")
         keep = bool(op.attrs.get("keepdims", 1))
         layout = region.layout([name])
-        if layout == PLAIN or not (keep or axes == list(range(2, rank))):
+        if layout == PLAIN or not (keep or set(range(2, rank)) <= set(axes)):
             layout, places = PLAIN, axes
         else:
             # Without what it reduces nothing of height and width is left, nor of a series' height.
-            places = [placed(a, layout) for a in axes] if keep else [1, 2]
+            places = [placed(a, layout) for a in axes] if keep else [a for a in axes if a < 1] + [1, 2]
+            if not keep and 1 in axes:
+                places.append(3)
         given_in = layout if keep else PLAIN
         x, result = region.read(name, layout), region.result(op, given_in)
         if squared:
             x = region.op("MUL", [x, x], region.graph.shape(x), act=NONE)
-        y = region.op(kind, [x, region.ints(places)], result, keep_dims=keep)
+        if kind == "SUM" and 0 in places and len(places) > 1:
+            # Over each image, then over images: one long sum in float loses two digits.
+            few = tuple(1 if i in places and i else n for i, n in enumerate(region.graph.shape(x)))
+            x = region.op(kind, [x, region.ints([p for p in places if p])], few, keep_dims=True)
+            y = region.op(kind, [x, region.ints([0])], (1, *few[1:]), keep_dims=True)
+            y = region.reshaped(y, result)
+        else:
+            y = region.op(kind, [x, region.ints(places)], result, keep_dims=keep)
         if root:
             y = region.op("SQRT", [y], result)
         region.give(op.outputs[0], y, given_in)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from bb_edge.ir import keys
-from bb_host.edge.tflite import attention, products, recurrent
+from bb_host.edge.tflite import attention, computed, products, recurrent
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact
 from bb_host.edge.tflite.items import Item
@@ -20,7 +20,7 @@ from bb_host.edge.tflite.lowering import Region
 from bb_host.edge.tflite.table import apply
 from bb_host.ir.queries import is_constant, reads
 
-__all__ = ["Partition", "Trials", "partition", "try_items", "worth"]
+__all__ = ["Partition", "Trials", "out_of_reach", "partition", "try_items", "worth"]
 
 _CALL_US = 2.0
 """Of one invoke with its copies in and out. It and the rates in `worth` were measured on one x86-64 machine
@@ -54,8 +54,10 @@ class Partition:
     alive: list[bool]
 
 
-def try_items(items: Sequence[Item], facts: Mapping[str, Fact], version: int) -> Trials:
-    """Each item lowered alone: which have a rule that takes them."""
+def try_items(
+    items: Sequence[Item], facts: Mapping[str, Fact], version: int, *, gradient: bool = False
+) -> Trials:
+    """Each item lowered alone: which have a rule that takes them. `gradient` is that of `Region`."""
     reads: list[tuple[str, ...]] = []
     reasons: dict[int, str] = {}
     for i, item in enumerate(items):
@@ -67,7 +69,7 @@ def try_items(items: Sequence[Item], facts: Mapping[str, Fact], version: int) ->
         if item.op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
             reasons[i] = "it is a call"
             continue
-        trial = Region(facts, version)
+        trial = Region(facts, version, gradient=gradient)
         try:
             apply(trial, item.op)
         except NotLowered as error:
@@ -113,6 +115,27 @@ def partition(items: Sequence[Item], outputs: Sequence[str], trials: Trials) -> 
     return Partition(level, [groups[r] for r in sorted(groups)], alive)
 
 
+def out_of_reach(items: Sequence[Item], found: Partition) -> list[int]:
+    """Lowered items whose op gives less than their members do, where that is read outside of their region."""
+    region = {i: number for number, members in enumerate(found.regions) for i in members}
+    hidden = {
+        v: i
+        for i in region
+        for m in items[i].members
+        for v in m.outputs
+        if v and v not in items[i].op.outputs
+    }
+    return sorted(
+        {
+            hidden[v]
+            for j, item in enumerate(items)
+            for m in item.members
+            for v in reads(m)
+            if v in hidden and region.get(j) != region[hidden[v]]
+        }
+    )
+
+
 def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fact]) -> bool:
     """Whether a region is estimated to be quicker as one call than op by op on NumPy, at a batch of one."""
     numpy_us = tflite_us = 0.0
@@ -126,6 +149,9 @@ def worth(items: Sequence[Item], members: Sequence[int], facts: Mapping[str, Fac
             if op.op_type == "Gemm" and not op.attrs.get("transB", 0):
                 deep = weight[0]
             macs = size * abs(deep)
+        elif op.op_type == computed.CONV_WEIGHTS:
+            _, _, *few = facts[op.inputs[1]].shape
+            macs = size * abs(prod(few))
         elif op.op_type in attention.RULES:
             macs = attention.macs(op, facts)
         elif op.op_type in products.RULES:

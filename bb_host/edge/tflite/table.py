@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 from bb_host.edge.tflite import (
     attention,
+    computed,
     convolution,
     elementwise,
     linear,
+    masks,
     movement,
     normalization,
+    pool_gradient,
     products,
     quantized,
     recurrent,
@@ -37,6 +40,13 @@ RULES: dict[str, Rule] = {
     **reduction.RULES,
 }
 
+PATTERNS: dict[str, Rule] = {
+    computed.CONV_WEIGHTS: computed.conv_weights,
+    pool_gradient.MAX_POOL_GRADIENT: pool_gradient.max_pool_gradient,
+    pool_gradient.MEAN_GRADIENT: pool_gradient.mean_gradient,
+}
+"""Rules for what several ops together are (`items.py`, `patterns.py`)."""
+
 MAX_RANK = 4
 """Beyond it kernels of the older runtime differ in what they take."""
 
@@ -49,7 +59,7 @@ _RANK_FIVE = {
 moves what it reads before it computes.
 """
 
-_SEVERAL_RESULTS = {"Split", *recurrent.RULES}
+_SEVERAL_RESULTS = {"BatchNormalization", "LayerNormalization", "Split", *recurrent.RULES}
 
 _OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinear"}
 """Rules that check dtypes themselves; all others compute on float32."""
@@ -57,7 +67,9 @@ _OTHER_DTYPES = {"Cast", "Where", "And", "Or", "Not", "Gather", "DequantizeLinea
 
 def apply(region: Region, op: Op) -> None:
     """Lowers one op into a region. NotLowered says why it has to stay."""
-    rule = RULES.get(op.op_type)
+    rule = RULES.get(op.op_type) or PATTERNS.get(op.op_type)
+    if region.gradient:
+        rule = masks.RULES.get(op.op_type, rule)
     if rule is None:
         raise NotLowered("there is no rule for it")
     if any(op.outputs[1:]) and op.op_type not in _SEVERAL_RESULTS:

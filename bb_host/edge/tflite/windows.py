@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, cast
 
+import numpy as np
+
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.lowering import Region
-from bb_host.edge.tflite.schema import SAME, VALID
+from bb_host.edge.tflite.schema import NONE, SAME, VALID
 from bb_host.program import Op
 
-__all__ = ["Window", "ints_of", "padded", "pads_of", "pair_of", "window_of"]
+__all__ = ["Window", "ints_of", "padded", "padded_lowest", "pads_of", "pair_of", "window_of"]
 
 LOWEST = -3.4028234663852886e38
 """The least float32: what padding is for a maximum (TFLite's pooling has no minus infinity of its own)."""
@@ -98,6 +100,19 @@ def padded(region: Region, x: int, window: Window, *, lowest: bool = False) -> t
     (top, left), (bottom, right) = window.before, window.after
     shape = (n, h + top + bottom, w + left + right, c)
     pads = region.ints([[0, 0], [top, bottom], [left, right], [0, 0]])
+    if lowest and region.gradient:
+        return padded_lowest(region, x, ((top, bottom), (left, right))), VALID
     if lowest:
         return region.op("PADV2", [x, pads, region.floats(LOWEST)], shape), VALID
     return region.op("PAD", [x, pads], shape), VALID
+
+
+def padded_lowest(region: Region, x: int, around: tuple[tuple[int, int], tuple[int, int]]) -> int:
+    """An image in the least number there is: zeros, to which that is added. XNNPACK has no PADV2."""
+    n, h, w, c = region.graph.shape(x)
+    (top, bottom), (left, right) = around
+    shape = (n, h + top + bottom, w + left + right, c)
+    x = region.op("PAD", [x, region.ints([[0, 0], [top, bottom], [left, right], [0, 0]])], shape)
+    low = np.full((1, *shape[1:3], 1), LOWEST, np.float32)
+    low[:, top : top + h, left : left + w] = 0
+    return region.op("ADD", [x, region.floats(low)], shape, act=NONE)

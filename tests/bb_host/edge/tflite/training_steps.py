@@ -1,0 +1,128 @@
+"""Gradients as graphs, lowered, run on an interpreter and beside themselves in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from bb_edge.ir import keys
+from bb_host.edge.tflite.lower import lower_function
+from bb_host.ir.rename import rename_op
+from bb_host.learn import trainable
+from bb_host.learn.autodiff import differentiate
+from bb_host.learn.shapes import infer_types
+from bb_host.learn.training_export import _with_loss
+from bb_host.program import Function, Op
+from bb_kernels import TensorSpec, evaluate, prepare
+
+Arrays = dict[str, np.ndarray]
+LARGEST = 1e-5
+"""Difference of a gradient's entries, of the largest of them."""
+
+
+class Step:
+    """Loss and gradients of a net: (x, parameters…, target) → (loss, gradients…), for one size of a batch."""
+
+    def __init__(self, model: onnx.ModelProto, batch: int, loss: str = "softmax_cross_entropy") -> None:
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_value = batch
+        made = trainable(model, loss)
+        self.parameters: Arrays = dict(made.model.parameters)
+        whole = _with_loss(made)
+        gradient = differentiate(whole, tuple(self.parameters))
+        one = Op(
+            "Constant",
+            keys.ONNX_DOMAIN,
+            (),
+            (gradient.backward.inputs[-1],),
+            {"value": np.array(1, np.float32)},
+        )
+        ops = [*gradient.forward.ops, one]
+        there = {v for op in ops for v in op.outputs}
+        names = {v: f"{v}__back" for op in gradient.backward.ops for v in op.outputs if v in there}
+        ops += [rename_op(op, names) for op in gradient.backward.ops]
+        outputs = ("loss", *(names.get(v, v) for v in gradient.backward.outputs))
+        function = Function(
+            "step", keys.BACKEND_DOMAIN, whole.inputs, outputs, tuple(ops), dict(whole.types),
+            opsets=dict(whole.opsets),
+        )  # fmt: skip
+        self.function = dataclasses.replace(function, types=infer_types(function))
+        self.lowered, self.report, self.fallbacks = lower_function(self.function, {}, "tflite", gradient=True)
+
+    @property
+    def models(self) -> list[Op]:
+        return [op for op in self.lowered.ops if op.op_type == "Model"]
+
+    def feeds(self, seed: int = 3) -> Arrays:
+        """Half of each image is zeros: where maxima and comparisons tie."""
+        rng = np.random.default_rng(seed)
+        x, *_, target = self.function.inputs
+        shapes = {v: [int(d) for d in self.function.types[v].shape or ()] for v in (x, target)}
+        data = rng.standard_normal(shapes[x]).astype(np.float32)
+        if data.ndim == 4:
+            data[..., : data.shape[-1] // 2 + 1] = 0
+        wide = shapes[target]
+        chosen = np.eye(wide[-1], dtype=np.float32)[rng.integers(0, wide[-1], wide[:-1])]
+        return {x: data, target: chosen, **self.parameters}
+
+
+def in_double(function: Function, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What a function gives on the device's kernels, all that is float in float64."""
+
+    def wide(value: Any) -> Any:
+        return (
+            value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype == np.float32 else value
+        )
+
+    values = {name: wide(x) for name, x in feeds.items()}
+    for op in function.ops:
+        attrs = {name: wide(value) for name, value in op.attrs.items()}
+        if op.op_type == "Cast" and attrs["to"] == onnx.TensorProto.FLOAT:
+            attrs["to"] = onnx.TensorProto.DOUBLE
+        given = [values[name] if name else None for name in op.inputs]
+        specs = [None if g is None else TensorSpec(g.dtype, g.shape) for g in given]
+        prepared = prepare(op.op_type, function.opsets[""], attrs, specs, given, len(op.outputs))
+        found = prepared.values or evaluate(prepared, given)
+        values.update({name: wide(x) for name, x in zip(op.outputs, found, strict=False) if name})
+    return [values[name] for name in function.outputs]
+
+
+def worst(got: list[np.ndarray], want: list[np.ndarray]) -> float:
+    """The largest difference, of the largest entry of its tensor.
+
+    Tensors that vanish but for rounding (an attention's key biases) are measured by a thousandth of what the
+    others reach.
+    """
+    least = max(np.abs(x).max() for x in want) / 1000
+    return max(
+        float(np.abs(g - w).max() / max(np.abs(w).max(), least)) for g, w in zip(got, want, strict=True)
+    )
+
+
+def outside(data: bytes) -> list[str]:
+    """What LiteRT's XNNPACK leaves of a flatbuffer, and what it is not given or does not give itself."""
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter
+    it = interpreter(model_content=data, num_threads=1)
+    it.allocate_tensors()
+    ops = it._get_ops_details()
+    delegates = [op for op in ops if op["op_name"] == "DELEGATE"]
+    if not delegates:
+        return sorted({op["op_name"] for op in ops})
+    taken = delegates[0]
+    outputs = [place["index"] for place in it.get_output_details()]
+    makers = {int(i): op["op_name"] for op in ops if op["op_name"] != "DELEGATE" for i in op["outputs"]}
+    found = [
+        f"a further delegate, after {makers.get(int(i), 'itself')}"
+        for d in delegates[1:]
+        for i in d["inputs"]
+    ]
+    found += [
+        f"{makers[int(i)]} before it" for i in taken["inputs"] if int(i) in makers and int(i) not in outputs
+    ]
+    found += [f"{makers.get(i, 'nobody')} for an output" for i in outputs if i not in taken["outputs"]]
+    return sorted(set(found))
