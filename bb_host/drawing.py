@@ -182,8 +182,7 @@ def _cluster(function: Function, number: int) -> Iterator[str]:
 
 
 def _edges(function: Function, op: Op, node: str, yields: Mapping[str, str]) -> Iterator[str]:
-    control = op.meta.get(keys.CONTROL_INPUTS_KEY, "0")
-    data = len(op.inputs) - (int(control) if control.isdigit() else 0)
+    data = len(op.inputs) - op.facts.control
     seen: set[tuple[str, bool]] = set()
     for position, name in enumerate(op.inputs):
         source, dashed = yields.get(name), position >= data
@@ -211,12 +210,12 @@ def _wire_edges(tops: list[Function], ops: bool) -> Iterator[str]:
         for i, op in enumerate(function.ops):
             if op.domain == keys.WIRE_DOMAIN:
                 if op.op_type in SEND_FLAVORED:
-                    sends[op.meta.get(keys.WIRE_ID_KEY, "")] = (number, i, op)
+                    sends[op.facts.wire_id] = (number, i, op)
                 elif op.op_type in RECV_FLAVORED:
                     receives.append((number, i, op))
     for number, i, op in receives:
-        found = sends.get(op.meta.get(keys.WIRE_ID_KEY, ""))
-        if found is None or (op.op_type == OP_RECV_RESP_BATCHED and keys.SITE_IDS_KEY not in op.meta):
+        found = sends.get(op.facts.wire_id)
+        if found is None or (op.op_type == OP_RECV_RESP_BATCHED and not op.facts.sites):
             continue
         source = f"f{found[0]}_{found[1] if ops else 0}"
         target = f"f{number}_{i if ops else 0}"
@@ -228,8 +227,8 @@ def _wire_label(send: Op, function: Function) -> str:
     tail = 1 if send.op_type == OP_SEND else 2
     types = function.types
     kinds = [print_type(types[name]) if name in types else "?" for name in send.inputs[:-tail]]
-    parts = [send.meta.get(keys.PORT_KEY, ""), ", ".join(kinds)]
-    if send.meta.get(keys.DURABLE_KEY) == "1":
+    parts = [send.facts.port, ", ".join(kinds)]
+    if send.facts.durable:
         parts.append("durable")
     return "\n".join(filter(None, parts))
 
@@ -249,7 +248,7 @@ def _typed(function: Function, name: str) -> str:
 
 def _label(op: Op) -> str:
     slot = op.slot
-    port = op.meta.get(keys.PORT_KEY) if op.domain == keys.WIRE_DOMAIN else None
+    port = op.facts.port if op.domain == keys.WIRE_DOMAIN else None
     if op.domain == keys.BACKEND_DOMAIN:
         slot, name = "", "subgraph"
     else:

@@ -39,7 +39,7 @@ def module_tree(program: Program) -> ModuleTreeNode:
         ports: dict[str, None] = {}
         children = []
         for op in walk_ops(function.ops):
-            if op.domain == keys.WIRE_DOMAIN and (port := op.meta.get(keys.PORT_KEY)):
+            if op.domain == keys.WIRE_DOMAIN and (port := op.facts.port):
                 ports[port] = None
             if (callee := functions.get((op.domain, op.op_type))) is not None:
                 children.append(node(callee))

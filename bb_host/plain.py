@@ -27,6 +27,7 @@ from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.cleanup.cleaning import clean_up
 from bb_host.cleanup.shapes import fix_shapes
+from bb_host.facts import NO_FACTS
 from bb_host.ir.hashing import content_digest
 from bb_host.onnx_model import (
     Refusal,
@@ -142,7 +143,7 @@ def _program(function: Function, target: str) -> Program:
 
 
 def _stripped(op: Op) -> Op:
-    return dataclasses.replace(op, extra=b"", meta={}) if op.extra or op.meta else op
+    return dataclasses.replace(op, extra=b"", facts=NO_FACTS) if op.extra or vars(op.facts) else op
 
 
 # --- what the device would refuse -----------------------------------------------------------------

@@ -8,7 +8,7 @@ and written back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -19,6 +19,7 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
+from bb_host.facts import NO_FACTS, OpFacts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -111,34 +112,39 @@ class Op:
     inputs: Final[tuple[str, ...]] = ()
     outputs: Final[tuple[str, ...]] = ()
     attrs: Final[dict[str, AttrValue]] = field(default_factory=dict)
-    meta: Final[dict[str, str]] = field(default_factory=dict)
+    facts: Final[OpFacts] = NO_FACTS
     name: Final[str] = ""
     extra: Final[bytes] = b""
 
     def __repr__(self) -> str:
         return f"<Op {_signature(self.op_type, self.inputs, self.outputs)}>"
 
-    def with_meta(self, changes: Mapping[str, str]) -> Op:
-        """A copy with these metadata keys set: passes stamp every op this way."""
-        meta = {**self.meta, **changes}
+    def saying(self, more: OpFacts) -> Op:
+        """A copy that says this too; the op itself where it does: passes stamp every op this way."""
+        facts = self.facts
+        if vars(more).items() <= vars(facts).items():
+            return self
+        return self.with_facts(facts | more)
+
+    def with_facts(self, facts: OpFacts) -> Op:
+        """A copy that says these facts and no others."""
         return Op(
-            self.op_type, self.domain, self.inputs, self.outputs, self.attrs, meta, self.name, self.extra
+            self.op_type, self.domain, self.inputs, self.outputs, self.attrs, facts, self.name, self.extra
         )
 
     @property
     def source(self) -> str:
         """The author's line, `file.py:12`; empty where the op has no author."""
-        return self.meta.get(keys.SOURCE_LINE_KEY, "")
+        return self.facts.source
 
     @property
     def slot(self) -> str:
         """The slot that it runs on; empty where it runs on none."""
-        return self.meta.get(keys.SLOT_KEY, "")
+        return self.facts.slot
 
-    def beside(self) -> dict[str, str]:
-        """Metadata for an op that a pass puts beside this one: it is of the same line."""
-        line = self.meta.get(keys.SOURCE_LINE_KEY)
-        return {} if line is None else {keys.SOURCE_LINE_KEY: line}
+    def beside(self) -> OpFacts:
+        """What an op says that a pass puts beside this one: it is of the same line."""
+        return OpFacts(source=self.facts.source) if self.facts.source else NO_FACTS
 
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""
@@ -201,14 +207,14 @@ class OpList(tuple[Op, ...]):
         return frozenset(domain for domain, _ in self.all_kinds)
 
     @cached_property
-    def meta(self) -> frozenset[str]:
-        """All metadata keys of the list itself."""
-        return frozenset().union(*[op.meta for op in self])
+    def said(self) -> frozenset[str]:
+        """The names of all facts that ops of the list itself say."""
+        return frozenset().union(*[vars(op.facts) for op in self])
 
     @property
     def has_slots(self) -> bool:
         """Whether ops run on slots. Of branches nothing is known here but that they are there."""
-        return keys.SLOT_KEY in self.meta or self.has_subgraphs
+        return "slot" in self.said or self.has_subgraphs
 
     @cached_property
     def on_slots(self) -> tuple[Op, ...]:
@@ -216,7 +222,7 @@ class OpList(tuple[Op, ...]):
         if not self.has_slots:
             return ()
         ops = walk_ops(self) if self.has_subgraphs else self
-        return tuple([op for op in ops if keys.SLOT_KEY in op.meta])
+        return tuple([op for op in ops if op.facts.slot])
 
     @cached_property
     def has_subgraphs(self) -> bool:

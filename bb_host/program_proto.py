@@ -31,6 +31,7 @@ from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host import artifact_size
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
 from bb_host.sparse_tensors import SparseTensorError, densified
+from bb_host.spelling import SpellingError, op_facts, written
 
 if TYPE_CHECKING:
     import onnx
@@ -205,7 +206,11 @@ def _read_op(node: Any, where: str) -> Op:
     # Protos of the onnx package before 1.18 have no device configurations.
     if node.overload or node.doc_string or getattr(node, "device_configurations", None):
         extra = _rest(node, _NODE_REST, NodeProto)
-    return Op(op_type, domain, inputs, outputs, attrs, meta, name, extra)
+    try:
+        facts = op_facts(meta)
+    except SpellingError as error:
+        raise ProgramProtoError(f"{op_type}: {error}", where) from None
+    return Op(op_type, domain, inputs, outputs, attrs, facts, name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:
@@ -416,8 +421,7 @@ def _write_op(op: Op, target: Any, where: str) -> None:
     target.output.extend(op.outputs)
     for name, value in op.attrs.items():
         _write_attribute(name, value, target.attribute.add(), where)
-    for key, text in op.meta.items():
-        target.metadata_props.add(key=key, value=text)
+    _write_meta(written(op.facts), target)
 
 
 def write_attribute(name: str, value: AttrValue) -> AttributeProto:

@@ -10,7 +10,9 @@ import numpy as np
 from bb_edge.ir import keys, types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_host.facts import OpFacts
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
+from bb_host.spelling import SpellingError, op_facts
 from bb_host.text_names import (
     DOMAIN_OF_SHORT,
     ELEMENT_NAMES,
@@ -86,10 +88,12 @@ class _Scanner:
         return self.at >= len(self.text)
 
     def error(self, what: str) -> TextError:
-        line = self.text.count("\n", 0, self.at) + 1
-        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
         shown = self.text[self.at : self.at + 20].split("\n")[0] or "end of text"
-        return TextError(f"{what}, found {shown!r}", f"{line}:{column}")
+        return TextError(f"{what}, found {shown!r}", self.place(self.at))
+
+    def place(self, at: int) -> str:
+        """Line and column, from 1."""
+        return f"{self.text.count(chr(10), 0, at) + 1}:{at - self.text.rfind(chr(10), 0, at)}"
 
     def take(self, pattern: re.Pattern[str]) -> str | None:
         found = pattern.match(self.text, self.at)
@@ -171,6 +175,14 @@ class _Scanner:
                 raise self.error("expected a value")
             found[key] = value
         return found
+
+    def facts(self) -> OpFacts:
+        """The facts that an op's metadata spells."""
+        place = self.place(self.at)
+        try:
+            return op_facts(self.meta())
+        except SpellingError as error:
+            raise TextError(str(error), place) from None
 
     def opsets(self) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -318,7 +330,7 @@ class _Scanner:
             inputs.append(self.word())
         name = self.word() if self.opt("@") else ""
         extra = self.hex_bytes() if self.keyword("extra") else b""
-        return Op(op_type, domain, tuple(inputs), tuple(outputs), attrs, self.meta(), name, extra)
+        return Op(op_type, domain, tuple(inputs), tuple(outputs), attrs, self.facts(), name, extra)
 
     # --- attribute values
 

@@ -11,6 +11,7 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR, ValueType, tensor_type
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
+from bb_host.spelling import written
 from bb_host.text_names import (
     KEYWORDS,
     META_WORD,
@@ -77,7 +78,7 @@ def print_op(
         text += f" @{_word(op.name)}"
     if op.extra:
         text += f" extra 0x{op.extra.hex()}"
-    return text + _meta(op.meta, omit)
+    return text + _meta(written(op.facts), omit)
 
 
 def _body(

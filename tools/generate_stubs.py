@@ -40,12 +40,13 @@ from bb_host.dsl.calls import Done
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import After
+from bb_host.facts import OpFacts
 '''
 
 SPACE = """\
     _graph: Recorder
-    _meta: Mapping[str, str] | None
-    def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None: ...
+    _facts: OpFacts
+    def __init__(self, graph: Recorder, facts: OpFacts = ...) -> None: ...
 """
 
 _KINDS = {
@@ -78,7 +79,7 @@ def stubs() -> str:
 
 def _methods(cls: type) -> Iterator[str]:
     if cls is calls.Syscalls:
-        yield SPACE.replace(", meta: Mapping[str, str] | None = None", "")
+        yield SPACE.replace(", facts: OpFacts = ...", "")
     elif cls is calls.Operators:
         yield SPACE
     else:

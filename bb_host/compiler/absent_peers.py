@@ -31,7 +31,7 @@ def check_absent_peers(target: TargetSlots, slots: dict[str, Slot]) -> None:
                     "…, durable=True)",
                     op=op,
                 )
-            if op.meta.get(keys.DURABLE_KEY) != "1":
+            if not op.facts.durable:
                 raise AbsentPeers(
                     f"the peers of {slot!r} may be away, and this send does not wait for them",
                     hint=f"write g.net_out({_port(op)}, …, durable=True), or choose peers of a slot without "
@@ -47,7 +47,7 @@ def _sees_absent(slot: Slot) -> bool:
 
 
 def _port(op: Op) -> str:
-    return repr(op.meta.get(keys.PORT_KEY, "…"))
+    return repr(op.facts.port or "…")
 
 
 def _sends(function: Function, absent: set[str]) -> Sequence[tuple[Op, str]]:

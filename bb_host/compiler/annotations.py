@@ -63,7 +63,7 @@ class DeviceHints:
     def _op(self, op: Op, stats: Stats, met: set[str]) -> Op:
         if op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
             return op
-        chain = op.meta.get(keys.MODULE_INSTANCE_KEY, "")
+        chain = op.facts.scope
         scope = next((s for s in self.stages if s == chain or chain.endswith(f"_{s}")), None)
         if scope is None:
             return op

@@ -28,7 +28,7 @@ def order_answers(function: Function, joins: Joins) -> Function:
     Raises CrossExecutionJoin where two requests would wait for each other.
     """
     answers = {
-        op.meta.get(keys.WIRE_REQUEST_KEY, ""): index
+        op.facts.request: index
         for index, op in enumerate(function.ops)
         if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_RECV_RESP
     }
@@ -127,10 +127,9 @@ class _Orderer:
                 known = types.get(payload)
                 if known is not None:
                     types[ready] = known
-                kept = (keys.HOME_CLASS_KEY, keys.MODULE_INSTANCE_KEY, keys.SOURCE_LINE_KEY)
-                meta = {k: op.meta[k] for k in kept if k in op.meta}
+                facts = op.facts.only("classes", "scope", "source")
                 gate = GATE if len(names) == 1 else GATE_MANY
-                done.append(Op(gate, keys.SYSCALL_DOMAIN, (payload, *names), (ready,), {}, meta))
+                done.append(Op(gate, keys.SYSCALL_DOMAIN, (payload, *names), (ready,), {}, facts))
                 op = dataclasses.replace(op, inputs=(ready, *op.inputs[1:]))
             done.append(op)
         opsets = {keys.SYSCALL_DOMAIN: 1, **self.function.opsets}

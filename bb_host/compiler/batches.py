@@ -9,6 +9,7 @@ from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.bundles import part_of
+from bb_host.facts import OpFacts
 from bb_host.program import Function, Op
 
 
@@ -32,9 +33,9 @@ def with_batches(function: Function) -> Function:
         stamp = stamps.get(known)
         if stamp is None:
             stamp = stamps[known] = _stamp(known)
-        if stamp and op.meta.get(keys.PARTS_KEY) != stamp:
-            changed[index] = op.with_meta({keys.PARTS_KEY: stamp})
-    return flow.restamped(function, changed, [keys.PARTS_KEY])
+        if stamp and op.facts.parts != stamp:
+            changed[index] = op.saying(OpFacts(parts=stamp))
+    return flow.restamped(function, changed)
 
 
 def _stamp(known: Iterable[ValueType | None]) -> str:

@@ -97,9 +97,9 @@ def check_against(program: Program, options: Options) -> None:
     declared = {name: slot.role for f in program.functions for name, slot in f.slots.items() if slot.role}
     for function in program.functions:
         for op in function.ops:
-            name = op.meta.get(keys.SLOT_KEY)
+            name = op.facts.slot
             if name is not None and name not in declared:
-                declared[name] = role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
+                declared[name] = role_of(op.domain, op.facts.trait)
     for binding in options.bindings:
         where = f"bind_{binding.role}({binding.slot!r})"
         if binding.where:

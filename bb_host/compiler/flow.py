@@ -24,8 +24,8 @@ from bb_host.text_names import opsets_of_kinds
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
 """Recv-flavored ops that start an execution."""
 
-LABELS = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.SLOT_ID_KEY})
-"""Metadata of ops that says nothing about what they do: no digest is over it."""
+LABELS = ("source", "scope", "slot_id")
+"""Facts of ops that say nothing about what they do: no digest is over it."""
 
 _TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
 
@@ -57,15 +57,9 @@ def read_names(function: Function) -> set[str]:
     return set(function.outputs).union(*[reads(op) if branches else op.inputs for op in function.ops])
 
 
-def control_count(op: Op) -> int:
-    """How many trailing inputs only order."""
-    text = op.meta.get(keys.CONTROL_INPUTS_KEY)
-    return int(text) if text is not None and text.isdigit() else 0
-
-
 def data_inputs(op: Op) -> tuple[str, ...]:
     """The inputs that carry data."""
-    count = control_count(op)
+    count = op.facts.control
     return op.inputs[: len(op.inputs) - count] if count else op.inputs
 
 
@@ -120,7 +114,7 @@ def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
             *(i + first for i in came.wire),
             *(i + shift for i in before.wire if i >= len(old) - last),
         )
-    for name in ("kinds", "all_kinds", "domains", "meta"):
+    for name in ("kinds", "all_kinds", "domains", "said"):
         # What only ops had that are gone is known by a walk alone.
         if name in there and getattr(gone, name) <= getattr(came, name):
             answers[name] = there[name] | getattr(came, name)
@@ -128,26 +122,27 @@ def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
 
 
 _UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")
-"""Answers in which metadata plays no part."""
+"""Answers in which facts play no part."""
 
 
 def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> OpList:
-    """A list of the ops of `old`, one by one, with these metadata keys at some of them."""
+    """A list of the ops of `old`, one by one, some of which say these facts too."""
     new, there = OpList(ops), vars(summary(old))
     answers = vars(new)
     answers.update((name, there[name]) for name in _UNSTAMPED if name in there)
-    if "meta" in there:
-        answers["meta"] = there["meta"].union(added)
+    if "said" in there:
+        answers["said"] = there["said"].union(added)
     return new
 
 
-def restamped(function: Function, changed: Mapping[int, Op], added: Iterable[str]) -> Function:
-    """The function with these ops, by index, which have metadata of these keys that theirs had not."""
+def restamped(function: Function, changed: Mapping[int, Op]) -> Function:
+    """The function with these ops, by index, which say more than theirs did."""
     if not changed:
         return function
     ops = list(function.ops)
     for index, op in changed.items():
         ops[index] = op
+    added = set[str]().union(*[vars(op.facts) for op in changed.values()])
     return replace(function, ops=stamped(ops, function.ops, added))
 
 
@@ -184,7 +179,7 @@ def received_outputs(op: Op) -> tuple[str, ...]:
 
 def wire_id(op: Op) -> str:
     """The pairing token; empty where there is none."""
-    return op.meta.get(keys.WIRE_ID_KEY, "")
+    return op.facts.wire_id
 
 
 def is_bootstrap(function: Function) -> bool:

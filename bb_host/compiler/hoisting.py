@@ -102,9 +102,6 @@ def _canonical(function: Function) -> Function:
 
 def _hashed(function: Function) -> Function:
     """What the hash is taken over: the body without lines and instances, which say nothing about it."""
-    ops = tuple(
-        dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k not in flow.LABELS}, name="")
-        for op in function.ops
-    )
+    ops = tuple(dataclasses.replace(op, facts=op.facts.without(*flow.LABELS), name="") for op in function.ops)
     slots = {n: Slot(s.role, s.concrete_type, state=s.state) for n, s in function.slots.items()}
     return dataclasses.replace(function, name="", domain="", ops=ops, slots=slots)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ, OP_SEND_RESP
 from bb_host.compiler import flow
 from bb_host.ir.queries import reads
@@ -17,7 +16,7 @@ def request_hops(ops: Sequence[Op]) -> dict[str, int]:
     Requests without a reply in the function are left out: they are open ports.
     """
     replies = {
-        op.meta.get(keys.WIRE_REQUEST_KEY, ""): index
+        op.facts.request: index
         for index, op in enumerate(ops)
         if flow.is_wire(op) and op.op_type == OP_SEND_RESP
     }
@@ -35,7 +34,7 @@ def _between(ops: Sequence[Op], ask: int, reply: int, replies: Mapping[str, int]
     for op in ops[ask + 1 : reply]:
         known = [far[name] for name in reads(op) if name in far]
         if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
-            inner = replies.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""), reply)
+            inner = replies.get(op.facts.request, reply)
             known += [far[name] + 1 for name in ops[inner].inputs if name in far and inner < reply]
         if not known:
             continue

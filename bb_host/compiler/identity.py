@@ -27,6 +27,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.options import Options
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
+from bb_host.spelling import TRAVELS, written
 
 MOST_NUMBERS = 64
 """Elements of an integer tensor that count by value: axes, shapes and indices are structure, weights are
@@ -114,9 +115,10 @@ def contracts(targets: Sequence[TargetSlots]) -> dict[str, str]:
         receivers = [(name, op) for name, op in both if op.op_type in RECV_FLAVORED]
         for sender, op in senders:
             for receiver, taken in receivers:
-                shapes, parts = (taken.meta.get(key, "") for key in (keys.SHAPES_KEY, keys.PARTS_KEY))
-                row = [sender, receiver, *(op.meta.get(key, "") for key in _TRAVELS), shapes]
-                row += [parts] if parts else []  # where no bundle travels, contracts are those of older hosts
+                said = written(op.facts)
+                row = [sender, receiver, *(said.get(key, "") for key in TRAVELS), taken.facts.shapes]
+                if taken.facts.parts:  # where no bundle travels, contracts are those of older hosts
+                    row.append(taken.facts.parts)
                 both_names = (sender, receiver) if sender <= receiver else (receiver, sender)
                 rows.setdefault(both_names, []).append("\0".join(row))
     found = {}
@@ -132,15 +134,6 @@ def class_of_target(main: Function) -> str:
     """The class of a partition as it stands on the wire."""
     name = main.meta.get(keys.PARTITION_KEY, SELF_CLASS)
     return class_of_module(main.name) if name == SELF_CLASS else name
-
-
-_TRAVELS = (
-    keys.SITE_IDS_KEY,
-    keys.WIRE_TYPES_KEY,
-    keys.WIRE_CORRELATION_KEY,
-    keys.DURABLE_KEY,
-    keys.WIRE_REQUEST_KEY,
-)
 
 
 def _remote(one: Function, other: Function) -> Iterator[str]:
@@ -190,8 +183,8 @@ def _ops(ops: Sequence[Op], parts: list[str]) -> None:
     parts += [op.domain for op in ops]
     parts += [_NEXT.join(op.inputs) for op in ops]
     parts += [_NEXT.join(op.outputs) for op in ops]
-    metas = [op.meta for op in ops]
-    for key in sorted(frozenset[str]().union(*metas) - flow.LABELS):
+    metas = [written(op.facts.without(*flow.LABELS)) for op in ops]
+    for key in sorted(frozenset[str]().union(*metas)):
         parts.append(key)
         parts += [meta.get(key, "") for meta in metas]
     for index, op in enumerate(ops):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
+from bb_host.facts import OpFacts
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.program import Function, Op, Slot
 
@@ -28,7 +29,7 @@ class Inliner:
         for op in head.ops:
             if flow.is_wire(op):
                 self._wire_ids.add(flow.wire_id(op))
-                self._ports.add(op.meta.get(keys.PORT_KEY, ""))
+                self._ports.add(op.facts.port)
 
     def run(self, callee_of: Callable[[Op], Function | None]) -> int:
         """Inlines every call for which `callee_of` gives a function; returns how many wire ops surfaced."""
@@ -55,7 +56,7 @@ class Inliner:
         )
 
     def _body(self, call: Op, callee: Function) -> list[Op]:
-        scope = call.meta.get(keys.MODULE_INSTANCE_KEY, "")
+        scope = call.facts.scope
         number = self._counts[callee.name] = self._counts.get(callee.name, 0) + 1
         prefix = callee.name if number == 1 else f"{callee.name}{number}"
         names: dict[str, str] = {}
@@ -83,37 +84,31 @@ class Inliner:
         for domain, version in callee.opsets.items():
             self._opsets.setdefault(domain, version)
         stamps = _Stamps(self._wire_ids, self._ports, prefix)
-        body = [
-            rename_op(_own_group(op, prefix), names, self._meta(op, call, scope, stamps)) for op in callee.ops
-        ]
+        body = []
+        for op in callee.ops:
+            facts = self._facts(op, call, scope, stamps)
+            body.append(rename_op(_own_group(op, prefix), names, facts))
         for formal, actual in copies:
             body.append(self._copy(names[formal], actual, call))
         return body
 
-    def _meta(self, op: Op, call: Op, scope: str, stamps: _Stamps) -> dict[str, str]:
-        meta = dict(op.meta)
-        inner = meta.get(keys.MODULE_INSTANCE_KEY, "")
-        if scope or inner:
-            meta[keys.MODULE_INSTANCE_KEY] = "_".join(filter(None, (scope, inner)))
-        for key in (keys.AT_CLASS_KEY, keys.ON_INVOKE_KEY):
-            if key in call.meta:
-                meta.setdefault(key, call.meta[key])
-        for key, line in call.beside().items():
-            meta.setdefault(key, line)
-        if flow.is_wire(op):
-            stamps.apply(meta)
-        return meta
+    def _facts(self, op: Op, call: Op, scope: str, stamps: _Stamps) -> OpFacts:
+        """What an op of the body says where it is called: of the call what it does not say itself."""
+        facts = op.facts
+        if scope or facts.scope:
+            facts |= OpFacts(scope="_".join(filter(None, (scope, facts.scope))))
+        facts |= call.facts.only("at", "on_invoke", "source").without(*vars(facts))
+        return stamps.renewed(facts) if flow.is_wire(op) else facts
 
     def _copy(self, source: str, target: str, call: Op) -> Op:
         known = self._types.get(source)
         if known is not None:
             self._types.setdefault(target, known)
-        meta = call.beside()
         if known is not None and types.is_subtype(known.node, types.TENSOR):
             self._opsets.setdefault(keys.ONNX_DOMAIN, 21)
-            return Op("Identity", keys.ONNX_DOMAIN, (source,), (target,), {}, meta)
+            return Op("Identity", keys.ONNX_DOMAIN, (source,), (target,), {}, call.beside())
         self._opsets.setdefault(keys.SYSCALL_DOMAIN, 1)
-        return Op("PassThrough", keys.SYSCALL_DOMAIN, (source,), (target,), {}, meta)
+        return Op("PassThrough", keys.SYSCALL_DOMAIN, (source,), (target,), {}, call.beside())
 
 
 def _own_group(op: Op, prefix: str) -> Op:
@@ -134,12 +129,12 @@ class _Stamps:
         self._new_ids: dict[str, str] = {}
         self._new_ports: dict[str, str] = {}
 
-    def apply(self, meta: dict[str, str]) -> None:
-        for key in (keys.WIRE_ID_KEY, keys.WIRE_REQUEST_KEY):
-            if key in meta:
-                meta[key] = self._id(meta[key])
-        if keys.PORT_KEY in meta:
-            meta[keys.PORT_KEY] = self._port(meta[keys.PORT_KEY])
+    def renewed(self, facts: OpFacts) -> OpFacts:
+        if facts.wire_id:
+            facts |= OpFacts(wire_id=self._id(facts.wire_id))
+        if facts.request:
+            facts |= OpFacts(request=self._id(facts.request))
+        return facts | OpFacts(port=self._port(facts.port)) if facts.port else facts
 
     def _id(self, old: str) -> str:
         if old not in self._new_ids:

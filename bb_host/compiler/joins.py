@@ -85,13 +85,13 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
         return _any_of(names, state)
     found = _meeting(index, op, names, state)
     if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
-        number = op.meta.get(keys.WIRE_REQUEST_KEY, "")
+        number = op.facts.request
         return {entry: closed | {number} for entry, closed in found.items()}
     return found
 
 
 def _open_child(index: int, op: Op, state: Joins) -> None:
-    number = op.meta.get(keys.WIRE_REQUEST_KEY, "")
+    number = op.facts.request
     state.opened_by[index] = number
     state.parents[index] = frozenset(state.asking.get(number, {_INVOKE: _NO_REQUESTS}))
 

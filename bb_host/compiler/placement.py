@@ -61,9 +61,8 @@ def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) ->
         return False
     if flow.has_wire(function):
         return False
-    at = keys.AT_CLASS_KEY
-    return at not in flow.summary(function.ops).meta or not any(
-        op.meta.get(at, home) != home for op in function.ops
+    return "at" not in flow.summary(function.ops).said or not any(
+        op.facts.at not in ("", home) for op in function.ops
     )
 
 
@@ -160,9 +159,9 @@ class _Placer:
 
     def _facts(self) -> None:
         """What needs no inference: slots that live somewhere, entries, selectors of peers."""
-        key, slots, entries = keys.SLOT_KEY, self.slots, (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)
+        slots, entries = self.slots, (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)
         for index, op in enumerate(self.ops):
-            slot = slots.get(op.meta[key]) if key in op.meta else None
+            slot = slots.get(op.facts.slot)
             if slot is not None and op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
                 for name in op.outputs:
                     self.peers[name] = slot.peer_class or self.home
@@ -171,11 +170,11 @@ class _Placer:
             elif not op.inputs and op.domain in entries:
                 row = opsets.lookup(op.domain, op.op_type)
                 if row is not None and row.kind is OpKind.ENTRY:
-                    self._place(index, op.meta.get(keys.AT_CLASS_KEY) or self.home)
+                    self._place(index, op.facts.at or self.home)
 
     def _classes(self) -> set[str]:
         found = {self.home, *self.inputs.values(), *self.peers.values()}
-        found.update(op.meta[keys.AT_CLASS_KEY] for op in self.ops if keys.AT_CLASS_KEY in op.meta)
+        found.update(op.facts.at for op in self.ops if op.facts.at)
         for slot in self.slots.values():
             found.update(filter(None, (slot.at, slot.peer_class)))
         for name in found:
@@ -218,7 +217,7 @@ class _Placer:
                         if found is not None:
                             break
                     if found is None and scopes:
-                        found = op.meta.get(keys.AT_CLASS_KEY)
+                        found = op.facts.at or None
                     if found is not None:
                         self._place(index, found)
                 elif op.domain == keys.WIRE_DOMAIN:
@@ -284,7 +283,7 @@ class _Placer:
         if op.op_type not in SEND_FLAVORED:
             self.values.update((n, where) for n in op.outputs if n)
             if op.op_type == OP_RECV_RESP_BATCHED and len(op.outputs) > 1:
-                request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+                request = self.requests.get(op.facts.request)
                 if request is not None:
                     self._lead(op.outputs[1], self.peers.get(flow.peers_input(self.ops[request])))
             return
@@ -303,7 +302,7 @@ class _Placer:
     def _destination(self, op: Op) -> str | None:
         """The class that a Send-flavored op sends to."""
         if op.op_type == OP_SEND_RESP:
-            request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+            request = self.requests.get(op.facts.request)
             if request is not None:
                 return self.placed[request]
         return self.peers.get(flow.peers_input(op)) or self.default_peers

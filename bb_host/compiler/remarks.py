@@ -33,7 +33,7 @@ def warn_of_slots(
     used: set[int] = set()
     classes = dict.fromkeys(t.main.meta.get(keys.PARTITION_KEY, t.main.name) for t in targets)
     for target in targets:
-        durable = any(op.meta.get(keys.DURABLE_KEY) == "1" for op in flow.wire_ops(target.main))
+        durable = any(op.facts.durable for op in flow.wire_ops(target.main))
         for name, slot in resolved[target.main.key].items():
             ops = target.ops.get(name, ())
             binding = options.binding(name, target.main.name)
@@ -111,32 +111,32 @@ def _check_type(
 def warn_of_scopes(function: Function, placed: Sequence[tuple[str, ...]], stats: Stats) -> None:
     """Warns about scopes `with g.at(…)` none of whose ops runs on their class.
 
-    Metadata says of which class the scope around an op was, not where it began: neighbours of one class count
+    An op says of which class the scope around it was, not where it began: neighbours of one class count
     as one scope.
     """
-    if keys.AT_CLASS_KEY not in flow.summary(function.ops).meta:
+    if "at" not in flow.summary(function.ops).said:
         return
-    scope: str | None = None
+    scope = ""
     inside: list[tuple[Op, tuple[str, ...]]] = []
     for op, classes in zip(function.ops, placed, strict=True):
         if op.op_type == "Constant" and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
             continue  # never stamped
-        at = op.meta.get(keys.AT_CLASS_KEY)
+        at = op.facts.at
         if at != scope:
             _check_scope(scope, inside, placed, stats)
             scope, inside = at, []
-        if at is not None:
+        if at:
             inside.append((op, classes))
     _check_scope(scope, inside, placed, stats)
 
 
 def _check_scope(
-    scope: str | None,
+    scope: str,
     inside: Sequence[tuple[Op, tuple[str, ...]]],
     placed: Sequence[tuple[str, ...]],
     stats: Stats,
 ) -> None:
-    if scope is None or any(scope in classes for _, classes in inside):
+    if not scope or any(scope in classes for _, classes in inside):
         return
     op, classes = inside[0]
     known = {name for names in placed for name in names}

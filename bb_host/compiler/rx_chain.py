@@ -11,6 +11,7 @@ import dataclasses
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -104,24 +105,24 @@ def _split(
     if flow.is_wire(op):
         moved[_key(op)] = names
     before = dataclasses.replace(op, outputs=tuple(names.get(n, n) for n in op.outputs))
-    meta = {keys.WIRE_ID_KEY: flow.wire_id(op), **op.beside()}
-    guard = Op(gate, keys.GATE_DOMAIN, tuple(names.values()), tuple(names), {}, meta)
+    facts = OpFacts(wire_id=flow.wire_id(op)) | op.beside()
+    guard = Op(gate, keys.GATE_DOMAIN, tuple(names.values()), tuple(names), {}, facts)
     return before, guard
 
 
 def _key(op: Op) -> tuple[str, str]:
-    return flow.wire_id(op), op.meta.get(keys.WIRE_CORRELATION_KEY, "")
+    return flow.wire_id(op), op.facts.correlation
 
 
 def _follow(function: Function, moved: dict[tuple[str, str], dict[str, str]]) -> Function:
     """The other halves name the values that arrive: they follow the new names."""
-    prefix = keys.DEST_SITE_NAME_PREFIX
     changed: dict[int, Op] = {}
     for index in flow.summary(function.ops).wire:
         op = function.ops[index]
         names = moved.get(_key(op)) if flow.is_send_flavored(op) else None
         if names:
-            new = {k: names[v] for k, v in op.meta.items() if k.startswith(prefix) and v in names}
-            if new:
-                changed[index] = op.with_meta(new)
-    return flow.restamped(function, changed, {key for op in changed.values() for key in op.meta})
+            arrives = {sent: names.get(name, name) for sent, name in op.facts.arrives_as.items()}
+            new = op.saying(OpFacts(arrives_as=arrives))
+            if arrives and new is not op:
+                changed[index] = new
+    return flow.restamped(function, changed)

@@ -31,7 +31,7 @@ class TargetSlots:
         if slot is not None and slot.role:
             return slot.role
         op = self.ops[name][0]
-        return role_of(op.domain, op.meta.get(keys.REQUIRED_TRAIT_KEY, ""))
+        return role_of(op.domain, op.facts.trait)
 
 
 def targets_of(program: Program) -> tuple[TargetSlots, ...]:
@@ -80,8 +80,7 @@ def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
         for name, ops in target.ops.items():
             if name in found:
                 continue
-            text = next((op.meta[keys.SLOT_ID_KEY] for op in ops if keys.SLOT_ID_KEY in op.meta), "")
-            number = int(text) if text.isdigit() else 0
+            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0)
             if number in taken:
                 waiting[name] = None
             else:

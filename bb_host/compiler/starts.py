@@ -56,7 +56,7 @@ def warn_of_dead_flows(main: Function, library: Mapping[tuple[str, str], Functio
         if lost and by_inputs:
             continue  # an output shows that it is meant: an invoke without inputs brings it
         effects = [op for op in ops if matters(op.domain, op.op_type, library)]
-        if not (lost or effects) or any(keys.ON_INVOKE_KEY in op.meta for op in ops):
+        if not (lost or effects) or any(op.facts.on_invoke for op in ops):
             continue
         first = ops[0]
         if lost:
@@ -83,7 +83,7 @@ def _warn_of_constants(
     if len(ways_in) < 2:
         return
     for op in main.ops:
-        if keys.ON_INVOKE_KEY in op.meta:
+        if op.facts.on_invoke:
             continue
         lost = [n for n in op.outputs if n in constant and n in main.outputs]
         if lost:
@@ -232,11 +232,11 @@ def _served(main: Function, joins: Joins | None, number: str) -> list[str]:
 
 
 def _deadline(op: Op) -> int:
-    return int(op.meta.get(keys.DEADLINE_NS_KEY, "0"))
+    return op.facts.deadline_ns or 0
 
 
 def _port(op: Op) -> str:
-    return op.meta.get(keys.PORT_KEY, "")
+    return op.facts.port
 
 
 def _seconds(op: Op) -> str:

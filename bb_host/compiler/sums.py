@@ -19,6 +19,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.joins import Joins, check_joins
 from bb_host.errors import MissingRound, TypeConstraintFailed, source
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, walk_ops
 
@@ -56,18 +57,20 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
             cohort = "" if elsewhere else _cohort(found, op, joins)
-            stamps = {keys.COHORT_KEY: cohort}
+            stamp = OpFacts(cohort=cohort) if cohort else NO_FACTS
             if op.op_type == "Contribute":
                 known = function.types.get(op.inputs[0])
                 if _has(op, _SENT_INPUT):
                     _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
-                stamps[keys.SHAPES_KEY] = shapes = write_shapes([known.shape if known is not None else None])
+                shapes = write_shapes([known.shape if known is not None else None])
+                if shapes:
+                    stamp |= OpFacts(shapes=shapes)
                 if cohort not in _OWN and (not shapes or "?" in shapes) and not _has(op, _SENT_INPUT):
                     _warn(op, shapes, stats)
-            new = {key: text for key, text in stamps.items() if text and op.meta.get(key) != text}
-            if new:
-                changed[index] = op.with_meta(new)
-    return flow.restamped(function, changed, [keys.COHORT_KEY, keys.SHAPES_KEY])
+            new = op.saying(stamp)
+            if new is not op:
+                changed[index] = new
+    return flow.restamped(function, changed)
 
 
 def _warn(op: Op, shapes: str, stats: Stats) -> None:

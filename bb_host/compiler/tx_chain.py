@@ -13,6 +13,7 @@ from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.rx_chain import guarded_ids
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -32,7 +33,7 @@ def gated_input(op: Op) -> str:
     durable sends).
     """
     index = _GATED_INPUT.get(op.op_type) if op.domain == keys.WIRE_DOMAIN else None
-    if op.op_type == OP_SEND and op.meta.get(keys.DURABLE_KEY) == "1":
+    if op.op_type == OP_SEND and op.facts.durable:
         return ""
     return "" if index is None or len(op.inputs) < -index else op.inputs[index]
 
@@ -66,11 +67,11 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
             name += "_"
         taken.add(name)
         new_types[name] = ValueType(types.PEER_ID_VEC)
-        meta = {keys.WIRE_ID_KEY: flow.wire_id(op), **op.beside()}
+        facts = OpFacts(wire_id=flow.wire_id(op)) | op.beside()
         inputs = list(op.inputs)
         inputs[_GATED_INPUT[op.op_type]] = name
         done += ops[at:index]
-        done.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, meta))
+        done.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, facts))
         done.append(dataclasses.replace(op, inputs=tuple(inputs)))
         at = index + 1
         stats.count("gates_inserted")

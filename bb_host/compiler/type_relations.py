@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import types
 from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
@@ -342,11 +342,10 @@ def _fixed_ports(row: OpDef) -> Relation:
     wanted = tuple(None if p.type == types.TRIGGER.id else _known_node(p.type) for p in row.inputs)
     yielded = tuple(_known_node(p.type) for p in row.outputs)
     least = row.min_inputs
-    controlled = keys.CONTROL_INPUTS_KEY
 
     def solve(op: Op, row: OpDef, terms: Terms) -> None:
         seen = terms.types
-        names = flow.data_inputs(op) if controlled in op.meta else op.inputs
+        names = flow.data_inputs(op)
         if len(names) > len(wanted) or len(op.outputs) > len(yielded) or len(names) < least or "" in names:
             solve_ports(op, row, terms)
             return

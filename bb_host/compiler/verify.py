@@ -206,7 +206,7 @@ def wire_problem(crossings: Iterable[Crossings]) -> str:
             others = [o.op_type for o in ops if o is not op]
             if others and not set(others) & {*PARTNERS[op.op_type], OP_RECV_RESP, OP_RECV_RESP_BATCHED}:
                 return f"{label(op)} and {others[0]} are no pair (wire id {number})"
-        sites = {op.meta[keys.SITE_IDS_KEY] for op in ops if keys.SITE_IDS_KEY in op.meta}
+        sites = {op.facts.sites for op in ops if op.facts.sites}
         if len(sites) > 1:
             return f"the halves of wire id {number} have different sites"
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler import flow
 from bb_host.program import Op, Program
@@ -35,6 +34,6 @@ def wire_edges(program: Program) -> list[WireEdge]:
     found = []
     for target, recv in recvs:
         partner = sends.get(flow.wire_id(recv))
-        if partner is not None and (recv.op_type != OP_RECV_RESP_BATCHED or keys.SITE_IDS_KEY in recv.meta):
+        if partner is not None and (recv.op_type != OP_RECV_RESP_BATCHED or recv.facts.sites):
             found.append(WireEdge(partner[0], target, partner[1], recv))
     return found

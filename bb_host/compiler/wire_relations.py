@@ -44,7 +44,7 @@ def recv(op: Op, row: OpDef, terms: Terms) -> None:
     """What arrives is what the other half sends; a hand-made port says it itself."""
     if op.op_type != OP_RECV_RESP_BATCHED:
         tail = 2 if op.op_type == OP_RECV_REQ else 1
-        end = len(op.outputs) - (op.meta.get(keys.TRIGGER_OUTPUT_KEY) == "1")
+        end = len(op.outputs) - (op.facts.trigger_output)
         if end < tail:
             raise conflict(op, "it has no output for the sender")
         terms.element(op.outputs[end - tail], _PEERS, op)

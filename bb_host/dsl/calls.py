@@ -26,6 +26,7 @@ from bb_host.dsl.rows import Attrs, Formal, Given, Row
 from bb_host.dsl.shapes import CATALOG_SHAPES
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, AttributeValueError, ValueTypeError
+from bb_host.facts import NO_FACTS, OpFacts
 
 _SINGLE_PORTS = frozenset({"DeadlineMatch"})
 """Ops whose any-ready ports take one value each."""
@@ -159,7 +160,7 @@ def record_call(
     kwargs: Mapping[str, object],
     *,
     after: After = UNORDERED,
-    meta: Mapping[str, str] | None = None,
+    facts: OpFacts = NO_FACTS,
     count: int | None = None,
 ) -> list[Output]:
     """Records an op; its outputs. One that yields nothing but that it has run has none.
@@ -177,7 +178,7 @@ def record_call(
     results = row.results(graph, given, inputs, attrs, count)
     line = author_line() if results else ("", 0)
     outputs = [Output(graph, type_, hint, line) for hint, type_ in results]
-    draft = Draft(row.name, row.domain, inputs, outputs, attrs, dict(meta) if meta else {})
+    draft = Draft(row.name, row.domain, inputs, outputs, attrs, facts)
     found = graph.put(draft, after)
     if row.remarked:
         on_call(graph, draft)
@@ -292,10 +293,10 @@ def slot_method(spoken: str, row: Row) -> Callable[..., Any]:
             raise misused(bind, spoken, kwargs, error) from None
         if not isinstance(graph, Recorder):
             raise no_graph(slot.name, graph)
-        meta = graph.slot_meta.get(slot)
-        if meta is None:
-            meta = slot.use_in(graph)
-        found = record_call(graph, row, inputs, attrs, after=after, meta=meta)
+        facts = graph.slot_facts.get(slot)
+        if facts is None:
+            facts = slot.use_in(graph)
+        found = record_call(graph, row, inputs, attrs, after=after, facts=facts)
         return found[0] if len(found) == 1 else returned(graph, row, found)
 
     return _named(method, bind, spoken, row)
@@ -311,7 +312,7 @@ def no_graph(slot: str, given: object) -> ValueTypeError:
 
 
 def graph_method(spoken: str, row: Row, signature: str, check: Check | None = None) -> Callable[..., Any]:
-    """The method of a namespace, which has `_graph` and `_meta`: `g.onnx.softmax(x, axis=1)`."""
+    """The method of a namespace, which has `_graph` and `_facts`: `g.onnx.softmax(x, axis=1)`."""
     bind = binder(signature, row, ("self",))
 
     def method(*args: Any, **kwargs: Any) -> Any:
@@ -322,7 +323,7 @@ def graph_method(spoken: str, row: Row, signature: str, check: Check | None = No
         graph = space._graph
         if check is not None:
             check(graph, row, attrs)
-        found = record_call(graph, row, inputs, attrs, after=after, meta=space._meta)
+        found = record_call(graph, row, inputs, attrs, after=after, facts=space._facts)
         return found[0] if len(found) == 1 else returned(graph, row, found)
 
     return _named(method, bind, spoken, row)

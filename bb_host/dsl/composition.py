@@ -198,7 +198,7 @@ class ModuleCall(Suggests):
                 )
             inner = g.session.first_op(record.function, is_engine_op)
             if inner is not None:
-                line = inner.meta.get(keys.SOURCE_LINE_KEY, "")
+                line = inner.facts.source
                 raise g.error(
                     OpInSubgraph,
                     f"module {name!r} is called in a branch or loop body, where only ONNX operators run, and "
@@ -226,6 +226,6 @@ def add_call(g: PortGraph, function: Function, inputs: Sequence[Output], name: s
         hint = f"{name or function.name.lower()}_{port}"
         # Each may be what a network port receives; then it gets its sender.
         outputs.append(g.fresh(hint, function.types.get(port, ValueType(types.ANY)), Received))
-    draft = Draft(function.name, function.domain, list(inputs), outputs, {}, {}, name, is_call=True)
+    draft = Draft(function.name, function.domain, list(inputs), outputs, name=name, is_call=True)
     g.put(draft, after)
     return draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, ValueTypeError
+from bb_host.facts import OpFacts
 
 
 @typed_calls
@@ -24,7 +25,7 @@ class ControlFlow:
     """What `g.onnx` has of operators that hold graphs."""
 
     _graph: Recorder
-    _meta: Mapping[str, str] | None
+    _facts: OpFacts
 
     def op(
         self,
@@ -35,7 +36,7 @@ class ControlFlow:
         **attrs: object,
     ) -> Any:
         """Any operator by its name: one Output, or a tuple where it has several."""
-        return call_onnx(self._graph, name, inputs, attrs, outputs=outputs, after=after, meta=self._meta)
+        return call_onnx(self._graph, name, inputs, attrs, outputs=outputs, after=after, facts=self._facts)
 
     def if_(
         self,

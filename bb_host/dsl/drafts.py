@@ -11,6 +11,7 @@ from typing import Any
 
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.output import Output
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import AttrValue, Op, Subgraph
 
 
@@ -23,9 +24,13 @@ class Draft:
     inputs: list[Output | None]
     outputs: list[Output]
     attrs: dict[str, AttrValue | SubgraphDraft] = field(default_factory=dict)
-    meta: dict[str, str] = field(default_factory=dict)
+    facts: OpFacts = NO_FACTS
     name: str = ""
     is_call: bool = False
+
+    def say(self, more: OpFacts) -> None:
+        """Adds to what the op says."""
+        self.facts |= more
 
 
 @dataclass(slots=True)
@@ -83,7 +88,7 @@ def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
     if not inputs and not outputs:
         # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
         outputs.append("")
-    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.meta, draft.name, b"")
+    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.facts, draft.name, b"")
 
 
 def _finish_subgraph(draft: SubgraphDraft, names: Names) -> Subgraph:

@@ -18,11 +18,11 @@ from bb_host.dsl.part import Part
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.errors import ModuleError
+from bb_host.facts import OpFacts
 from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import from_proto
 
 _DEFAULT_BACKEND = "backend"
-_NODE_KEYS_DROPPED = (keys.REQUIRED_TRAIT_KEY, keys.SLOT_ID_KEY, keys.CONCRETE_TYPE_KEY, keys.INSTANCE_KEY)
 _FUNCTION_KEYS_DROPPED = (keys.ENTRY_KEY, keys.PARTITION_KEY)
 
 
@@ -171,20 +171,18 @@ class ModelModule(Part):
         for key, graph in op.subgraphs():
             inner = tuple(self._moved_op(o, names, slots) for o in graph.ops)
             attrs[key] = _with_ops(graph, inner)
-        meta = op.meta
-        slot = meta.get(keys.SLOT_KEY)
-        if self.is_compiled and slot is not None:
-            meta = {k: v for k, v in meta.items() if k not in _NODE_KEYS_DROPPED}
+        facts = op.facts
+        slot = facts.slot
+        if self.is_compiled and slot:
+            facts = facts.without("trait", "slot_id", "concrete_type", "instance")
             new = slots.get(slot, slot)
             if new:
-                meta[keys.SLOT_KEY] = new
                 binding = self._program.meta[f"{keys.BINDING_PREFIX}{self._main.name}.{slot}"]
-                meta[keys.CONCRETE_TYPE_KEY] = binding.split("|")[1]
-                meta[keys.INSTANCE_KEY] = "0"
+                facts |= OpFacts(slot=new, concrete_type=binding.split("|")[1], instance=0)
             else:
-                del meta[keys.SLOT_KEY]
+                facts = facts.without("slot")
         op_type = names.get((op.domain, op.op_type), op.op_type)
-        return dataclasses.replace(op, op_type=op_type, attrs=attrs, meta=meta)
+        return dataclasses.replace(op, op_type=op_type, attrs=attrs, facts=facts)
 
 
 def _with_ops(graph: Subgraph, ops: tuple[Op, ...]) -> Subgraph:

@@ -40,6 +40,7 @@ from bb_host.errors import (
     PortNameError,
     ValueTypeError,
 )
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import AttrValue
 
 if TYPE_CHECKING:
@@ -262,12 +263,12 @@ class Graph(PortGraph, _Named):
         attrs: dict[str, AttrValue] | None = None,
         *,
         after: After = UNORDERED,
-        meta: dict[str, str] | None = None,
+        facts: OpFacts = NO_FACTS,
     ) -> tuple[Output, ...]:
         """An op of any domain as it stands, unchecked: for opsets that no catalog holds."""
         outputs = [self.fresh(op_type.lower(), as_type(self, like)) for like in output_types]
         values: list[Output | None] = [lift(self, value) for value in inputs]
-        draft = Draft(op_type, domain, values, outputs, dict(attrs or {}), dict(meta or {}))
+        draft = Draft(op_type, domain, values, outputs, dict(attrs or {}), facts)
         return tuple(self.put(draft, after))
 
     def call(self, module: Part | onnx.ModelProto, name: str | None = None, **inputs: Value) -> ModuleOutputs:

@@ -21,7 +21,7 @@ def port_names(session: Session, function: Function) -> Iterator[str]:
     """The network ports of a function and of those that it calls."""
     for op in function.ops:
         if op.domain == keys.WIRE_DOMAIN and op.op_type in (OP_SEND, OP_SEND_REQ):
-            yield op.meta.get(keys.PORT_KEY, "")
+            yield op.facts.port
         else:
             callee = _callee(session, op)
             if callee is not None:
@@ -57,7 +57,7 @@ def _callee(session: Session, op: Op) -> ModuleRecord | None:
 def _received(function: Function, port: str) -> tuple[str, ...] | None:
     """The values of a send of this function, as its receiver sees them."""
     for op in function.ops:
-        if op.domain == keys.WIRE_DOMAIN and op.meta.get(keys.PORT_KEY) == port:
+        if op.domain == keys.WIRE_DOMAIN and op.facts.port == port:
             if op.op_type == OP_SEND:
                 return op.outputs
             if op.op_type == OP_SEND_REQ:

@@ -6,7 +6,7 @@ the catalog and ONNX's schemas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from bb_edge.ir import keys, opsets
@@ -24,6 +24,7 @@ from bb_host.dsl.calls import graph_method, row_of, slot_method
 from bb_host.dsl.names import snake
 from bb_host.dsl.onnx_ops import onnx_row
 from bb_host.dsl.recorder import Recorder
+from bb_host.facts import NO_FACTS, OpFacts
 
 _C = TypeVar("_C", bound=type)
 
@@ -78,7 +79,7 @@ class IndexOps:
 class Syscalls:
     """The framework's own ops under their natural names."""
 
-    _meta: Mapping[str, str] | None = None
+    _facts: OpFacts = NO_FACTS
 
     def __init__(self, graph: Recorder) -> None:
         self._graph = graph
@@ -87,9 +88,9 @@ class Syscalls:
 class Operators:
     """ONNX operators with parameters in order."""
 
-    def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None:
+    def __init__(self, graph: Recorder, facts: OpFacts = NO_FACTS) -> None:
         self._graph = graph
-        self._meta = meta
+        self._facts = facts
 
 
 def _methods() -> None:

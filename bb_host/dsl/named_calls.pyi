@@ -9,6 +9,7 @@ from bb_host.dsl.calls import Done
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import After
+from bb_host.facts import OpFacts
 
 class ModelOps:
     """The methods of a ModelSlot."""
@@ -104,7 +105,7 @@ class Syscalls:
     """The framework's own ops under their natural names."""
 
     _graph: Recorder
-    _meta: Mapping[str, str] | None
+    _facts: OpFacts
     def __init__(self, graph: Recorder) -> None: ...
     def pulse(self) -> Output:
         """Fires once, after its target's bootstrap; not after a restore. nothing → trigger: Trigger."""
@@ -221,8 +222,8 @@ class Operators:
     """ONNX operators with parameters in order."""
 
     _graph: Recorder
-    _meta: Mapping[str, str] | None
-    def __init__(self, graph: Recorder, meta: Mapping[str, str] | None = None) -> None: ...
+    _facts: OpFacts
+    def __init__(self, graph: Recorder, facts: OpFacts = ...) -> None: ...
     def add(self, a: Value, b: Value, *, after: After = ...) -> Output:
         """A: T, B: T → C: T; T: numbers."""
     def sub(self, a: Value, b: Value, *, after: After = ...) -> Output:

@@ -26,6 +26,7 @@ from bb_host.dsl.rows import Attrs, Formal, Given, Row
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, UnknownOp, ValueTypeError
+from bb_host.facts import NO_FACTS, OpFacts
 
 _ELEMENTS = {
     "float": "F32",
@@ -320,7 +321,7 @@ def call_onnx(
     *,
     outputs: int | None = None,
     after: After = UNORDERED,
-    meta: Mapping[str, str] | None = None,
+    facts: OpFacts = NO_FACTS,
 ) -> Output | tuple[Output, ...]:
     """Records one ONNX operator of the recorded opset.
 
@@ -331,7 +332,7 @@ def call_onnx(
     row = onnx_row(name)
     if row is None:
         raise unknown_operator(graph, name)
-    found = record_call(graph, row, args, kwargs, after=after, meta=meta, count=outputs)
+    found = record_call(graph, row, args, kwargs, after=after, facts=facts, count=outputs)
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -14,6 +14,7 @@ from bb_host.dsl.output import Output
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.dsl.wire import Payload, WireOps
 from bb_host.errors import ArityError, ValueTypeError
+from bb_host.facts import NO_FACTS, OpFacts
 
 _PEERS = ValueType(types.PEER_ID_VEC)
 _REQ_ID = ValueType(types.WIRE_REQ_ID)
@@ -61,12 +62,12 @@ class OpenWire(Suggests):
         g = self._graph
         self._wire.may_send(f"send_resp {name!r}")
         payload, _ = self._wire.payload(value, f"send_resp {name!r}")
-        meta = self._wire.wire_meta(name, keys.CORRELATION_RESPONSE, False)
-        asked = next((d.meta for d in g.drafts if any(o is req_id for o in d.outputs)), {})
-        if keys.WIRE_ID_KEY in asked:
-            meta[keys.WIRE_REQUEST_KEY] = asked[keys.WIRE_ID_KEY]
+        facts = self._wire.wire_facts(name, keys.CORRELATION_RESPONSE, False)
+        asked = next((d.facts for d in g.drafts if any(o is req_id for o in d.outputs)), NO_FACTS)
+        if asked.wire_id:
+            facts |= OpFacts(request=asked.wire_id)
         draft = Draft(
-            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, self._wire.peers(sender), g.own(req_id)], [], {}, meta
+            OP_SEND_RESP, keys.WIRE_DOMAIN, [*payload, self._wire.peers(sender), g.own(req_id)], [], {}, facts
         )
         g.put(draft, after)
 
@@ -86,9 +87,9 @@ class OpenWire(Suggests):
             [*payload, targets, targets],
             [req_id],
             {keys.ATTR_DEADLINE_NS: self._wire.duration(deadline_ns)},
-            self._wire.wire_meta(name, keys.CORRELATION_REQUEST, False),
+            self._wire.wire_facts(name, keys.CORRELATION_REQUEST, False),
         )
-        draft.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
+        draft.say(OpFacts(answer_mode=keys.ANSWER_BATCH))
         g.put(draft, after)
         return req_id
 
@@ -101,15 +102,15 @@ class OpenWire(Suggests):
             raise g.error(
                 ValueTypeError, f"{req_id!r} is no request id of this graph", "see send_req_batched"
             )
-        port = asked.meta[keys.PORT_KEY]
+        port = asked.facts.port
         outputs = [g.fresh(f"{port}_closed", _TRIGGER), g.fresh(f"{port}_missing", _PEERS)]
         for like in payload_types:
             item = as_type(g, like)
             shape = None if item.shape is None else (None, *item.shape)
             outputs.append(g.fresh(f"{port}_responses", ValueType(item.node, shape)))
-        meta = self._wire.wire_meta(port, keys.CORRELATION_RESPONSE, False)
-        meta[keys.WIRE_REQUEST_KEY] = asked.meta[keys.WIRE_ID_KEY]
-        g.add(Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [req_id], list(outputs), {}, meta))
+        facts = self._wire.wire_facts(port, keys.CORRELATION_RESPONSE, False)
+        facts |= OpFacts(request=asked.facts.wire_id)
+        g.add(Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [req_id], list(outputs), {}, facts))
         return tuple(outputs)
 
     def _entry(
@@ -131,10 +132,10 @@ class OpenWire(Suggests):
         outputs = [g.fresh(name, as_type(g, like)) for like in payload_types]
         outputs.append(g.fresh(f"{name}_sender", _PEERS))
         outputs += [g.fresh(f"{name}_{hint}", value) for hint, value in tail]
-        meta = self._wire.wire_meta(name, correlation, False)
+        facts = self._wire.wire_facts(name, correlation, False)
         if trigger:
             outputs.append(g.fresh(f"{name}_trigger", _TRIGGER))
-            meta[keys.TRIGGER_OUTPUT_KEY] = "1"
+            facts |= OpFacts(trigger_output=True)
         attrs = {keys.ATTR_PAYLOAD_TYPE: outputs[0].type}
-        g.add(Draft(op, keys.WIRE_DOMAIN, [], list(outputs), dict(attrs), meta))
+        g.add(Draft(op, keys.WIRE_DOMAIN, [], list(outputs), dict(attrs), facts))
         return tuple(outputs)

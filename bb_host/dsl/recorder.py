@@ -27,6 +27,7 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
+from bb_host.facts import OpFacts
 from bb_host.program import Array, Function
 from bb_host.text_names import implied_opsets
 
@@ -75,8 +76,8 @@ class Recorder(Suggests, ABC):
         """Where the `with` blocks of rounds begin."""
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
-        self.slot_meta: dict[object, dict[str, str]] = {}
-        """The metadata of ops on slots that this graph has used."""
+        self.slot_facts: dict[object, OpFacts] = {}
+        """What ops on slots say that this graph has used."""
         self._constants: dict[tuple[object, ...], Output] = {}
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Recorder(Suggests, ABC):
 
     def warn_at(self, draft: Draft, code: str, what: str, hint: str = "") -> None:
         """Warns at the line of an op that was recorded before."""
-        where = draft.meta[keys.SOURCE_LINE_KEY]
+        where = draft.facts.source
         self.session.warnings.append(ProgramWarning(code, what, where, hint))
 
     def fresh(
@@ -163,14 +164,15 @@ class Recorder(Suggests, ABC):
         """Appends an op, stamped with its place in the module tree, its class scope and its source line."""
         if self.parent is not None or self.open_branch is not None:
             self._in_branch(draft)
-        draft.meta[keys.MODULE_INSTANCE_KEY] = "_".join(self.module_scopes)
+        said = {**vars(draft.facts), "scope": "_".join(self.module_scopes)}
         if self.at_scopes and not (draft.domain == keys.ONNX_DOMAIN and draft.op_type == "Constant"):
-            draft.meta[keys.AT_CLASS_KEY] = self.at_scopes[-1]
+            said["at"] = self.at_scopes[-1]
         if self.invoke_scopes:
-            draft.meta[keys.ON_INVOKE_KEY] = self.invoke_scopes[-1]
+            said["on_invoke"] = True
         # The outputs come from the same call of the author's, and have found its line.
         line = draft.outputs[0].line if draft.outputs else author_line()
-        draft.meta[keys.SOURCE_LINE_KEY] = short_line(line)
+        said["source"] = short_line(line)
+        draft.facts = OpFacts(**said)
         self.drafts.append(draft)
         return draft
 
@@ -188,14 +190,14 @@ class Recorder(Suggests, ABC):
         So is what its function records into the graph around it, and what would run whether or not the branch
         does. Calls were checked where they were made.
         """
-        if draft.is_call or (draft.domain == keys.ONNX_DOMAIN and keys.SLOT_KEY not in draft.meta):
+        if draft.is_call or (draft.domain == keys.ONNX_DOMAIN and not draft.facts.slot):
             return
         if draft.domain == keys.ONNX_DOMAIN:
             if self.parent is None:
                 return
             raise self.error(
                 OpInSubgraph,
-                f"{draft.op_type} is pinned to slot {draft.meta[keys.SLOT_KEY]!r} in {self.describe()}",
+                f"{draft.op_type} is pinned to slot {draft.facts.slot!r} in {self.describe()}",
                 "a branch runs where its If or Loop runs: pin that one, slot.onnx(g).if_(…)",
             )
         kind = WireInSubgraph if draft.domain == keys.WIRE_DOMAIN else OpInSubgraph
@@ -235,7 +237,7 @@ class Recorder(Suggests, ABC):
         if draft.domain == keys.ONNX_DOMAIN:
             return list(after)
         draft.inputs.extend(after)
-        draft.meta[keys.CONTROL_INPUTS_KEY] = str(len(after))
+        draft.say(OpFacts(control=len(after)))
         return []
 
     def gated(self, value: Output, gates: Iterable[Output]) -> Output:

@@ -153,17 +153,17 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     """Warns, at the end of a body, about ops without effect whose results nothing reads."""
     read = {id(value) for value in (*graph.outputs.values(), *graph.may_go_unread)}
     drafts = list(_all(graph.drafts, read))
-    backward = {d.meta.get(keys.SLOT_KEY) for d in drafts if d.op_type == "Backward"}
+    backward = {d.facts.slot for d in drafts if d.op_type == "Backward"}
     called = {f.key: f for f in functions}
     for draft in drafts:
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
         if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND:
-            graph.session.unread_sends[draft.meta[keys.WIRE_ID_KEY]] = draft.meta[keys.SOURCE_LINE_KEY]
+            graph.session.unread_sends[draft.facts.wire_id] = draft.facts.source
             continue
         if draft.op_type == "Constant" or matters(draft.domain, draft.op_type, called):
             continue
-        if draft.op_type == "Forward" and draft.meta.get(keys.SLOT_KEY) in backward:
+        if draft.op_type == "Forward" and draft.facts.slot in backward:
             continue  # `backward` needs what it keeps
         graph.warn_at(
             draft,
@@ -232,10 +232,10 @@ def unread_sends(session: Session, functions: Iterable[Function]) -> Iterator[tu
     waiting = session.unread_sends
     for function in functions if waiting else ():
         for op in function.ops:
-            line = waiting.get(op.meta.get(keys.WIRE_ID_KEY, ""))
+            line = waiting.get(op.facts.wire_id)
             if line is not None and op.op_type == OP_SEND and set(op.outputs).isdisjoint(function.outputs):
                 yield (
-                    f"nothing reads what net_out {op.meta[keys.PORT_KEY]!r} sends: no device takes it",
+                    f"nothing reads what net_out {op.facts.port!r} sends: no device takes it",
                     line,
                     "use what it returns, or say g.wire.send where another program receives it",
                 )

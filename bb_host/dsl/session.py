@@ -233,7 +233,7 @@ class Session:
 def is_engine_op(op: Op) -> bool:
     """Whether an op, which is no call, is more than an ONNX operator where its caller runs."""
     plain = op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-    return not plain or keys.SLOT_KEY in op.meta or keys.AT_CLASS_KEY in op.meta
+    return not plain or bool(op.facts.slot or op.facts.at)
 
 
 def _bytes(record: ModuleRecord) -> bytes:

@@ -41,6 +41,7 @@ from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError, SlotError, ValueTypeError
+from bb_host.facts import OpFacts
 from bb_host.program import Function, Slot
 
 
@@ -132,18 +133,17 @@ class ComponentSlot(Suggests):
         file, _, number = self.where.rpartition(":")
         return SlotError(f"slot {self.name!r}: {what}", self.where, hint, file=file, line=int(number))
 
-    def use_in(self, g: Recorder) -> dict[str, str]:
-        """The metadata of a node that runs on this slot; counts as a use."""
+    def use_in(self, g: Recorder) -> OpFacts:
+        """What an op says that runs on this slot; counts as a use."""
         use = g.session.use_slot(self)
         g.slots_used[self.name] = None
-        found = {keys.SLOT_KEY: self.name}
-        if use.record.is_concrete:
-            found[keys.CONCRETE_TYPE_KEY] = use.record.concrete_type
-            found[keys.INSTANCE_KEY] = str(use.instance)
-        else:
-            found[keys.REQUIRED_TRAIT_KEY] = self.ROLE
-            found[keys.SLOT_ID_KEY] = str(use.slot_id)
-        g.slot_meta[self] = found
+        record = use.record
+        found = (
+            OpFacts(slot=self.name, concrete_type=record.concrete_type, instance=use.instance)
+            if record.is_concrete
+            else OpFacts(slot=self.name, trait=self.ROLE, slot_id=use.slot_id)
+        )
+        g.slot_facts[self] = found
         return found
 
     def opset(self) -> Opset | None:
@@ -157,7 +157,7 @@ class ComponentSlot(Suggests):
         if not isinstance(g, Recorder):
             raise no_graph(self.name, g)
         row = self._find(g, name)
-        return tuple(record_call(g, row, inputs, attrs, after=after, meta=self.use_in(g)))
+        return tuple(record_call(g, row, inputs, attrs, after=after, facts=self.use_in(g)))
 
     def _find(self, g: Recorder, name: str) -> CatalogRow:
         return find_op(g, self.DOMAIN, name)

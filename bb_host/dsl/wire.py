@@ -37,6 +37,7 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
+from bb_host.facts import OpFacts
 
 Payload: TypeAlias = "Value | Sequence[Value]"
 """What travels: one value, or a list that travels in one envelope."""
@@ -111,9 +112,9 @@ class Request(Suggests):
             [*payload, self.sender, self._req_id],
             [*answers, sender],
             {},
-            self._wire.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable),
+            self._wire.wire_facts(self.port, keys.CORRELATION_RESPONSE, self._durable),
         )
-        draft.meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
+        draft.say(OpFacts(request=self._ask.facts.wire_id))
         g.put(draft, after)
         self._reply = draft
         self._reply_line = author_line()
@@ -130,7 +131,7 @@ class Request(Suggests):
         if self._responses is not None:
             raise self._both()
         self._answer_read = True
-        self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_EACH
+        self._ask.say(OpFacts(answer_mode=keys.ANSWER_EACH))
         *values, sender = self._reply.outputs
         return cast(Received, one_or_many(values, sender, self._reply_single, self._replied()))
 
@@ -146,7 +147,7 @@ class Request(Suggests):
         if self._responses is None:
             self._responses = [self._stack(value) for value in self._reply.outputs[:-1]]
             self._open_tail().outputs.extend(self._responses)
-            self._ask.meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_BATCH
+            self._ask.say(OpFacts(answer_mode=keys.ANSWER_BATCH))
         return cast(Output, one_or_many(self._responses, None, self._reply_single, self._replied()))
 
     @property
@@ -165,8 +166,8 @@ class Request(Suggests):
         if self._reasons is None:
             g = self._graph
             self._reasons = g.fresh(f"{self.port}_missing_reasons", ValueType(types.TENSOR_I64, (None,)))
-            meta = {keys.WIRE_REQUEST_KEY: self._ask.meta[keys.WIRE_ID_KEY]}
-            g.add(Draft("MissingReasons", keys.SYSCALL_DOMAIN, [self.missing], [self._reasons], {}, meta))
+            facts = OpFacts(request=self._ask.facts.wire_id)
+            g.add(Draft("MissingReasons", keys.SYSCALL_DOMAIN, [self.missing], [self._reasons], {}, facts))
         return self._reasons
 
     def finish(self) -> None:
@@ -210,14 +211,14 @@ class Request(Suggests):
         """The RecvRespBatched; it stands where it is first needed."""
         if self._tail is None:
             g = self._graph
-            meta = self._wire.wire_meta(self.port, keys.CORRELATION_RESPONSE, self._durable, minted=False)
-            meta[keys.WIRE_REQUEST_KEY] = self._ask.meta[keys.WIRE_ID_KEY]
+            facts = self._wire.wire_facts(self.port, keys.CORRELATION_RESPONSE, self._durable, minted=False)
+            facts |= OpFacts(request=self._ask.facts.wire_id)
             outputs = [g.fresh(f"{self.port}_closed", _TRIGGER), g.fresh(f"{self.port}_missing", _PEERS)]
             self._tail = g.add(
-                Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [self._req_id], outputs, {}, meta)
+                Draft(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, [self._req_id], outputs, {}, facts)
             )
         if self._reply is not None:
-            self._tail.meta[keys.WIRE_ID_KEY] = self._reply.meta[keys.WIRE_ID_KEY]
+            self._tail.say(OpFacts(wire_id=self._reply.facts.wire_id))
         return self._tail
 
 
@@ -263,10 +264,10 @@ class WireOps:
             [*payload, self.peers(peers)],
             [*values, sender],
             {} if deadline_ns is None else {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
-            self.wire_meta(name, keys.CORRELATION_NONE, durable),
+            self.wire_facts(name, keys.CORRELATION_NONE, durable),
         )
         g.put(draft, after)
-        about = f"net_out {name!r} sends {len(values)} values at {draft.meta[keys.SOURCE_LINE_KEY]}"
+        about = f"net_out {name!r} sends {len(values)} values at {draft.facts.source}"
         found = one_or_many(values, sender, single, about)
         g.ports[name] = found
         return cast(Received, found)
@@ -307,10 +308,10 @@ class WireOps:
         req_id = g.fresh(f"{name}_req", _REQ_ID)
         values = [g.received(name, v) for v in payload]
         sender = g.fresh(f"{name}_sender", _PEERS)
-        meta = self.wire_meta(name, keys.CORRELATION_REQUEST, durable)
-        meta[keys.ANSWER_MODE_KEY] = keys.ANSWER_NONE
+        facts = self.wire_facts(name, keys.CORRELATION_REQUEST, durable)
+        facts |= OpFacts(answer_mode=keys.ANSWER_NONE)
         if enough is not None:
-            meta[keys.ENOUGH_KEY] = str(enough)
+            facts |= OpFacts(enough=enough)
             on_enough(g, name, targets, enough)
         draft = Draft(
             OP_SEND_REQ,
@@ -318,7 +319,7 @@ class WireOps:
             [*payload, targets, targets],
             [req_id, *values, sender],
             {keys.ATTR_DEADLINE_NS: self.duration(deadline_ns)},
-            meta,
+            facts,
         )
         g.put(draft, after)
         found = Request(self, name, draft, req_id, single, durable)
@@ -328,17 +329,15 @@ class WireOps:
 
     # --- parts
 
-    def wire_meta(self, port: str, correlation: str, durable: bool, *, minted: bool = True) -> dict[str, str]:
-        meta = {keys.WIRE_ID_KEY: self.graph.session.next_wire_id() if minted else ""}
-        meta[keys.WIRE_CORRELATION_KEY] = correlation
-        meta[keys.PORT_KEY] = port
+    def wire_facts(self, port: str, correlation: str, durable: bool, *, minted: bool = True) -> OpFacts:
+        """What a wire op says: a wire id of its own, its part in a request, its port."""
         if not isinstance(durable, bool):
             raise self.graph.error(
                 AttributeValueError, f"{port!r}: durable is {durable!r}", "it is True or False: durable=True"
             )
-        if durable:
-            meta[keys.DURABLE_KEY] = "1"
-        return meta
+        wire_id = self.graph.session.next_wire_id() if minted else ""
+        facts = OpFacts(wire_id=wire_id, correlation=correlation, port=port)
+        return facts | OpFacts(durable=True) if durable else facts
 
     def payload(self, value: object, what: str) -> tuple[list[Output], bool]:
         """The values that travel, and whether the author gave one alone."""

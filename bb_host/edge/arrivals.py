@@ -76,7 +76,7 @@ def is_tensor_op(op: Op, types: dict[str, ValueType]) -> bool:
     Ops with control inputs, on values that are known to be no tensors (peer lists), random ones, and those
     whose subgraphs hold other ops are not.
     """
-    if op.domain not in ONNX_DOMAINS or op.op_type in DRAWS or keys.CONTROL_INPUTS_KEY in op.meta:
+    if op.domain not in ONNX_DOMAINS or op.op_type in DRAWS or op.facts.control:
         return False
     for name in (*op.inputs, *op.outputs):
         known = types.get(name)

@@ -32,6 +32,7 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_host.edge.arrivals import arrivals, backend_slot
+from bb_host.facts import NO_FACTS
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.queries import is_constant, reads, without_dead_constants
 from bb_host.ir.rename import short_names, shortened_op
@@ -246,7 +247,7 @@ class _Writer:
             keys.BACKEND_DOMAIN,
             tuple(rename[v] for v in inputs),
             tuple(rename[v] for v in outputs),
-            tuple(dataclasses.replace(shortened_op(op, rename), meta={}, name="", extra=b"") for op in ops),
+            tuple(_bare(shortened_op(op, rename)) for op in ops),
             {rename[v]: known[v] for v in (*inputs, *outputs) if v in known},
             meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
             opsets=self._opsets,
@@ -276,3 +277,7 @@ def _ordered(entries: Sequence[tuple[int, Op]]) -> tuple[Op, ...]:
                 heapq.heappush(ready, follower)
     assert len(ordered) == len(ops), "groups are convex"
     return tuple(ordered)
+
+
+def _bare(op: Op) -> Op:
+    return dataclasses.replace(op, facts=NO_FACTS, name="", extra=b"")

@@ -239,7 +239,7 @@ def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
         for op in walk_ops(function.ops):
             if op.domain != keys.WIRE_DOMAIN or op.op_type not in _KINDS:
                 continue
-            wire_id = op.meta.get(keys.WIRE_ID_KEY, "")
+            wire_id = op.facts.wire_id
             edge = found.setdefault(
                 f"{wire_id or op.outputs}",
                 {"wire_id": int(wire_id) if wire_id.isdigit() else None, "from": None, "to": None},
@@ -251,25 +251,20 @@ def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
 
 def _wire_facts(op: Op, edge: dict[str, Any]) -> None:
     edge["kind"] = _KINDS[op.op_type]
-    for key, name in (
-        (keys.PORT_KEY, "port"),
-        (keys.WIRE_TRANSPORT_KEY, "transport"),
-        (keys.ANSWER_MODE_KEY, "answers"),
-        (keys.ENOUGH_KEY, "enough"),
-    ):
-        if op.meta.get(key):
-            edge[name] = op.meta[key]
-    if op.meta.get(keys.DURABLE_KEY):
+    facts = op.facts
+    said = {"port": facts.port, "transport": facts.transport, "answers": facts.answer_mode}
+    edge.update((name, text) for name, text in said.items() if text)
+    if facts.enough is not None:
+        edge["enough"] = str(facts.enough)
+    if facts.durable:
         edge["durable"] = True
     deadline = op.attrs.get(keys.ATTR_DEADLINE_NS)
     if isinstance(deadline, int) and op.op_type in SEND_FLAVORED:
         edge["deadline_ns"] = deadline
-    hashes = op.meta.get(keys.WIRE_TYPES_KEY)
-    if hashes:
-        edge["payload"] = [_type_name(int(h, 16)) for h in hashes.split(",")]
-    sizes = op.meta.get(keys.WIRE_MAX_BYTES_KEY)
-    if sizes:
-        edge["max_bytes"] = [int(n) for n in sizes.split(",")]
+    if facts.type_hashes:
+        edge["payload"] = [_type_name(h) for h in facts.type_hashes]
+    if facts.max_bytes:
+        edge["max_bytes"] = list(facts.max_bytes)
 
 
 def _type_name(wire_hash: int) -> str:

@@ -29,21 +29,11 @@ __all__ = ["StripError", "Stripped", "functions_of", "strip", "targets_of"]
 
 FunctionKey = tuple[str, str]
 
-_HOST_ONLY = frozenset(
-    (
-        keys.SOURCE_LINE_KEY,
-        keys.MODULE_INSTANCE_KEY,
-        keys.ORIGINAL_OP_KEY,
-        keys.REQUIRED_TRAIT_KEY,
-        keys.SLOT_ID_KEY,
-        keys.HOME_CLASS_KEY,
-        keys.AT_CLASS_KEY,
-        keys.PEER_CLASS_KEY,
-        keys.CHAIN_DEPTH_KEY,
-        keys.SYNTHESIZED_FROM_KEY,
-    )
+_HOST_ONLY = (
+    *("source", "scope", "trait", "slot_id", "classes", "at", "leads", "chain_depth", "made_from"),
+    *("arrives_as", "foreign"),
 )
-"""Metadata of nodes that only authors and passes read."""
+"""Facts of ops that only authors and passes read."""
 
 _FUNCTION_META = frozenset(
     (keys.ENTRY_KEY, keys.PARTITION_KEY, keys.BACKEND_SLOT_KEY, keys.COMPONENT_ARITY_KEY)
@@ -194,11 +184,5 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
 
 
 def _op(op: Op, rename: Mapping[str, str]) -> Op:
-    meta = {
-        key: text
-        for key, text in op.meta.items()
-        if key.startswith(f"{keys.PREFIX}.")
-        and key not in _HOST_ONLY
-        and not key.startswith(keys.DEST_SITE_NAME_PREFIX)
-    }
-    return shortened_op(dataclasses.replace(op, meta=meta, name="", extra=b""), rename)
+    facts = op.facts.without(*_HOST_ONLY)
+    return shortened_op(dataclasses.replace(op, facts=facts, name="", extra=b""), rename)

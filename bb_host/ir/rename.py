@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Container, Iterator, Mapping
 
 from bb_edge.ir import keys
+from bb_host.facts import OpFacts
 from bb_host.ir.queries import has_subgraph, uses
 from bb_host.program import AttrValue, Op, Subgraph
 
 _DIGITS = "abcdefghijklmnopqrstuvwxyz"
 _PREFIXES = (keys.DEST_SUFFIX_ATTR_PREFIX,)  # attributes whose name ends in a value's name
-_META_PREFIXES = (keys.DEST_SITE_NAME_PREFIX,)
 
 
 def fresh_name(wish: str, taken: set[str], second: int = 1) -> str:
@@ -24,14 +24,14 @@ def fresh_name(wish: str, taken: set[str], second: int = 1) -> str:
     return name
 
 
-def rename_op(op: Op, names: Mapping[str, str], meta: Mapping[str, str] | None = None) -> Op:
+def rename_op(op: Op, names: Mapping[str, str], facts: OpFacts | None = None) -> Op:
     """The op over other value names, also where its subgraphs read from outside."""
     return dataclasses.replace(
         op,
         inputs=tuple(names.get(n, n) for n in op.inputs),
         outputs=tuple(names.get(n, n) for n in op.outputs),
         attrs=_renamed_attrs(op, names),
-        meta=op.meta if meta is None else dict(meta),
+        facts=op.facts if facts is None else facts,
     )
 
 
@@ -69,7 +69,7 @@ def short_names(taken: Container[str] = ()) -> Iterator[str]:
 
 
 def shortened_op(op: Op, rename: Mapping[str, str]) -> Op:
-    """The op with other value names, in keys that end in the name of an input too; what its subgraphs hold
+    """The op with other value names, in attributes and facts that name an input too; what its subgraphs hold
     gets short names of its own.
     """
     attrs: dict[str, AttrValue] = {
@@ -78,12 +78,15 @@ def shortened_op(op: Op, rename: Mapping[str, str]) -> Op:
         else value
         for key, value in op.attrs.items()
     }
+    facts = op.facts
+    if facts.arrives_as:
+        facts |= OpFacts(arrives_as={rename.get(v, v): name for v, name in facts.arrives_as.items()})
     return dataclasses.replace(
         op,
         inputs=tuple(rename.get(v, v) for v in op.inputs),
         outputs=tuple(rename.get(v, v) for v in op.outputs),
         attrs=attrs,
-        meta={_suffixed(key, _META_PREFIXES, rename): text for key, text in op.meta.items()},
+        facts=facts,
     )
 
 

@@ -36,7 +36,7 @@ class KeepRawDataHome:
             return
         if maker.op_type == BATCHES:
             raise RawDataLeaves(
-                f"it sends raw data of slot {maker.meta[keys.SLOT_KEY]!r}",
+                f"it sends raw data of slot {maker.slot!r}",
                 hint="send what was computed from it: a gradient, a loss, a count",
                 op=sends,
             )

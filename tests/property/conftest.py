@@ -317,7 +317,7 @@ class Oracle:
         asks: dict[str, int],
         answers: dict[str, list[Any]],
     ) -> list[tuple[Any, int]]:
-        number = op.meta[keys.WIRE_ID_KEY]
+        number = op.facts.wire_id
         one = Peers(1)
         if op.op_type == "Send":
             reached = copies * values[-1].count
@@ -328,7 +328,7 @@ class Oracle:
             return [("request", copies), *((v, reached) for v in values[:-2]), (one, reached)]
         if op.op_type == "SendResp":
             answers[number] = values[:-2]
-            asks[number] = asks[op.meta[keys.WIRE_REQUEST_KEY]]
+            asks[number] = asks[op.facts.request]
             return [*((v, copies) for v in values[:-2]), (one, copies)]
         assert op.op_type == "RecvRespBatched"
         stacks = [np.stack([v] * asks[number]) for v in answers[number]]

@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
@@ -29,6 +29,7 @@ from bb_host.compiler.bundles import Bundles
 from bb_host.compiler.options import Options
 from bb_host.compiler.wire_edges import WireEdge, wire_edges
 from bb_host.errors import NotWireEligible, named, source
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.ir.queries import captured, has_subgraph
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
@@ -75,7 +76,7 @@ class _Analysis:
         self.edges = edges
         self.stats = stats
         self.readers: dict[str, dict[str, list[int]]] = {}
-        self.stamps: dict[int, dict[str, str]] = {}  # id of an op → what to stamp
+        self.stamps: dict[int, OpFacts] = {}  # id of an op → what to stamp
         self.arrives: dict[str, dict[str, ValueType]] = {f.name: {} for f in mains}
         self.came_as: dict[tuple[str, str], tuple[Function, str]] = {}
 
@@ -115,22 +116,23 @@ class _Analysis:
             self.arrives[receiver.name].update(found)
         self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
         common = _stamp(edge.send, payloads, kinds, trigger)
-        known = {} if trigger else {**_shapes(kinds), **self._parts(sender, payloads, kinds)}
-        self._put(edge.recv, {**common, **known})
+        known = NO_FACTS if trigger else _shapes(kinds) | self._parts(sender, payloads, kinds)
+        self._put(edge.recv, common | known)
         if edge.recv.op_type == OP_RECV_RESP_BATCHED:
             self._stacked(edge.recv, kinds)
-        self._put(edge.send, common)
+        arrives: dict[str, str] = {}
         for name, site in zip(payloads, arrive, strict=True):
             if site:
-                self.stamps[id(edge.send)].setdefault(keys.DEST_SITE_NAME_PREFIX + name, site)
+                arrives.setdefault(name, site)
+        self._put(edge.send, common | OpFacts(arrives_as=arrives) if arrives else common)
 
-    def _parts(self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]) -> dict[str, str]:
+    def _parts(self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]) -> OpFacts:
         """Rule 3 for bundles: nothing where nothing is known."""
         stamp = write_parts(
             self.bundles.layout(sender, name, self.came_as) if kind.node is types.COMPOSITE else None
             for name, kind in zip(names, kinds, strict=True)
         )
-        return {keys.PARTS_KEY: stamp} if stamp else {}
+        return OpFacts(parts=stamp) if stamp else NO_FACTS
 
     def _stacked(self, recv: Op, kinds: Sequence[ValueType]) -> None:
         """Rule 3 for answers that are read as a batch: those of several shapes make none."""
@@ -172,8 +174,8 @@ class _Analysis:
 
     def _open_port(self, op: Op, function: Function) -> None:
         """One half alone: the types are those of its own side."""
-        if op.op_type == OP_RECV_RESP_BATCHED and keys.SITE_IDS_KEY not in op.meta:
-            self._put(op, {keys.WIRE_TRANSPORT_KEY: keys.WIRE_TRANSPORT_DATA})
+        if op.op_type == OP_RECV_RESP_BATCHED and not op.facts.sites:
+            self._put(op, OpFacts(transport=keys.WIRE_TRANSPORT_DATA))
             return
         names = flow.payload_inputs(op) if flow.is_send_flavored(op) else _payload_outputs(op)
         kinds = [function.types.get(n) or ValueType(types.ANY) for n in names]
@@ -181,11 +183,11 @@ class _Analysis:
             self._bundled(op, function, names, kinds)
         if op.op_type == OP_RECV_RESP_BATCHED:
             kinds = [ValueType(k.node, None if k.shape is None else k.shape[1:]) for k in kinds]
-        shapes = {} if flow.is_send_flavored(op) else _shapes(kinds)
-        self._put(op, {**_stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)), **shapes})
+        shapes = NO_FACTS if flow.is_send_flavored(op) else _shapes(kinds)
+        self._put(op, _stamp(op, names, kinds, all(k.node is types.TRIGGER for k in kinds)) | shapes)
 
-    def _put(self, op: Op, stamps: Mapping[str, str]) -> None:
-        self.stamps.setdefault(id(op), {}).update(stamps)
+    def _put(self, op: Op, stamp: OpFacts) -> None:
+        self.stamps[id(op)] = self.stamps.get(id(op), NO_FACTS) | stamp
 
     # --- rule 4
 
@@ -194,7 +196,7 @@ class _Analysis:
             function.name,
             flow.peers_input(op) if op.op_type == OP_SEND else f"{op.op_type} {flow.wire_id(op)}",
         )
-        self._put(op, {keys.BATCH_GROUP_ID_KEY: str(groups.setdefault(key, len(groups) + 1))})
+        self._put(op, OpFacts(batch_group=groups.setdefault(key, len(groups) + 1)))
 
     # --- writing
 
@@ -202,11 +204,11 @@ class _Analysis:
         changed: dict[int, Op] = {}
         for index in flow.summary(function.ops).wire:
             op = function.ops[index]
-            stamps = self.stamps.get(id(op))
-            if stamps and any(op.meta.get(k) != v for k, v in stamps.items()):
-                changed[index] = op.with_meta(stamps)
+            new = op.saying(self.stamps.get(id(op), NO_FACTS))
+            if new is not op:
+                changed[index] = new
         arrives = {n: t for n, t in self.arrives[function.name].items() if function.types.get(n) != t}
-        stamped = flow.restamped(function, changed, set().union(*self.stamps.values()))
+        stamped = flow.restamped(function, changed)
         return dataclasses.replace(stamped, types={**function.types, **arrives}) if arrives else stamped
 
 
@@ -215,7 +217,7 @@ def _payload_outputs(op: Op) -> tuple[str, ...]:
     if op.op_type == OP_RECV_RESP_BATCHED:
         return op.outputs[2:]
     tail = 2 if op.op_type == OP_RECV_REQ else 1
-    return op.outputs[: len(op.outputs) - tail - (op.meta.get(keys.TRIGGER_OUTPUT_KEY) == "1")]
+    return op.outputs[: len(op.outputs) - tail - (op.facts.trigger_output)]
 
 
 def _reads_trigger(op: Op, name: str) -> bool:
@@ -237,23 +239,19 @@ def _reads_trigger(op: Op, name: str) -> bool:
     return True
 
 
-def _stamp(op: Op, names: Sequence[str], kinds: Sequence[ValueType], trigger: bool) -> dict[str, str]:
+def _stamp(op: Op, names: Sequence[str], kinds: Sequence[ValueType], trigger: bool) -> OpFacts:
     """Transport, hashes and sizes of the payloads."""
     transport = keys.WIRE_TRANSPORT_TRIGGER_ONLY if trigger else keys.WIRE_TRANSPORT_DATA
     if trigger:
         kinds = [ValueType(types.TRIGGER)] * len(kinds)
     hashes = [_hash(op, name, kind) for name, kind in zip(names, kinds, strict=True)]
-    return {
-        keys.WIRE_TRANSPORT_KEY: transport,
-        keys.WIRE_TYPES_KEY: ",".join(f"{h:x}" for h in hashes),
-        keys.WIRE_MAX_BYTES_KEY: ",".join(str(_largest(kind)) for kind in kinds),
-    }
+    return OpFacts(transport=transport, type_hashes=tuple(hashes), max_bytes=tuple(map(_largest, kinds)))
 
 
-def _shapes(kinds: Sequence[ValueType]) -> dict[str, str]:
+def _shapes(kinds: Sequence[ValueType]) -> OpFacts:
     """Rule 3: nothing where nothing is known."""
     stamp = write_shapes([kind.shape for kind in kinds])
-    return {keys.SHAPES_KEY: stamp} if stamp else {}
+    return OpFacts(shapes=stamp) if stamp else NO_FACTS
 
 
 def _hash(op: Op, name: str, kind: ValueType) -> int:

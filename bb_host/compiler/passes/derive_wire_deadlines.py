@@ -1,7 +1,7 @@
 """Pass 2: every Send-flavored op carries its deadline, in relative nanoseconds; 0 is none.
 
 1. The author's own (`deadline_ns` attribute), else the stamp that is there, else per-hop budget × chain depth
-   if a budget is declared, else 0. The depth stands in metadata; where it is missing it is 1 for a send, and
+   if a budget is declared, else 0. The op may say its depth; else it is 1 for a send, and
    for a request the hops until its reply is back (`bb_host.compiler.hops`).
 2. A request needs one: `MissingDeadline`. Replies need none: what remains of the request's travels with it.
 3. Where a budget is declared, a deadline shorter than budget × chain depth cannot be met:
@@ -19,6 +19,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.hops import request_hops
 from bb_host.compiler.options import Options
 from bb_host.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -41,19 +42,19 @@ def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:
         op = ops[index]
         if not flow.is_send_flavored(op):
             continue
-        text = str(deadline_of(op, budget_ns, hops.get(flow.wire_id(op), 1)))
-        if op.meta.get(keys.DEADLINE_NS_KEY) != text:
-            changed[index] = op.with_meta({keys.DEADLINE_NS_KEY: text})
+        new = op.saying(OpFacts(deadline_ns=deadline_of(op, budget_ns, hops.get(flow.wire_id(op), 1))))
+        if new is not op:
+            changed[index] = new
             stats.count("deadlines_stamped")
-    return flow.restamped(function, changed, [keys.DEADLINE_NS_KEY])
+    return flow.restamped(function, changed)
 
 
 def deadline_of(op: Op, budget_ns: int, hops: int = 1) -> int:
-    """The deadline of a Send-flavored op by rules 1 to 3; `hops` is its depth where metadata names none."""
-    depth = _number(op, op.meta.get(keys.CHAIN_DEPTH_KEY, str(hops)), "chain depth")
+    """The deadline of a Send-flavored op by rules 1 to 3; `hops` is its depth where the op names none."""
+    depth = hops if op.facts.chain_depth is None else op.facts.chain_depth
     least = depth * budget_ns
     own = op.attrs.get(keys.ATTR_DEADLINE_NS)
-    given = own if isinstance(own, int) else _number(op, op.meta.get(keys.DEADLINE_NS_KEY, "0"), "deadline")
+    given = own if isinstance(own, int) else op.facts.deadline_ns or 0
     if given < 0:
         raise MalformedWireOp(f"a deadline of {given} ns", hint="deadlines are relative; 0 is none", op=op)
     if given == 0:
@@ -71,9 +72,3 @@ def deadline_of(op: Op, budget_ns: int, hops: int = 1) -> int:
             op=op,
         )
     return given
-
-
-def _number(op: Op, text: str, what: str) -> int:
-    if not text.isdigit():
-        raise MalformedWireOp(f"{what} {text!r} is no number", op=op)
-    return int(text)

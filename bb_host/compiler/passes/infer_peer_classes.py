@@ -19,6 +19,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.options import Options
 from bb_host.compiler.placement import is_single_class, place
 from bb_host.compiler.remarks import warn_of_scopes
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
 
@@ -48,29 +49,21 @@ def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) 
     warn_of_scopes(function, placement.ops, stats)
     ops: list[Op] = []
     stamped = 0
-    home_class, peer_class, leads = keys.HOME_CLASS_KEY, keys.PEER_CLASS_KEY, placement.peers
+    leads = placement.peers
     leading = frozenset(leads)
-    added = {home_class} if function.ops else set()
-    stamps: dict[tuple[str, ...], dict[str, str]] = {}
+    stamps: dict[tuple[str, ...], OpFacts] = {}
     for op, classes in zip(function.ops, placement.ops, strict=True):
         stamp = stamps.get(classes)
         if stamp is None:
-            stamp = stamps[classes] = {home_class: ",".join(classes)}
-        where, known = stamp[home_class], op.meta
-        if leading.isdisjoint(op.outputs):
-            if known.get(home_class) != where:
-                op = op.with_meta(stamp)
-                stamped += 1
-        else:
-            peers = ",".join(f"{n}={leads[n]}" for n in op.outputs if n in leads)
-            if known.get(home_class) != where or known.get(peer_class) != peers:
-                op = op.with_meta({home_class: where, peer_class: peers})
-                added.add(peer_class)
-                stamped += 1
-        ops.append(op)
+            stamp = stamps[classes] = OpFacts(classes=classes)
+        if not leading.isdisjoint(op.outputs):
+            stamp |= OpFacts(leads={n: leads[n] for n in op.outputs if n in leads})
+        new = op.saying(stamp)
+        stamped += new is not op
+        ops.append(new)
     stats.count("peer_classes_stamped", stamped)
     inputs = {keys.INPUT_CLASS_PREFIX + name: where for name, where in placement.inputs.items()}
     if not stamped and all(function.meta.get(k) == v for k, v in inputs.items()):
         return function
-    new = flow.stamped(ops, function.ops, added)
-    return dataclasses.replace(function, ops=new, meta={**function.meta, **inputs})
+    stamped_ops = flow.stamped(ops, function.ops, ("classes", "leads") if leads else ("classes",))
+    return dataclasses.replace(function, ops=stamped_ops, meta={**function.meta, **inputs})

@@ -75,7 +75,7 @@ class _Composition:
         )
         found = found or any(key.startswith(keys.INPUT_CLASS_PREFIX) for key in function.meta)
         for op in walk_ops(function.ops):
-            if op.domain == keys.WIRE_DOMAIN or keys.AT_CLASS_KEY in op.meta:
+            if op.domain == keys.WIRE_DOMAIN or op.facts.at:
                 found = True
             elif op.domain == keys.SYSCALL_DOMAIN:
                 row = opsets.lookup(op.domain, op.op_type)

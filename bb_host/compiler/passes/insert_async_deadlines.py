@@ -17,6 +17,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
 from bb_host.compiler.tx_chain import CHECK
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -43,29 +44,28 @@ def _stamp(function: Function, stats: Stats) -> Function:
     changed = 0
     checks: dict[int, tuple[Op, Op]] = {}
     types: dict[str, ValueType] = {}
-    requests: dict[str, str] = {}
+    requests: dict[str, int] = {}
     checked: set[str] | None = None
     later: dict[tuple[str, str], bool] = {}
-    suspended = {keys.DEADLINE_NS_KEY: str(LATER_DEADLINE_NS)}
-    deadline = keys.DEADLINE_NS_KEY
+    suspended = OpFacts(deadline_ns=LATER_DEADLINE_NS)
     for index, op in enumerate(function.ops):
         domain = op.domain
         if domain in _AT_ONCE:
             continue
         if domain == keys.WIRE_DOMAIN:
             if op.op_type == OP_SEND_REQ:
-                requests[flow.wire_id(op)] = op.meta.get(keys.DEADLINE_NS_KEY, "0")
+                requests[flow.wire_id(op)] = op.facts.deadline_ns or 0
             if op.op_type == OP_RECV_RESP_BATCHED:
-                text = requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""), "0")
-                if text != "0" and op.meta.get(keys.DEADLINE_NS_KEY) != text:
-                    ops[index] = op.with_meta({deadline: text})
+                asked = requests.get(op.facts.request)
+                if asked and op.facts.deadline_ns != asked:
+                    ops[index] = op.saying(OpFacts(deadline_ns=asked))
                     changed += 1
-            elif flow.is_send_flavored(op) and op.meta.get(keys.DEADLINE_NS_KEY, "0") != "0":
+            elif flow.is_send_flavored(op) and op.facts.deadline_ns:
                 if checked is None:
                     checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
                 if op.inputs[0] not in checked:
                     checks[index] = _checked(op, function, types)
-        elif deadline not in op.meta:
+        elif op.facts.deadline_ns is None:
             kind = (domain, op.op_type)
             suspends = later.get(kind)
             if suspends is None:
@@ -73,12 +73,12 @@ def _stamp(function: Function, stats: Stats) -> Function:
                 if opsets.lookup(*kind) is not None:  # else it hangs on the op
                     later[kind] = suspends
             if suspends:
-                ops[index] = op.with_meta(suspended)
+                ops[index] = op.saying(suspended)
                 changed += 1
     if not changed and not checks:
         return function
     stats.count("async_deadlines_stamped", changed + len(checks))
-    new = flow.stamped(ops, function.ops, (deadline,)) if changed else flow.summary(function.ops)
+    new = flow.stamped(ops, function.ops, ("deadline_ns",)) if changed else flow.summary(function.ops)
     if checks:
         for index in reversed(checks):
             ops[index : index + 1] = checks[index]
@@ -91,7 +91,7 @@ def _may_suspend(op: Op) -> bool:
     row = opsets.lookup(op.domain, op.op_type)
     if row is not None:
         return row.may_suspend
-    return keys.SLOT_KEY in op.meta  # a component's own opset: it may answer later, as any of its ops
+    return bool(op.facts.slot)  # a component's own opset: it may answer later, as any of its ops
 
 
 def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[Op, Op]:
@@ -102,10 +102,16 @@ def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[O
         name += "_"
     if payload in function.types:
         types[name] = function.types[payload]
-    attrs = {keys.ATTR_DEADLINE_NS: int(op.meta[keys.DEADLINE_NS_KEY])}
-    check = Op(CHECK, keys.SYSCALL_DOMAIN, (payload,), (name,), dict(attrs), op.beside())
-    prefix = keys.DEST_SITE_NAME_PREFIX
-    stamps = {(prefix + name if k == prefix + payload else k): v for k, v in op.meta.items()}
-    if payload in op.inputs[1:] and prefix + payload in op.meta:
-        stamps[prefix + payload] = op.meta[prefix + payload]
-    return check, dataclasses.replace(op, inputs=(name, *op.inputs[1:]), meta=stamps)
+    check = Op(
+        CHECK,
+        keys.SYSCALL_DOMAIN,
+        (payload,),
+        (name,),
+        {keys.ATTR_DEADLINE_NS: op.facts.deadline_ns or 0},
+        op.beside(),
+    )
+    arrives = {name if sent == payload else sent: as_ for sent, as_ in op.facts.arrives_as.items()}
+    if payload in op.inputs[1:] and payload in op.facts.arrives_as:
+        arrives[payload] = op.facts.arrives_as[payload]
+    facts = op.facts | OpFacts(arrives_as=arrives) if arrives else op.facts
+    return check, dataclasses.replace(op, inputs=(name, *op.inputs[1:]), facts=facts)

@@ -90,18 +90,13 @@ _NOTHING = _Part()
 
 def _split(function: Function, home: str) -> dict[str, _Part]:
     """The ops and inputs of each class. One class, unstamped: all of them, shared."""
-    if keys.HOME_CLASS_KEY not in flow.summary(function.ops).meta and not any(
+    if "classes" not in flow.summary(function.ops).said and not any(
         k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()
     ):
         return {home: _Part(function.ops, function.inputs, function.outputs, whole=True)}
     ops: dict[str, list[Op]] = {}
     inputs: dict[str, list[str]] = {}
-    own = keys.HOME_CLASS_KEY
     for op in function.ops:
-        stamp = op.meta.get(own, home)
-        if stamp in ops:  # of one class, as nearly all
-            ops[stamp].append(op)
-            continue
         for where in classes_of(op, home):
             ops.setdefault(where, []).append(op)
     for name in function.inputs:
@@ -141,8 +136,7 @@ def _values(function: Function, part: _Part) -> dict[str, object]:
 
 
 def _slots(ops: tuple[Op, ...], declared: dict[str, Slot]) -> dict[str, Slot]:
-    slot = keys.SLOT_KEY
-    used = {op.meta[slot] for op in ops if slot in op.meta}
+    used = {op.facts.slot for op in ops}
     return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
 
 

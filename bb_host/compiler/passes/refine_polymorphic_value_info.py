@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler.bound_types import Promises, ports_of, promises
 from bb_host.compiler.options import Options
@@ -36,11 +36,11 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 def _narrow(function: Function, promised: dict[str, Promises], stats: Stats) -> Function:
     changed: dict[str, ValueType] = {}
     by_kind: dict[tuple[str, str], list[tuple[bool, int, ValueType]]] = {}
-    seen, key = function.types, keys.SLOT_KEY
+    seen = function.types
     for op in function.ops:
-        if key not in op.meta:
+        slot = op.facts.slot
+        if not slot:
             continue
-        slot = op.meta[key]
         ports = by_kind.get((slot, op.op_type))
         if ports is None:
             ports = _narrowing(op, promised[slot]) if slot in promised else []

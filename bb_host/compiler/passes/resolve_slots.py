@@ -33,6 +33,7 @@ from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
 from bb_host.construction import ConstructionError, class_of
 from bb_host.errors import AmbiguousRole, BindingError
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
 
@@ -90,11 +91,11 @@ def _one_kind_per_role(target: TargetSlots) -> None:
     seen: dict[str, tuple[str, bool, Op]] = {}
     for name, ops in target.ops.items():
         role = target.role(name)
-        concrete = keys.CONCRETE_TYPE_KEY in ops[0].meta
+        concrete = bool(ops[0].facts.concrete_type)
         before = seen.setdefault(role, (name, concrete, ops[0]))
         if before[1] is not concrete:
             sides = {concrete: name, before[1]: before[0]}
-            kind = ops[0].meta.get(keys.CONCRETE_TYPE_KEY) or before[2].meta.get(keys.CONCRETE_TYPE_KEY, "")
+            kind = ops[0].facts.concrete_type or before[2].facts.concrete_type
             raise AmbiguousRole(
                 f"{target.main.name} has role {role} both concrete ({sides[True]!r}, {kind}) and generic "
                 f"({sides[False]!r})",
@@ -157,9 +158,9 @@ def _with_home(name: str, slot: Slot, target: TargetSlots) -> Slot:
     """A selector that names no class of peers has home, which placement wrote on its ops; else its own."""
     if slot.role != keys.ROLE_PEER_SELECTOR or slot.peer_class:
         return slot
-    stamps = (op.meta.get(keys.PEER_CLASS_KEY, "") for op in target.ops.get(name, ()))
+    leads = (where for op in target.ops.get(name, ()) for where in reversed([*op.facts.leads.values()]))
     own = target.main.meta.get(keys.PARTITION_KEY, "self")
-    found = next((stamp.rpartition("=")[2] for stamp in stamps if stamp), own)
+    found = next(leads, own)
     return dataclasses.replace(slot, peer_class=found)
 
 
@@ -175,18 +176,17 @@ def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
     if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
         return function
-    slot, number = keys.SLOT_KEY, keys.SLOT_ID_KEY
-    stamps = {name: {number: str(given)} for name, given in numbers.items()}
+    stamps = {name: OpFacts(slot_id=given) for name, given in numbers.items()}
     ops = list(function.ops)
     changed = False
     for index, op in enumerate(function.ops):
-        stamp = stamps.get(op.meta[slot]) if slot in op.meta else None
-        if stamp is not None and op.meta.get(number) != stamp[number]:
-            ops[index] = op.with_meta(stamp)
+        stamp = stamps.get(op.facts.slot)
+        if stamp is not None and op.facts.slot_id != stamp.slot_id:
+            ops[index] = op.saying(stamp)
             changed = True
     if not changed:
         return function
-    return dataclasses.replace(function, ops=flow.stamped(ops, function.ops, (number,)))
+    return dataclasses.replace(function, ops=flow.stamped(ops, function.ops, ("slot_id",)))
 
 
 def _brought(program: Program, targets: Sequence[TargetSlots], options: Options) -> list[Function]:

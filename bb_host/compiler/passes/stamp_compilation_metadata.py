@@ -25,6 +25,7 @@ from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
 from bb_host.compiler.sums import with_sums
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -90,9 +91,9 @@ def _recv_slots(function: Function, numbers: dict[str, int]) -> Function:
         if op.op_type not in RECV_FLAVORED:
             continue
         slot = _slot_of(op, function, readers, numbers)
-        if slot is not None and op.meta.get(keys.RECV_SLOT_ID_KEY) != str(slot):
-            changed[index] = op.with_meta({keys.RECV_SLOT_ID_KEY: str(slot)})
-    return flow.restamped(function, changed, [keys.RECV_SLOT_ID_KEY])
+        if slot is not None and op.facts.feeds != slot:
+            changed[index] = op.saying(OpFacts(feeds=slot))
+    return flow.restamped(function, changed)
 
 
 def _slot_of(

@@ -34,6 +34,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.class_stamps import classes_of, peer_classes
 from bb_host.compiler.options import Options
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
+from bb_host.facts import OpFacts
 from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
@@ -45,8 +46,8 @@ _CORRELATIONS = {
     OP_RECV_RESP: keys.CORRELATION_RESPONSE,
     OP_RECV_RESP_BATCHED: keys.CORRELATION_RESPONSE,
 }
+_SHARED = ("wire_id", "correlation", "port", "durable", "sites")
 _REPLIES = frozenset({OP_SEND_RESP, OP_RECV_RESP, OP_RECV_RESP_BATCHED})
-_STAMPS = (keys.WIRE_ID_KEY, keys.WIRE_CORRELATION_KEY, keys.PORT_KEY, keys.DURABLE_KEY, keys.SITE_IDS_KEY)
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -113,16 +114,16 @@ class _Surfaces:
         if flow.wire_id(op).isdigit():
             return op
         number, self.next_id = self.next_id, self.next_id + 1
-        return op.with_meta({keys.WIRE_ID_KEY: str(number)})
+        return op.saying(OpFacts(wire_id=str(number)))
 
     def _pair(self, ops: list[Op]) -> None:
         for op in ops:
             if op.op_type == OP_SEND_REQ:
                 self.requests[flow.wire_id(op)] = op
             elif op.op_type == OP_RECV_RESP:
-                self.has_answers.add(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+                self.has_answers.add(op.facts.request)
         for op in ops:
-            asked = op.meta.get(keys.WIRE_REQUEST_KEY, "")
+            asked = op.facts.request
             if op.op_type == OP_SEND_RESP:
                 if asked in self.replies:
                     raise UnpairedWireRequest(
@@ -160,10 +161,10 @@ class _Surfaces:
 
     def _port(self, op: Op) -> str:
         """The port's name: the author's, a reply's is its request's."""
-        own = op.meta.get(keys.PORT_KEY)
+        own = op.facts.port
         if own:
             return own
-        request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
+        request = self.requests.get(op.facts.request)
         return self._port(request) if request is not None else f"wire{flow.wire_id(op)}"
 
     def _sole(self) -> set[str]:
@@ -185,7 +186,7 @@ class _Surfaces:
         if op.op_type == OP_RECV_RESP_BATCHED:
             return [self._collector(op)]
         tail = 2 if op.op_type == OP_RECV_REQ else 1
-        count = len(op.outputs) - tail - (op.meta.get(keys.TRIGGER_OUTPUT_KEY) == "1")
+        count = len(op.outputs) - tail - (op.facts.trigger_output)
         if count < 1:
             raise MalformedWireOp("it has no output for a payload", op=op)
         return [self._stamped(op, count)]
@@ -195,58 +196,50 @@ class _Surfaces:
         if payloads < 1 and op.op_type != OP_RECV_RESP_BATCHED:
             raise MalformedWireOp("it sends nothing", op=op)
         port = self._port(op)
-        stamps = {
-            keys.PORT_KEY: port,
-            keys.WIRE_CORRELATION_KEY: _CORRELATIONS.get(op.op_type, keys.CORRELATION_NONE),
-        }
+        stamp = OpFacts(port=port, correlation=_CORRELATIONS.get(op.op_type, keys.CORRELATION_NONE))
         if payloads:
-            stamps[keys.SITE_IDS_KEY] = self._sites(port, _direction(op), payloads)
+            stamp |= OpFacts(sites=self._sites(port, _direction(op), payloads))
         if op.op_type in _REPLIES:
-            request = self.requests.get(op.meta.get(keys.WIRE_REQUEST_KEY, ""))
-            if request is not None and request.meta.get(keys.DURABLE_KEY) == "1":
-                stamps[keys.DURABLE_KEY] = "1"
-        new = {k: v for k, v in stamps.items() if op.meta.get(k) != v}
-        if not new and not changes:
-            return op
-        op = op.with_meta(new) if new else op
+            request = self.requests.get(op.facts.request)
+            if request is not None and request.facts.durable:
+                stamp |= OpFacts(durable=True)
+        op = op.saying(stamp)
         if "outputs" in changes:
             op = dataclasses.replace(op, outputs=changes["outputs"])
         if "inputs" in changes:
             op = dataclasses.replace(op, inputs=changes["inputs"])
         return op
 
-    def _sites(self, port: str, direction: str, count: int) -> str:
-        return ",".join(f"{site_id(self.module, port, direction, i):016x}" for i in range(count))
+    def _sites(self, port: str, direction: str, count: int) -> tuple[int, ...]:
+        return tuple(site_id(self.module, port, direction, i) for i in range(count))
 
     def _receiver(self, op: Op, kind: str, outputs: tuple[str, ...], where: str | None) -> Op:
         """A Recv-flavored op with the stamps of its partner."""
-        meta = {k: op.meta[k] for k in _STAMPS if k in op.meta}
-        meta[keys.SYNTHESIZED_FROM_KEY] = flow.wire_id(op)
-        for key in (keys.WIRE_REQUEST_KEY, keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY):
-            if key in op.meta and (key != keys.WIRE_REQUEST_KEY or kind in _REPLIES):
-                meta[key] = op.meta[key]
+        facts = _stamps(op) | OpFacts(made_from=flow.wire_id(op))
+        if kind in _REPLIES:
+            facts |= op.facts.only("request")
+        facts |= op.facts.only("source") | op.facts.only("scope")
         if where is not None:
-            meta[keys.HOME_CLASS_KEY] = where
-        sender_class = self.peers.get(outputs[-2] if kind == OP_RECV_REQ else outputs[-1])
+            facts |= OpFacts(classes=(where,))
+        sender = outputs[-2] if kind == OP_RECV_REQ else outputs[-1]
+        sender_class = self.peers.get(sender)
         if sender_class is not None:
-            sender = outputs[-2] if kind == OP_RECV_REQ else outputs[-1]
-            meta[keys.PEER_CLASS_KEY] = f"{sender}={sender_class}"
+            facts |= OpFacts(leads={sender: sender_class})
             if kind in (OP_RECV, OP_RECV_REQ):  # answers are known by the id of their request
                 alone = sender_class == SELF_CLASS
-                meta[keys.SENDER_CLASS_KEY] = class_of_module(self.module) if alone else sender_class
+                facts |= OpFacts(sender_class=class_of_module(self.module) if alone else sender_class)
             if kind == OP_RECV_REQ and sender_class in self.sole:
-                meta[keys.SOLE_SENDER_KEY] = "1"
+                facts |= OpFacts(sole_sender=True)
         self.stats.count("wire_recvs_synthesized")
-        return Op(kind, keys.WIRE_DOMAIN, (), outputs, {}, meta)
+        return Op(kind, keys.WIRE_DOMAIN, (), outputs, {}, facts)
 
     def _without_peer_class(self, op: Op) -> Op:
-        if keys.PEER_CLASS_KEY not in op.meta:
-            return op
-        return dataclasses.replace(op, meta={k: v for k, v in op.meta.items() if k != keys.PEER_CLASS_KEY})
+        facts = op.facts.without("leads")
+        return op if facts is op.facts else op.with_facts(facts)
 
     def _there(self, op: Op) -> str | None:
         """The class that an op sends to, where classes are stamped at all."""
-        if keys.HOME_CLASS_KEY not in op.meta:
+        if not op.facts.classes:
             return None
         return self.peers.get(flow.peers_input(op), self.home)
 
@@ -274,12 +267,12 @@ class _Surfaces:
         return f"{request.outputs[0]}__asked"
 
     def _reply(self, op: Op) -> list[Op]:
-        request = self.requests[op.meta[keys.WIRE_REQUEST_KEY]]
+        request = self.requests[op.facts.request]
         inputs = (*op.inputs[:-1], self._asked(request))
         count = len(flow.payload_inputs(op))
         sent = self._stamped(op, count, inputs=inputs, outputs=self._handle(op))
         found = [self._without_peer_class(sent)]
-        home = classes_of(request, self.home)[0] if keys.HOME_CLASS_KEY in request.meta else None
+        home = classes_of(request, self.home)[0] if request.facts.classes else None
         if self._each(request):
             found.append(self._receiver(sent, OP_RECV_RESP, op.outputs, home))
         elif not self.read.isdisjoint(op.outputs):
@@ -288,13 +281,13 @@ class _Surfaces:
                 hint=f"{keys.ANSWER_MODE_KEY}={keys.ANSWER_EACH} on the request",
                 op=op,
             )
-        asked = op.meta[keys.WIRE_REQUEST_KEY]
+        asked = op.facts.request
         if asked not in self.collectors:
             found.append(self._new_collector(request, sent, home))
         return found
 
     def _each(self, request: Op) -> bool:
-        return request.meta.get(keys.ANSWER_MODE_KEY) == keys.ANSWER_EACH
+        return request.facts.answer_mode == keys.ANSWER_EACH
 
     def _new_collector(self, request: Op, reply: Op, home: str | None) -> Op:
         """The RecvRespBatched of a request whose author looks at nothing of it."""
@@ -302,23 +295,20 @@ class _Surfaces:
         outputs = (f"{stem}__closed", f"{stem}__missing")
         self.types[outputs[0]] = ValueType(types.TRIGGER)
         self.types[outputs[1]] = ValueType(types.PEER_ID_VEC)
-        meta = {k: reply.meta[k] for k in _STAMPS if k in reply.meta and k != keys.SITE_IDS_KEY}
-        meta[keys.WIRE_REQUEST_KEY] = flow.wire_id(request)
-        meta.update(request.beside())
+        facts = _stamps(reply).without("sites") | OpFacts(request=flow.wire_id(request)) | request.beside()
         if home is not None:
-            meta[keys.HOME_CLASS_KEY] = home
+            facts |= OpFacts(classes=(home,))
         self.stats.count("wire_recvs_synthesized")
-        op = Op(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, (stem,), outputs, {}, meta)
+        op = Op(OP_RECV_RESP_BATCHED, keys.WIRE_DOMAIN, (stem,), outputs, {}, facts)
         self.collectors[flow.wire_id(request)] = op
         return self._collector(op)
 
     def _collector(self, op: Op) -> Op:
-        request = self.requests[op.meta[keys.WIRE_REQUEST_KEY]]
+        request = self.requests[op.facts.request]
         reply = self.replies.get(flow.wire_id(request))
         if reply is None:  # an open port: its author said what comes
             return self._stamped(op, len(op.outputs) - 2)
-        if flow.wire_id(op) != flow.wire_id(reply):
-            op = op.with_meta({keys.WIRE_ID_KEY: flow.wire_id(reply)})
+        op = op.saying(OpFacts(wire_id=flow.wire_id(reply)))
         if self._each(request):
             if len(op.outputs) > 2 and not self.read.isdisjoint(op.outputs[2:]):
                 raise MalformedWireOp("answers are read one by one and as a batch", op=op)
@@ -334,6 +324,12 @@ class _Surfaces:
         for name, source in zip(stacks, payloads, strict=True):
             self.types[name] = _stacked(self.function.types.get(source))
         return self._stamped(op, len(payloads), outputs=(*op.outputs, *stacks))
+
+
+def _stamps(op: Op) -> OpFacts:
+    """What both halves say, in this order."""
+    said = vars(op.facts)
+    return OpFacts(**{name: said[name] for name in _SHARED if name in said})
 
 
 def _leads(op: Op) -> bool:

@@ -368,10 +368,9 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
     them narrows the other.
     """
     seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], bool, object]] = {}
-    control, slot = keys.CONTROL_INPUTS_KEY, keys.SLOT_KEY
 
     def remembered(op: Op, terms: Terms) -> None:
-        inputs, outputs, meta = op.inputs, op.outputs, op.meta
+        inputs, outputs, facts = op.inputs, op.outputs, op.facts
         known, constants = terms.types, terms.constants
         asked: list[object] = [len(inputs)]
         for name in inputs:
@@ -381,9 +380,9 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
         for name in outputs:
             asked.append(id(known.get(name)) if name else "")
         if by_slot:
-            asked.append(meta.get(slot))
-        if control in meta:
-            asked.append((control, meta[control]))
+            asked.append(facts.slot)
+        if facts.control:
+            asked.append(("control", facts.control))
         if op.attrs:
             asked += [(name, type(value), value) for name, value in op.attrs.items()]
         key = tuple(asked)

@@ -188,7 +188,7 @@ class _Known:
             op.domain
             for f in program.functions
             for op in f.ops
-            if op.domain not in flow.LEAF_DOMAINS and keys.SLOT_KEY in op.meta
+            if op.domain not in flow.LEAF_DOMAINS and op.facts.slot
         }
         self.seen: set[tuple[str, str]] = set()
 
@@ -196,7 +196,7 @@ class _Known:
         """The op itself where only the engine runs it; for a call the first such op that it leads to."""
         key = (op.domain, op.op_type)
         if key not in self._calls:
-            return None if op.domain in ONNX_DOMAINS and keys.SLOT_KEY not in op.meta else op
+            return None if op.domain in ONNX_DOMAINS and not op.facts.slot else op
         if key not in self._engine_ops:
             self._engine_ops[key] = None  # a circle of calls is refused elsewhere
             found = map(self.engine_op, walk_ops(self._calls[key].ops))
@@ -252,19 +252,18 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
         for op in function.ops:
             if op.attrs and has_subgraph(op):
                 _inner(op, known, version, domains, imported, program.opsets)
-    if not there.domains.isdisjoint(_ROLE_DOMAINS) or keys.SLOT_KEY in there.meta:
+    if not there.domains.isdisjoint(_ROLE_DOMAINS) or "slot" in there.said:
         _slots(function)
 
 
 def _slots(function: Function) -> None:
     """Rule 4, once for all ops that say the same."""
-    slot, number, trait = keys.SLOT_KEY, keys.SLOT_ID_KEY, keys.REQUIRED_TRAIT_KEY
-    concrete, instance, roles = keys.CONCRETE_TYPE_KEY, keys.INSTANCE_KEY, _ROLE_DOMAINS
-    checked: set[tuple[str | None, str | None, bool, bool, bool]] = set()
+    checked: set[tuple[str, int | None, bool, bool, bool]] = set()
     for op in function.ops:
-        meta = op.meta
-        if slot in meta or op.domain in roles:
-            said = (meta.get(slot), meta.get(number), concrete in meta, instance in meta, trait in meta)
+        facts = op.facts
+        if facts.slot or op.domain in _ROLE_DOMAINS:
+            typed = bool(facts.concrete_type), facts.instance is not None, bool(facts.trait)
+            said = (facts.slot, facts.slot_id, *typed)
             if said not in checked:
                 _slot(op)
                 checked.add(said)
@@ -283,7 +282,7 @@ def _inner(
                 )
             if (inner.domain, inner.op_type) not in known.seen:
                 known.check(inner, version)
-            if inner.domain not in ONNX_DOMAINS or (inner.meta and keys.SLOT_KEY in inner.meta):
+            if inner.domain not in ONNX_DOMAINS or inner.facts.slot:
                 _tensor_work(inner, op, known)
             if inner.domain not in domains:
                 domains.add(inner.domain)
@@ -323,16 +322,14 @@ _ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
 
 
 def _slot(op: Op) -> None:
-    meta = op.meta
-    name = meta.get(keys.SLOT_KEY)
+    facts = op.facts
+    name = facts.slot
     if not name:
         raise MalformedSlotMetadata("it names no slot", hint="record it through a slot", op=op)
     if "." in name or not _UNWRITABLE.isdisjoint(name):
         raise MalformedSlotMetadata(f"{name!r} is no name for a slot", hint="letters, digits, _ and -", op=op)
-    concrete = keys.CONCRETE_TYPE_KEY in meta and keys.INSTANCE_KEY in meta
-    generic = keys.REQUIRED_TRAIT_KEY in meta and keys.SLOT_ID_KEY in meta
+    concrete = bool(facts.concrete_type) and facts.instance is not None
+    generic = bool(facts.trait) and facts.slot_id is not None
     if concrete == generic:
         detail = "both concrete and generic" if concrete else "neither a concrete type nor a required trait"
         raise MalformedSlotMetadata(f"slot {name!r} says {detail}", op=op)
-    if generic and not meta[keys.SLOT_ID_KEY].isdigit():
-        raise MalformedSlotMetadata(f"slot id {meta[keys.SLOT_ID_KEY]!r} is no number", op=op)

@@ -6,7 +6,7 @@
    names all others. Graphs that components bring run on the default backend.
 3. Every domain in use is imported, every call has its function.
 4. Every inbound entry has its three Rx gates, every peer-routed send its two Tx gates, every send with a
-   deadline its DeadlineCheck (`GATE_CONTRACTS`); every stamp that is a number parses.
+   deadline its DeadlineCheck (`GATE_CONTRACTS`).
 5. Every wire op has a wire id and its sites; halves of one wire id agree; answers stand beside their request.
 6. What is missing is told all at once: `RuntimeIncomplete`. Changes nothing.
 """
@@ -31,14 +31,6 @@ from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, walk_ops
 
-_NUMBERS = (
-    keys.DEADLINE_NS_KEY,
-    keys.BATCH_GROUP_ID_KEY,
-    keys.SLOT_ID_KEY,
-    keys.ENOUGH_KEY,
-    keys.CONTROL_INPUTS_KEY,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class GateContract:
@@ -60,7 +52,7 @@ def _guarded(gate: str) -> Callable[[Op, Function], bool]:
 
 
 def _has_deadline(op: Op) -> bool:
-    return flow.is_send_flavored(op) and op.meta.get(keys.DEADLINE_NS_KEY, "0") != "0"
+    return flow.is_send_flavored(op) and bool(op.facts.deadline_ns)
 
 
 def _is_checked(op: Op, function: Function) -> bool:
@@ -171,7 +163,7 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
         problem = values_problem(function, options.strict_types)
         if problem:
             yield f"{function.name}: {problem}"
-        yield from _stamps(function)
+        yield from _imports(function)
         if flow.is_main(function) and flow.has_wire(function):
             yield from _wire(function)
     crossings = [crossings_of(f) for f in program.functions]
@@ -180,39 +172,30 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
             yield problem
 
 
-def _stamps(function: Function) -> Iterator[str]:
-    """Imports and numbers."""
+def _imports(function: Function) -> Iterator[str]:
+    """Imports."""
     imported = function.opsets
     there = flow.summary(function.ops)
     for domain in sorted(there.domains):
         if domain not in imported and (domain or keys.ONNX_DOMAIN_ALIAS) not in imported:
             yield f"{function.name} does not import {domain or keys.ONNX_DOMAIN_ALIAS!r}"
-    numbers = [key for key in _NUMBERS if key in there.meta]
-    texts = [op.meta[key] for key in numbers for op in function.ops if key in op.meta]
-    for op in () if all(map(str.isdigit, texts)) else function.ops:
-        for key in numbers:
-            if key in op.meta and not op.meta[key].isdigit():
-                yield f"{label(op)}: {key} is {op.meta[key]!r}, no number"
 
 
 def _wire(function: Function) -> Iterator[str]:
     """Rules 4 and 5."""
     wire: Sequence[Op] = flow.wire_ops(function)
     requests = {flow.wire_id(op) for op in wire if op.op_type == OP_SEND_REQ}
-    collected = {op.meta.get(keys.WIRE_REQUEST_KEY) for op in wire if op.op_type == OP_RECV_RESP_BATCHED}
+    collected = {op.facts.request for op in wire if op.op_type == OP_RECV_RESP_BATCHED}
     for op in wire:
         where = f"{function.name}: {label(op)}"
         if flow.is_send_flavored(op) and flow.is_recorded_form(op):
             yield f"{where} has no receiving half"
             continue
-        if keys.SITE_IDS_KEY not in op.meta and op.op_type != OP_RECV_RESP_BATCHED:
+        if not op.facts.sites and op.op_type != OP_RECV_RESP_BATCHED:
             yield f"{where} has no sites"
-        if keys.WIRE_TRANSPORT_KEY not in op.meta:
+        if not op.facts.transport:
             yield f"{where} was not analyzed"
-        if (
-            op.op_type in (OP_RECV_RESP, OP_RECV_RESP_BATCHED)
-            and op.meta.get(keys.WIRE_REQUEST_KEY) not in requests
-        ):
+        if op.op_type in (OP_RECV_RESP, OP_RECV_RESP_BATCHED) and op.facts.request not in requests:
             yield f"{where} stands apart from its request"
         if op.op_type == OP_SEND_REQ and flow.wire_id(op) not in collected:
             yield f"{where} has no RecvRespBatched"

@@ -19,7 +19,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from bb_edge.components import PresenceSelector
 from bb_edge.engine.config import NodeConfig
-from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
@@ -77,8 +76,8 @@ class Flood:
         build = compile_edge(Reports(), Compiler().bind_peer_selector("hubs", PresenceSelector), folder)
         ops = [op for a in build.artifacts for f in a.program.functions for op in f.ops]
         (send,) = (op for op in ops if op.op_type == "Send")
-        self._site = int(send.meta[keys.SITE_IDS_KEY], 16)
-        self._hash = int(send.meta[keys.WIRE_TYPES_KEY], 16)
+        self._site = send.facts.sites[0]
+        self._hash = send.facts.type_hashes[0]
         self._folder, self._events, self._broker = folder, Events(), mosquitto(folder)
         self._children: list[Child] = []
         self._loud, self._hub = PeerId.from_name("loud"), PeerId.from_name("hub")

@@ -51,9 +51,9 @@ def gates(program: Any) -> dict[str, list[str]]:
     of_wire: dict[str, list[str]] = {}
     for op in main.ops:
         if op.domain == keys.GATE_DOMAIN and op.op_type.endswith("Tx"):
-            of_wire.setdefault(op.meta[keys.WIRE_ID_KEY], []).append(op.op_type)
+            of_wire.setdefault(op.facts.wire_id, []).append(op.op_type)
     sends = (op for op in main.ops if op.domain == keys.WIRE_DOMAIN and op.op_type.startswith("Send"))
-    return {op.meta[keys.PORT_KEY]: of_wire.get(op.meta[keys.WIRE_ID_KEY], []) for op in sends}
+    return {op.facts.port: of_wire.get(op.facts.wire_id, []) for op in sends}
 
 
 def test_durable_sends_go_to_them_without_a_gate() -> None:

@@ -12,6 +12,7 @@ from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Op, Program
+from bb_host.spelling import written
 from bb_host.text import parse
 
 HEAD = """program P {module=P}
@@ -59,17 +60,17 @@ def edge(
 def test_transport(payload: str, readers: tuple[str, ...], transport: str) -> None:
     stats = Stats()
     send, recv, done = edge(payload, *readers, stats=stats)
-    assert send.meta[keys.WIRE_TRANSPORT_KEY] == recv.meta[keys.WIRE_TRANSPORT_KEY] == transport
+    assert send.facts.transport == recv.facts.transport == transport
     assert stats.counters[f"wire_edges_{transport}"] == 1
     if transport == "trigger_only":
-        assert send.meta[keys.WIRE_TYPES_KEY] == recv.meta[keys.WIRE_TYPES_KEY] == "a"
+        assert written(send.facts)[keys.WIRE_TYPES_KEY] == written(recv.facts)[keys.WIRE_TYPES_KEY] == "a"
         assert done.functions[1].types["v"].node.id == "Trigger"
         assert done.functions[0].types["x"].node.id == payload.replace("F32[2]", "Tensor<F32>")
 
 
 def test_a_value_that_is_handed_out_travels() -> None:
     send, _, _ = edge("F32[2]", "y: Trigger = syscall.OnTrigger(v)", outputs="v")
-    assert send.meta[keys.WIRE_TRANSPORT_KEY] == "data"
+    assert send.facts.transport == "data"
 
 
 @pytest.mark.parametrize(
@@ -88,8 +89,8 @@ def test_a_value_that_is_handed_out_travels() -> None:
 def test_hashes_and_sizes_stand_on_both_halves(payload: str, type_hash: str, size: str) -> None:
     send, recv, _ = edge(payload, 'syscall.AppEmit<name="n">(v)')
     for half in (send, recv):
-        assert half.meta[keys.WIRE_TYPES_KEY] == type_hash
-        assert half.meta[keys.WIRE_MAX_BYTES_KEY] == size
+        assert written(half.facts)[keys.WIRE_TYPES_KEY] == type_hash
+        assert written(half.facts)[keys.WIRE_MAX_BYTES_KEY] == size
 
 
 def test_what_does_not_travel_is_refused() -> None:
@@ -110,7 +111,7 @@ def test_destinations_have_the_receivers_names() -> None:
         send='h: Trigger = wire.Send(x, x, p) {wire.wire_id=1, wire.site_ids="1,2"}',
         recv='v: F32[2], w: F32[2], s: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids="1,2"}',
     )
-    assert send.meta[keys.DEST_SITE_NAME_PREFIX + "x"] == "v"
+    assert written(send.facts)[keys.DEST_SITE_NAME_PREFIX + "x"] == "v"
 
 
 def test_sends_to_the_same_peers_share_a_group_and_requests_share_with_nobody() -> None:
@@ -128,7 +129,7 @@ function program.B(x: F32, p: PeerIdVec) -> () {partition=B, entry=1}
 """
     )
     done = pass_named("analyze_wire_edges").run(given, Options(), Stats())
-    groups = [op.meta[keys.BATCH_GROUP_ID_KEY] for f in done.functions for op in f.ops]
+    groups = [written(op.facts)[keys.BATCH_GROUP_ID_KEY] for f in done.functions for op in f.ops]
     assert groups == ["1", "1", "2", "3", "4"]
 
 
@@ -145,8 +146,6 @@ def test_open_ports_are_stamped_by_themselves(run_pass: Callable[..., Program]) 
           e: Trigger, n: PeerIdVec = wire.RecvRespBatched(r) {wire.wire_id=9, wire.request=4}
         """,
     )
-    found = [
-        (op.meta[keys.WIRE_TRANSPORT_KEY], op.meta.get(keys.WIRE_TYPES_KEY)) for op in done.functions[0].ops
-    ]
+    found = [(op.facts.transport, written(op.facts).get(keys.WIRE_TYPES_KEY)) for op in done.functions[0].ops]
     assert found == [("data", "101"), ("data", "10a"), ("data", "101"), ("data", None)]
-    assert done.functions[0].ops[1].meta[keys.WIRE_MAX_BYTES_KEY] == str(16 + 1024)
+    assert written(done.functions[0].ops[1].facts)[keys.WIRE_MAX_BYTES_KEY] == str(16 + 1024)

@@ -42,7 +42,7 @@ def _server(crossed: bool):
 def test_a_request_is_sent_behind_what_its_answers_read():
     server = _server(crossed=False)
     by_output = {name: op for op in server.ops for name in op.outputs}
-    asks = {op.meta[keys.PORT_KEY]: op for op in server.ops if op.op_type == "SendReqBatched"}
+    asks = {op.facts.port: op for op in server.ops if op.op_type == "SendReqBatched"}
     check = by_output[asks["late"].inputs[0]]
     gate = by_output[check.inputs[0]] if check.op_type == "DeadlineCheck" else check
     assert gate.op_type == "GateDispatch"
@@ -55,7 +55,7 @@ def test_a_request_is_sent_behind_what_its_answers_read():
 
 def test_what_was_there_before_the_request_is_no_reason_to_wait():
     server = _server(crossed=False)
-    asks = {op.meta[keys.PORT_KEY]: op for op in server.ops if op.op_type == "SendReqBatched"}
+    asks = {op.facts.port: op for op in server.ops if op.op_type == "SendReqBatched"}
     by_output = {name: op for op in server.ops for name in op.outputs}
     assert by_output[asks["early"].inputs[0]].op_type == "DeadlineCheck"
     assert by_output[asks["early"].inputs[0]].inputs == ("x",)

@@ -14,6 +14,7 @@ from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module,
 from bb_host.dsl import Graph, Output
 from bb_host.program import Function, Program
 from bb_host.program_proto import from_proto, to_proto
+from bb_host.spelling import written
 
 BATCH = 32
 
@@ -131,15 +132,15 @@ def test_both_halves_of_both_wires(done: Program) -> None:
     ask = f"{site_id('FederatedDigits', 'global', 'ask', 0):016x}"
     reply = ",".join(f"{site_id('FederatedDigits', 'global', 'reply', i):016x}" for i in range(2))
     for half in ("SendReqBatched", "RecvReq"):
-        assert found[half].meta[keys.SITE_IDS_KEY] == ask
-        assert found[half].meta[keys.WIRE_TYPES_KEY] == "101"
+        assert written(found[half].facts)[keys.SITE_IDS_KEY] == ask
+        assert written(found[half].facts)[keys.WIRE_TYPES_KEY] == "101"
     for half in ("SendResp", "RecvResp"):
-        assert found[half].meta[keys.SITE_IDS_KEY] == reply
-        assert found[half].meta[keys.WIRE_TYPES_KEY] == "101,10a"
-        assert found[half].meta[keys.WIRE_REQUEST_KEY] == found["SendReqBatched"].meta[keys.WIRE_ID_KEY]
-    assert found["SendReqBatched"].meta[keys.DEADLINE_NS_KEY] == str(30 * S)
-    assert found["RecvReq"].meta[keys.RECV_SLOT_ID_KEY] == "2"
-    assert found["RecvResp"].meta[keys.RECV_SLOT_ID_KEY] == "4"
+        assert written(found[half].facts)[keys.SITE_IDS_KEY] == reply
+        assert written(found[half].facts)[keys.WIRE_TYPES_KEY] == "101,10a"
+        assert found[half].facts.request == found["SendReqBatched"].facts.wire_id
+    assert written(found["SendReqBatched"].facts)[keys.DEADLINE_NS_KEY] == str(30 * S)
+    assert written(found["RecvReq"].facts)[keys.RECV_SLOT_ID_KEY] == "2"
+    assert written(found["RecvResp"].facts)[keys.RECV_SLOT_ID_KEY] == "4"
 
 
 def test_the_artifact_is_onnx_comes_back_whole_and_loads(done: Program) -> None:
@@ -201,8 +202,8 @@ def test_modules_within_modules() -> None:
     assert len(names) == 4
     assert names[3].startswith("Hoist_Pure_")
     sends = [op for op in done.functions[0].ops if op.op_type == "Send"]
-    assert len({op.meta[keys.SITE_IDS_KEY] for op in sends}) == 2
-    assert len({op.meta[keys.BATCH_GROUP_ID_KEY] for op in sends}) == 1
+    assert len({written(op.facts)[keys.SITE_IDS_KEY] for op in sends}) == 2
+    assert len({written(op.facts)[keys.BATCH_GROUP_ID_KEY] for op in sends}) == 1
     onnx.checker.check_model(to_proto(done))
     assert set(load(to_proto(done).SerializeToString()).targets) == {"self", "Far"}
 

@@ -13,7 +13,9 @@ from bb_host.compiler import Stats
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.tx_chain import TX_GATES
+from bb_host.facts import OpFacts
 from bb_host.program import Program
+from bb_host.spelling import written
 
 RX_PASSES = [name for name in CANONICAL_PASS_NAMES if name.endswith("_gate_rx")]
 TX_PASSES = [name for name in CANONICAL_PASS_NAMES if name.endswith("_gate_tx")]
@@ -47,7 +49,7 @@ def test_an_rx_gate_alone(name: str, gate: str, run_pass: Callable[..., Program]
     assert guard.inputs == recv.outputs == ("v__received", "s__received")
     assert guard.outputs == ("v", "s")
     assert reader.inputs == ("v",)
-    assert guard.meta == {keys.WIRE_ID_KEY: "1", keys.SOURCE_LINE_KEY: "b.py:1"}
+    assert guard.facts == OpFacts(wire_id="1", source="b.py:1")
     assert ops[4].outputs == ("u", "o", "q")
     assert done.functions[1].types["v__received"] == done.functions[1].types["v"]
     assert done.functions[1].opsets[keys.GATE_DOMAIN] == 1
@@ -57,8 +59,8 @@ def test_an_rx_gate_alone(name: str, gate: str, run_pass: Callable[..., Program]
 
 def test_senders_follow_the_names_of_what_arrives(run_pass: Callable[..., Program]) -> None:
     done = run_pass(RX_PASSES[0], TEXT)
-    assert done.functions[0].ops[0].meta[keys.DEST_SITE_NAME_PREFIX + "x"] == "v__received"
-    assert done.functions[1].ops[-1].meta[keys.DEST_SITE_NAME_PREFIX + "u"] == "a__received"
+    assert written(done.functions[0].ops[0].facts)[keys.DEST_SITE_NAME_PREFIX + "x"] == "v__received"
+    assert written(done.functions[1].ops[-1].facts)[keys.DEST_SITE_NAME_PREFIX + "u"] == "a__received"
 
 
 def test_the_rx_chain_in_order(run_pass: Callable[..., Program]) -> None:
@@ -71,7 +73,7 @@ def test_the_rx_chain_in_order(run_pass: Callable[..., Program]) -> None:
     for before, after in itertools.pairwise(chain[:-1]):
         assert before.outputs == after.inputs
     assert chain[-2].outputs == ("v", "s")
-    assert done.functions[0].ops[0].meta[keys.DEST_SITE_NAME_PREFIX + "x"] == "v__received"
+    assert written(done.functions[0].ops[0].facts)[keys.DEST_SITE_NAME_PREFIX + "x"] == "v__received"
 
 
 @pytest.mark.parametrize(("name", "gate"), list(zip(TX_PASSES, TX_GATES, strict=True)))

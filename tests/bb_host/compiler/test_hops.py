@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_edge.ir import keys
 from bb_host import Compiler, Module
 from bb_host.compiler.hops import request_hops
 from bb_host.errors import InfeasibleDeadline
@@ -45,7 +44,7 @@ def test_a_request_takes_two_hops_and_those_within(depth, batch):
     program = Relay(depth, 6 * HOP, batch).record()
     asks = [op for op in program.functions[0].ops if op.op_type == "SendReqBatched"]
     hops = request_hops(program.functions[0].ops)
-    assert [hops[op.meta[keys.WIRE_ID_KEY]] for op in asks] == [2 * (depth - n) for n in range(depth)]
+    assert [hops[op.facts.wire_id] for op in asks] == [2 * (depth - n) for n in range(depth)]
 
 
 def test_sends_on_the_way_count_and_others_do_not():

@@ -17,6 +17,7 @@ from bb_host.cli import main
 from bb_host.compiler import flow
 from bb_host.compiler.identity import IdentityError, accepting
 from bb_host.edge import build_edge
+from bb_host.facts import OpFacts
 from bb_host.learn import mlp, trainable
 from bb_host.program_proto import to_proto
 from federated_digits.federation import FederatedDigits
@@ -106,19 +107,20 @@ def test_another_configuration_is_another_program(base):
     assert digest(other) != digest(base)
 
 
-def relabelled(program, key, text):
-    """The program with that metadata on every op."""
-    functions = [replace(f, ops=tuple(op.with_meta({key: text}) for op in f.ops)) for f in program.functions]
+def relabelled(program, facts):
+    """The program with that said by every op."""
+    functions = [replace(f, ops=tuple(op.saying(facts) for op in f.ops)) for f in program.functions]
     return replace(program, functions=tuple(functions))
 
 
-@pytest.mark.parametrize("key", sorted(flow.LABELS - {keys.SLOT_ID_KEY}))
-def test_where_an_op_was_written_is_no_part_of_the_program(base, key):
-    assert digest(bound().compile_program(relabelled(Hub().record(), key, "elsewhere_7"))) == digest(base)
+@pytest.mark.parametrize("name", [name for name in flow.LABELS if name != "slot_id"])
+def test_where_an_op_was_written_is_no_part_of_the_program(base, name):
+    elsewhere = OpFacts(**{name: "elsewhere_7"})
+    assert digest(bound().compile_program(relabelled(Hub().record(), elsewhere))) == digest(base)
 
 
 def test_metadata_that_says_what_an_op_does_is(base):
-    other = relabelled(Hub().record(), f"{keys.PREFIX}.added", "1")
+    other = relabelled(Hub().record(), OpFacts(foreign={f"{keys.PREFIX}.added": "1"}))
     assert digest(bound().compile_program(other)) != digest(base)
 
 

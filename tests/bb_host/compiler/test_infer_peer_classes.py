@@ -11,6 +11,7 @@ from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Program
+from bb_host.spelling import written
 from bb_host.text import parse
 
 HEAD = """program P {module=P}
@@ -37,7 +38,7 @@ def placed(*lines: str, inputs: str = "", meta: str = "") -> dict[str, str]:
     done = pass_named("infer_peer_classes").run(given, Options(), Stats())
     assert pass_named("infer_peer_classes").run(done, Options(), Stats()) is done
     return {
-        (op.outputs[0] if op.outputs else op.op_type): op.meta[keys.HOME_CLASS_KEY]
+        (op.outputs[0] if op.outputs else op.op_type): written(op.facts)[keys.HOME_CLASS_KEY]
         for op in done.functions[0].ops
     }
 
@@ -46,7 +47,7 @@ def peers(*lines: str, inputs: str = "") -> Mapping[str, str]:
     done = pass_named("infer_peer_classes").run(program_of(*lines, inputs=inputs), Options(), Stats())
     found = {}
     for op in done.functions[0].ops:
-        for entry in filter(None, op.meta.get(keys.PEER_CLASS_KEY, "").split(",")):
+        for entry in filter(None, written(op.facts).get(keys.PEER_CLASS_KEY, "").split(",")):
             name, _, where = entry.partition("=")
             found[name] = where
     return found
@@ -317,7 +318,7 @@ function program.P(x: F32, c: Composite) -> ()
 """
     )
     done = pass_named("infer_peer_classes").run(given, Options(), Stats())
-    assert {op.meta[keys.HOME_CLASS_KEY] for op in done.functions[0].ops} == {"self"}
+    assert {written(op.facts)[keys.HOME_CLASS_KEY] for op in done.functions[0].ops} == {"self"}
 
 
 def test_a_bootstrap_is_placed_by_the_same_rules() -> None:
@@ -330,4 +331,4 @@ def test_a_bootstrap_is_placed_by_the_same_rules() -> None:
 """
     )
     done = pass_named("infer_peer_classes").run(given, Options(), Stats())
-    assert done.functions[1].ops[0].meta[keys.HOME_CLASS_KEY] == "Client"
+    assert written(done.functions[1].ops[0].facts)[keys.HOME_CLASS_KEY] == "Client"

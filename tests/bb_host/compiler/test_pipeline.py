@@ -18,9 +18,11 @@ from bb_host.compiler.pipeline import CANONICAL_PASSES, LEAVABLE_PASS_NAMES, STA
 from bb_host.compiler.rx_chain import RX_GATES
 from bb_host.compiler.tx_chain import TX_GATES
 from bb_host.edge.pipeline import DEVICE_PASSES, PORTABLE_PASSES
+from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Promise, unmet
 from bb_host.program import Function, Op, Program
 from bb_host.program_proto import to_bytes
+from bb_host.spelling import written
 from bb_host.text import parse
 
 FEDERATED = """
@@ -161,11 +163,6 @@ def test_an_unbound_slot_is_refused_with_the_call_that_binds_it(program: Callabl
     assert "bind_data_source('shard', …)" in caught.value.hint
 
 
-def test_stamps_that_do_not_parse_are_missed(program: Callable[[str], Program]) -> None:
-    with pytest.raises(errors.RuntimeIncomplete, match=r"enough is 'most', no number"):
-        BOUND.compile_program(program(FEDERATED.replace("port=ask", "port=ask, enough=most")))
-
-
 # --- stages of one's own ----------------------------------------------------------------------------------
 
 
@@ -214,19 +211,17 @@ def _with_ops(*ops: Op) -> Callable[[Function], Function]:
         ("synthesize_wire_recvs", _with_ops(Op("Recv", keys.WIRE_DOMAIN, (), ())), "has no wire id"),
         (
             "synthesize_wire_recvs",
-            _with_ops(Op("Recv", keys.WIRE_DOMAIN, (), (), {}, {keys.WIRE_ID_KEY: "1"})),
+            _with_ops(Op("Recv", keys.WIRE_DOMAIN, (), (), {}, OpFacts(wire_id="1"))),
             "no pair",
         ),
         (
             "synthesize_wire_recvs",
-            _with_ops(Op("Send", keys.WIRE_DOMAIN, ("x", "p"), (), {}, {keys.WIRE_ID_KEY: "1"})),
+            _with_ops(Op("Send", keys.WIRE_DOMAIN, ("x", "p"), (), {}, OpFacts(wire_id="1"))),
             "share wire id 1",
         ),
         (
             "synthesize_wire_recvs",
-            _with_ops(
-                Op("RecvReq", keys.WIRE_DOMAIN, (), (), {}, {keys.WIRE_ID_KEY: "1", keys.SITE_IDS_KEY: "ff"})
-            ),
+            _with_ops(Op("RecvReq", keys.WIRE_DOMAIN, (), (), {}, OpFacts(wire_id="1", sites=(255,)))),
             "different sites",
         ),
     ],
@@ -270,7 +265,9 @@ function program.A() -> () {partition=A, entry=1}
   syscall.AppEmit<name="n">(u3)
 """
     done = STAMP.run(parse(text), Options(module="Mod"), Stats())
-    recvs = [op.meta.get(keys.RECV_SLOT_ID_KEY) for op in done.functions[0].ops if op.op_type == "Recv"]
+    recvs = [
+        written(op.facts).get(keys.RECV_SLOT_ID_KEY) for op in done.functions[0].ops if op.op_type == "Recv"
+    ]
     assert recvs == ["4", "5", None]
     assert done.meta[keys.MODULE_KEY] == "Mod"
     bindings = {k: v for k, v in done.meta.items() if k.startswith(keys.BINDING_PREFIX)}

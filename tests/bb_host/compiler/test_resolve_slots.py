@@ -13,6 +13,7 @@ from bb_host import errors
 from bb_host.compiler import Compiler, Options, Stats
 from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Function, Program
+from bb_host.spelling import written
 from bb_host.text import parse
 
 TEXT = """
@@ -55,7 +56,7 @@ def test_bindings_states_numbers_and_the_default_backend(run_pass: Callable[...,
     assert server.slots["peers"].peer_class == "Client"
     assert server.slots["backend"].concrete_type == "bb.NumPyBackend"
     assert client.slots["shard"].concrete_type == "bb.ArrayDataSource"
-    assert client.ops[1].meta[keys.SLOT_ID_KEY] == "3"
+    assert written(client.ops[1].facts)[keys.SLOT_ID_KEY] == "3"
     assert client.ops[0] is not None
     assert stats.counters == {"slots_resolved": 6, "slots_unbound": 0}
 
@@ -129,8 +130,8 @@ def test_two_slots_never_share_a_number(run_pass: Callable[..., Program]) -> Non
           w: F32 = role.model.Params() {slot=b, slot_id=1, required_trait=model}
         """,
     )
-    assert done.functions[0].ops[0].meta[keys.SLOT_ID_KEY] == "1"
-    assert done.functions[1].ops[0].meta[keys.SLOT_ID_KEY] == "2"
+    assert written(done.functions[0].ops[0].facts)[keys.SLOT_ID_KEY] == "1"
+    assert written(done.functions[1].ops[0].facts)[keys.SLOT_ID_KEY] == "2"
     assert list(done.functions[0].slots) == ["a", "b", "backend"]
 
 

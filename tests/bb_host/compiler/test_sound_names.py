@@ -12,6 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.sound_names import Names, names_after
 from bb_host.compiler.verify import values_problem
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import Function, Op, OpList, Subgraph
 
 F32 = ValueType(types.TENSOR_F32)
@@ -31,7 +32,7 @@ def edited(function: Function, dice: random.Random) -> Function:
     op = ops[at]
     kind = dice.randrange(7)
     if kind == 0:
-        ops = [o.with_meta({"stamp": str(at)}) for o in ops]
+        ops = [o.saying(OpFacts(feeds=at)) for o in ops]
     elif kind == 1:  # a gate behind an op, under the name that readers see
         name = f"w{dice.randrange(8)}"
         ops[at : at + 1] = [
@@ -92,7 +93,7 @@ def test_what_was_found_sound_is_not_looked_at_again_and_holds_for_the_very_same
     assert "reads 'v4'" in values_problem(swapped, typed=False)
 
 
-ANSWERS = ("kinds", "domains", "meta", "has_subgraphs", "wire")
+ANSWERS = ("kinds", "domains", "said", "has_subgraphs", "wire")
 
 
 def answers(summary: OpList) -> dict[str, object]:
@@ -107,7 +108,12 @@ def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
         wire = dice.random() < 0.2
         domain, kind = (keys.WIRE_DOMAIN, "Send") if wire else ("", dice.choice(("Add", "Relu")))
         return Op(
-            kind, domain, (), (f"v{number}",), {}, {dice.choice("abc"): ""} if dice.random() < 0.2 else {}
+            kind,
+            domain,
+            (),
+            (f"v{number}",),
+            {},
+            OpFacts(**{dice.choice(("slot", "port", "at")): "x"}) if dice.random() < 0.2 else NO_FACTS,
         )
 
     old = OpList(op(i) for i in range(dice.randrange(1, 60)))
@@ -121,15 +127,15 @@ def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
         old = new or old
 
 
-@pytest.mark.parametrize("asked", [(), ("meta",), ANSWERS], ids=["nothing", "metadata", "all"])
+@pytest.mark.parametrize("asked", [(), ("said",), ANSWERS], ids=["nothing", "facts", "all"])
 def test_the_summary_of_stamped_ops_is_that_of_a_walk(asked: tuple[str, ...]) -> None:
-    send = Op("Send", keys.WIRE_DOMAIN, (), ("sent",), {}, {"a": ""})
+    send = Op("Send", keys.WIRE_DOMAIN, (), ("sent",), {}, OpFacts(slot="a"))
     old = OpList(
         (send, Op("If", "", (), ("y",), {"then_branch": Subgraph(ops=(send,))}), Op("Add", "", (), ("z",)))
     )
     for name in asked:
         getattr(flow.summary(old), name)
-    new = flow.stamped((old[0], old[1].with_meta({"b": ""}), old[2]), old, {"b"})
+    new = flow.stamped((old[0], old[1].saying(OpFacts(port="b")), old[2]), old, {"port"})
     assert answers(flow.summary(new)) == answers(OpList(new))
     assert flow.summary(new).domains == {keys.WIRE_DOMAIN, ""}
-    assert flow.summary(new).meta == {"a", "b"}
+    assert flow.summary(new).said == {"slot", "port"}

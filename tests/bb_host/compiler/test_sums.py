@@ -12,6 +12,7 @@ from bb_edge.ir import keys
 from bb_host import MS, AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
 from bb_host.dsl import Graph
 from bb_host.errors import MissingRound
+from bb_host.spelling import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no op uses")
 
@@ -47,7 +48,7 @@ def stamps(body: Body) -> dict[str, list[tuple[str, str]]]:
     for function in compiler.compile_program(Summing(body)).functions:
         for op in function.ops:
             if op.domain == keys.ROLE_AGGREGATOR_DOMAIN:
-                row = op.meta.get(keys.COHORT_KEY, ""), op.meta.get(keys.SHAPES_KEY, "")
+                row = written(op.facts).get(keys.COHORT_KEY, ""), written(op.facts).get(keys.SHAPES_KEY, "")
                 found.setdefault(op.op_type, []).append(row)
     return found
 

@@ -13,6 +13,7 @@ from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import pass_named
 from bb_host.program import Op, Program
+from bb_host.spelling import written
 from bb_host.text import parse
 
 HEAD = """program P {module=P}
@@ -57,14 +58,17 @@ def test_a_send_whose_value_is_read_gets_its_recv() -> None:
     assert (send.inputs, send.outputs) == (("x", "n", "p"), ("__send_sentinel_1",))
     assert (recv.inputs, recv.outputs) == ((), ("v", "w", "s"))
     for half in (send, recv):
-        assert half.meta[keys.SITE_IDS_KEY] == sites("hello", "ask", 2)
-        assert half.meta[keys.WIRE_CORRELATION_KEY] == "none"
-        assert half.meta[keys.WIRE_ID_KEY] == "1"
-        assert half.meta[keys.SOURCE_LINE_KEY] == "a.py:3"
-    assert (send.meta[keys.HOME_CLASS_KEY], recv.meta[keys.HOME_CLASS_KEY]) == ("Server", "Client")
-    assert recv.meta[keys.SYNTHESIZED_FROM_KEY] == "1"
-    assert recv.meta[keys.PEER_CLASS_KEY] == "s=Server"
-    assert keys.PEER_CLASS_KEY not in send.meta
+        assert written(half.facts)[keys.SITE_IDS_KEY] == sites("hello", "ask", 2)
+        assert half.facts.correlation == "none"
+        assert half.facts.wire_id == "1"
+        assert half.facts.source == "a.py:3"
+    assert (written(send.facts)[keys.HOME_CLASS_KEY], written(recv.facts)[keys.HOME_CLASS_KEY]) == (
+        "Server",
+        "Client",
+    )
+    assert recv.facts.made_from == "1"
+    assert written(recv.facts)[keys.PEER_CLASS_KEY] == "s=Server"
+    assert keys.PEER_CLASS_KEY not in written(send.facts)
     assert done.functions[0].types["__send_sentinel_1"].node.id == "Trigger"
 
 
@@ -73,7 +77,7 @@ def test_a_send_that_nobody_reads_from_is_an_open_port() -> None:
         run("v: F32[4], s: PeerIdVec = wire.Send(x, p) {wire.wire_id=1, port=hello, home_class=Server}")
     )
     assert list(found) == ["Send"]
-    assert found["Send"].meta[keys.SITE_IDS_KEY] == sites("hello", "ask", 1)
+    assert written(found["Send"].facts)[keys.SITE_IDS_KEY] == sites("hello", "ask", 1)
 
 
 def test_answers_one_by_one() -> None:
@@ -87,22 +91,22 @@ def test_answers_one_by_one() -> None:
     found = wire(done)
     assert found["SendReqBatched"].outputs == ("r",)
     assert found["RecvReq"].outputs == ("v", "s", "r__asked")
-    assert found["RecvReq"].meta[keys.HOME_CLASS_KEY] == "Client"
+    assert written(found["RecvReq"].facts)[keys.HOME_CLASS_KEY] == "Client"
     assert found["SendResp"].inputs == ("y", "n", "s", "r__asked")
     assert found["SendResp"].outputs == ("__send_sentinel_2",)
     assert found["RecvResp"].outputs == ("a", "b", "t")
-    assert found["RecvResp"].meta[keys.HOME_CLASS_KEY] == "Server"
-    assert found["RecvResp"].meta[keys.WIRE_REQUEST_KEY] == "1"
-    assert keys.WIRE_REQUEST_KEY not in found["RecvReq"].meta
-    assert found["RecvResp"].meta[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
-    assert found["SendResp"].meta[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
-    assert keys.SITE_IDS_KEY not in found["RecvRespBatched"].meta
-    assert [found[k].meta[keys.WIRE_CORRELATION_KEY] for k in ("RecvReq", "SendResp", "RecvResp")] == [
+    assert written(found["RecvResp"].facts)[keys.HOME_CLASS_KEY] == "Server"
+    assert found["RecvResp"].facts.request == "1"
+    assert keys.WIRE_REQUEST_KEY not in written(found["RecvReq"].facts)
+    assert written(found["RecvResp"].facts)[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
+    assert written(found["SendResp"].facts)[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
+    assert keys.SITE_IDS_KEY not in written(found["RecvRespBatched"].facts)
+    assert [found[k].facts.correlation for k in ("RecvReq", "SendResp", "RecvResp")] == [
         "request",
         "response",
         "response",
     ]
-    assert all(op.meta[keys.DURABLE_KEY] == "1" for op in found.values())
+    assert all(written(op.facts)[keys.DURABLE_KEY] == "1" for op in found.values())
 
 
 def test_answers_as_a_batch() -> None:
@@ -117,7 +121,7 @@ def test_answers_as_a_batch() -> None:
         )
     )
     assert "RecvResp" not in found
-    assert found["RecvRespBatched"].meta[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
+    assert written(found["RecvRespBatched"].facts)[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
 
 
 SUM = "m: F32[4] = role.aggregator.Aggregate(%s) {slot=sum, home_class=%s}"
@@ -140,23 +144,25 @@ def test_one_peer_should_ask_where_its_class_aggregates_and_nobody_sends_to_it(
     lines: list[str], sole: bool
 ) -> None:
     found = wire(run(ASK % "each", NEG, REPLY, GATHER, *lines))
-    assert (found["RecvReq"].meta.get(keys.SOLE_SENDER_KEY) == "1") is sole
-    assert not any(keys.SOLE_SENDER_KEY in op.meta for name, op in found.items() if name != "RecvReq")
+    assert (written(found["RecvReq"].facts).get(keys.SOLE_SENDER_KEY) == "1") is sole
+    assert not any(
+        keys.SOLE_SENDER_KEY in written(op.facts) for name, op in found.items() if name != "RecvReq"
+    )
 
 
 def test_a_request_whose_answers_nobody_reads_gathers_them_all_the_same() -> None:
     done = run(ASK % "none", NEG, REPLY)
     gather = wire(done)["RecvRespBatched"]
     assert gather.outputs == ("r__closed", "r__missing", "r__closed__response_0", "r__closed__response_1")
-    assert gather.meta[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
-    assert gather.meta[keys.WIRE_ID_KEY] == "2"
+    assert written(gather.facts)[keys.SITE_IDS_KEY] == sites("ask", "reply", 2)
+    assert gather.facts.wire_id == "2"
     assert str(done.functions[0].types["r__closed__response_0"]) == "Tensor<F32>[?,4]"
 
 
 def test_wire_ids_and_ports_are_minted_where_they_are_missing() -> None:
     found = wire(run("v: F32[4], s: PeerIdVec = wire.Send(x, p) {home_class=Server}", "y: F32[4] = Neg(v)"))
-    assert found["Send"].meta[keys.WIRE_ID_KEY] == found["Recv"].meta[keys.WIRE_ID_KEY] == "1"
-    assert found["Send"].meta[keys.PORT_KEY] == "wire1"
+    assert found["Send"].facts.wire_id == found["Recv"].facts.wire_id == "1"
+    assert found["Send"].facts.port == "wire1"
 
 
 def test_hand_made_halves_are_stamped_and_stay_alone() -> None:
@@ -168,8 +174,8 @@ def test_hand_made_halves_are_stamped_and_stay_alone() -> None:
         )
     )
     assert set(found) == {"RecvReq", "SendResp"}
-    assert found["RecvReq"].meta[keys.SITE_IDS_KEY] == sites("in", "ask", 1)
-    assert found["SendResp"].meta[keys.SITE_IDS_KEY] == sites("in", "reply", 1)
+    assert written(found["RecvReq"].facts)[keys.SITE_IDS_KEY] == sites("in", "ask", 1)
+    assert written(found["SendResp"].facts)[keys.SITE_IDS_KEY] == sites("in", "reply", 1)
 
 
 @pytest.mark.parametrize(

@@ -103,15 +103,6 @@ HEAD = "program P {module=P}\n\n"
         ),
         (
             (
-                "function program.P(x: F32) -> (y)\n  y = role.model.Forward(x) "
-                "{slot=m, required_trait=model, slot_id=one}"
-            ),
-            errors.MalformedSlotMetadata,
-            "slot id 'one'",
-            "",
-        ),
-        (
-            (
                 "function program.P(x: F32) -> (a)\n  a = Add(x, b) {source=a.py:1}\n"
                 "  b = Relu(a) {source=a.py:2}\n  c = Abs(b)"
             ),

@@ -21,8 +21,10 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
+from bb_host.facts import OpFacts
 from bb_host.program import Function, Op, Program, Slot
 from bb_host.program_proto import to_proto
+from bb_host.spelling import written
 from bb_host.text import parse
 
 Record = Callable[..., Program]
@@ -115,7 +117,7 @@ def test_a_body_may_also_be_nested_plainly(record: Record) -> None:
     program = record(body)
     (root,) = program.functions
     assert root.inputs == ("query",)
-    assert {op.meta[keys.MODULE_INSTANCE_KEY] for op in root.ops} == {"Main_cell"}
+    assert {op.facts.scope for op in root.ops} == {"Main_cell"}
     assert list(root.slots) == ["model"]
 
 
@@ -136,9 +138,7 @@ def test_a_child_that_sends_has_wire_ids_of_its_own_per_instance(record: Record)
 
     program = record(body)
     assert names(program) == ["Main", "Ask", "Ask_2"]
-    ids = [
-        op.meta[keys.WIRE_ID_KEY] for f in program.functions for op in f.ops if op.domain == keys.WIRE_DOMAIN
-    ]
+    ids = [op.facts.wire_id for f in program.functions for op in f.ops if op.domain == keys.WIRE_DOMAIN]
     assert ids == ["1", "2", "2", "3", "4", "4"]
 
 
@@ -162,7 +162,7 @@ def test_a_bootstrap_is_a_sibling_function(record: Record) -> None:
     assert start.inputs == ("seed_corpus",)
     assert [op.op_type for op in start.ops] == ["Add"]
     assert list(start.slots) == ["index"]
-    assert start.ops[0].meta[keys.SLOT_ID_KEY] == body.ops[0].meta[keys.SLOT_ID_KEY] == "1"
+    assert start.ops[0].facts.slot_id == body.ops[0].facts.slot_id == 1
 
 
 def test_no_bootstrap_function_without_ops(record: Record) -> None:
@@ -264,14 +264,10 @@ def test_a_compiled_model_is_a_module_with_components_of_its_own(record: Record)
     assert inner.meta == {}
     assert inner.slots["Scorer_model"].concrete_type == "bb.GraphModel"
     assert inner.slots["Scorer_model"].state == b"\xa0"
-    assert inner.ops[0].meta == {
-        keys.SLOT_KEY: "Scorer_model",
-        keys.CONCRETE_TYPE_KEY: "bb.GraphModel",
-        keys.INSTANCE_KEY: "0",
-    }
+    assert inner.ops[0].facts == OpFacts(slot="Scorer_model", concrete_type="bb.GraphModel", instance=0)
     assert by_name["subgraph_ab"].meta == {}
     assert by_name["Main"].slots["model"].role == keys.ROLE_MODEL
-    assert by_name["Main"].ops[0].meta[keys.SLOT_ID_KEY] == "1"
+    assert written(by_name["Main"].ops[0].facts)[keys.SLOT_ID_KEY] == "1"
 
 
 def test_a_compiled_model_is_compiled_again_within_another() -> None:

@@ -8,6 +8,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import AggregatorSlot, DataSourceSlot, Graph, ModelSlot, Module, Output, PeerSelectorSlot, S
 from bb_host.program import Op, Program
+from bb_host.spelling import written
 
 LOCAL_STEPS = 2
 BATCH = 32
@@ -98,10 +99,10 @@ def test_reply_and_close_are_paired_with_the_ask(record: Callable[..., Program])
     assert tail.inputs == ("global_req_1",)
     assert tail.outputs == ("global_closed_1", "global_missing_1")
     for op in (reply, tail):
-        assert op.meta[keys.WIRE_ID_KEY] == "2"
-        assert op.meta[keys.WIRE_REQUEST_KEY] == "1"
-        assert op.meta[keys.PORT_KEY] == "global"
-        assert op.meta[keys.WIRE_CORRELATION_KEY] == keys.CORRELATION_RESPONSE
+        assert op.facts.wire_id == "2"
+        assert op.facts.request == "1"
+        assert op.facts.port == "global"
+        assert op.facts.correlation == keys.CORRELATION_RESPONSE
 
 
 def test_answers_feed_the_aggregator_with_weight_peer_and_round(record: Callable[..., Program]) -> None:
@@ -114,13 +115,13 @@ def test_answers_feed_the_aggregator_with_weight_peer_and_round(record: Callable
     )
     aggregate = _op(program, "aggregate_result_1")
     assert aggregate.inputs == ("", "", "global_closed_1")
-    assert aggregate.meta[keys.CONTROL_INPUTS_KEY] == "1"
+    assert written(aggregate.facts)[keys.CONTROL_INPUTS_KEY] == "1"
     assert program.functions[0].types["aggregate_total_1"] == ValueType(types.TENSOR_F32, ())
 
 
 def test_source_lines_are_the_authors(record: Callable[..., Program]) -> None:
     program = record(FederatedDigits())
-    lines = {op.meta[keys.SOURCE_LINE_KEY].split(":")[0] for op in program.functions[0].ops}
+    lines = {op.facts.source.split(":")[0] for op in program.functions[0].ops}
     assert lines == {"test_federation.py"}
 
 
@@ -132,6 +133,6 @@ def test_recording_twice_gives_the_same_bytes() -> None:
 def test_slot_ids_follow_the_order_of_first_use(record: Callable[..., Program]) -> None:
     ids: dict[str, str] = {}
     for op in record(FederatedDigits()).functions[0].ops:
-        if keys.SLOT_KEY in op.meta:
-            ids.setdefault(op.meta[keys.SLOT_KEY], op.meta[keys.SLOT_ID_KEY])
+        if keys.SLOT_KEY in written(op.facts):
+            ids.setdefault(op.facts.slot, written(op.facts)[keys.SLOT_ID_KEY])
     assert ids == {"clients": "1", "model": "2", "shard": "3", "agg": "4", "test": "5"}

@@ -25,6 +25,7 @@ from bb_host.errors import (
     ValueTypeError,
 )
 from bb_host.program import Program
+from bb_host.spelling import written
 
 Record = Callable[..., Program]
 Text = Callable[..., str]
@@ -86,9 +87,7 @@ def test_scopes_are_stamped(record: Record) -> None:
 
     function = record(body).functions[0]
     assert function.meta[keys.INPUT_CLASS_PREFIX + "x"] == "Client"
-    stamps = [
-        (op.op_type, op.meta.get(keys.AT_CLASS_KEY), op.meta[keys.MODULE_INSTANCE_KEY]) for op in function.ops
-    ]
+    stamps = [(op.op_type, written(op.facts).get(keys.AT_CLASS_KEY), op.facts.scope) for op in function.ops]
     assert stamps == [
         ("Constant", None, "Main_cell"),
         ("Add", "Server", "Main_cell"),

@@ -32,6 +32,7 @@ from bb_host.dsl.names import snake
 from bb_host.errors import SlotError, UnknownOp
 from bb_host.program import Function, Program, Subgraph
 from bb_host.program_proto import to_proto
+from bb_host.spelling import written
 
 Record = Callable[..., Program]
 
@@ -63,10 +64,10 @@ def test_every_op_of_a_role_is_a_method(record: Record, slot_type: Any) -> None:
     ops = record(body).functions[0].ops
     assert [op.op_type for op in ops] == list(table.ops)
     for op in ops:
-        assert op.meta[keys.SLOT_KEY] == "it"
-        assert op.meta[keys.REQUIRED_TRAIT_KEY] == slot.ROLE
-        assert op.meta[keys.SLOT_ID_KEY] == "1"
-        assert keys.INSTANCE_KEY not in op.meta
+        assert op.facts.slot == "it"
+        assert op.facts.trait == slot.ROLE
+        assert written(op.facts)[keys.SLOT_ID_KEY] == "1"
+        assert keys.INSTANCE_KEY not in written(op.facts)
 
 
 def test_optional_inputs_left_out_are_empty_names(record: Record) -> None:
@@ -133,7 +134,7 @@ def test_concrete_instances_are_numbered_per_type(record: Record) -> None:
             slot.compress(g, x)
 
     found = [
-        (op.meta[keys.CONCRETE_TYPE_KEY], op.meta[keys.INSTANCE_KEY]) for op in record(body).functions[0].ops
+        (op.facts.concrete_type, written(op.facts)[keys.INSTANCE_KEY]) for op in record(body).functions[0].ops
     ]
     assert found == [("test.Quantizer", "0"), ("test.Other", "0"), ("test.Quantizer", "1")]
 
@@ -167,7 +168,7 @@ def test_backends_take_onnx_ops(record: Record) -> None:
         fast.onnx(g).softmax(x, axis=1)
 
     ops = record(body).functions[0].ops
-    assert [(op.op_type, op.meta[keys.SLOT_KEY], op.meta[keys.REQUIRED_TRAIT_KEY]) for op in ops] == [
+    assert [(op.op_type, op.facts.slot, op.facts.trait) for op in ops] == [
         ("MatMul", "fast", keys.ROLE_BACKEND),
         ("Softmax", "fast", keys.ROLE_BACKEND),
     ]
@@ -219,7 +220,7 @@ def test_one_name_is_one_slot(record: Record) -> None:
         a.params(g)
         b.params(g)
 
-    assert {op.meta[keys.SLOT_ID_KEY] for op in record(body).functions[0].ops} == {"1"}
+    assert {written(op.facts)[keys.SLOT_ID_KEY] for op in record(body).functions[0].ops} == {"1"}
 
 
 def test_params_are_flat_and_losses_scalar(record: Record) -> None:

@@ -15,6 +15,7 @@ from bb_edge.ir import keys
 from bb_host import AggregatorSlot, BackendSlot, CodecSlot, Graph, ModelSlot, Module, PeerSelectorSlot, S
 from bb_host.program import Program
 from bb_host.program_proto import to_proto
+from bb_host.spelling import written
 
 
 class SplitLearning(Module):
@@ -114,7 +115,7 @@ class Field:
         "attributes": lambda op: {
             k: v if isinstance(v, int) else v.node.id[7:-1] for k, v in op.attrs.items()
         },
-        "concrete_type": lambda op: op.meta.get(keys.CONCRETE_TYPE_KEY),
+        "concrete_type": lambda op: written(op.facts).get(keys.CONCRETE_TYPE_KEY),
     }
 
 
@@ -135,7 +136,7 @@ def test_node_by_node(record: Callable[..., Program]) -> None:
         for field, reader in Field.READERS.items():
             if reader(op) != expected[field]:
                 found[i, field] = reader(op)
-        assert op.meta.get(keys.INSTANCE_KEY) == (None if op.domain == WIRE else "0")
+        assert written(op.facts).get(keys.INSTANCE_KEY) == (None if op.domain == WIRE else "0")
     assert found == {place: ours for place, (ours, _why) in DIFFERENCES.items()}
     assert all(why for _ours, why in DIFFERENCES.values())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import types
 from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, S
@@ -124,7 +124,7 @@ def test_the_answer_mode_is_what_is_read(record: Record, read: str, mode: str, o
         g.output("read", getattr(r, read))
 
     ask, _, tail = record(body).functions[0].ops[:3]
-    assert ask.meta[keys.ANSWER_MODE_KEY] == mode
+    assert ask.facts.answer_mode == mode
     assert len(tail.outputs) == outputs
 
 
@@ -136,7 +136,7 @@ def test_closed_may_be_read_before_the_reply(record: Record) -> None:
 
     ops = record(body).functions[0].ops
     assert [op.op_type for op in ops] == ["SendReqBatched", "RecvRespBatched", "AppNotify", "SendResp"]
-    assert ops[1].meta[keys.WIRE_ID_KEY] == ops[3].meta[keys.WIRE_ID_KEY] == "2"
+    assert ops[1].facts.wire_id == ops[3].facts.wire_id == "2"
 
 
 def test_values_of_a_request_are_a_tuple_when_a_list_was_asked(record: Record) -> None:
@@ -159,7 +159,7 @@ def test_two_requests_have_wire_ids_of_their_own(record: Record) -> None:
             r = g.request(name, peers, x, deadline_ns=S)
             r.reply(r.value)
 
-    ids = [op.meta[keys.WIRE_ID_KEY] for op in record(body).functions[0].ops]
+    ids = [op.facts.wire_id for op in record(body).functions[0].ops]
     assert ids == ["1", "2", "2", "3", "4", "4"]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bb_edge.ir import keys
 from bb_host.edge.collapse import collapse
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import Op, Program
 from bb_host.program_proto import to_bytes
 
@@ -160,7 +161,7 @@ def test_bodies_are_named_by_content_and_hold_nothing_of_the_author(compiled):
     found = [collapse(compiled(t)).program.functions[1] for t in (source, renamed)]
     assert found[0].name == found[1].name
     assert found[0].domain == keys.BACKEND_DOMAIN
-    assert [op.meta for op in found[0].ops] == [{}, {}]
+    assert [op.facts for op in found[0].ops] == [NO_FACTS, NO_FACTS]
     assert {op.name for op in found[0].ops} == {""}
 
 
@@ -281,8 +282,8 @@ def programs(draw):
             value = np.array(draw(st.integers(-2, 2)), np.float32)
             ops.append(Op("Constant", "", (), (out,), {"value": value}))
         elif kind in ("unary", "slot"):
-            meta = {keys.SLOT_KEY: "other"} if kind == "slot" else {}
-            ops.append(Op(draw(st.sampled_from(UNARY)), "", (draw(pick),), (out,), meta=meta))
+            facts = OpFacts(slot="other") if kind == "slot" else NO_FACTS
+            ops.append(Op(draw(st.sampled_from(UNARY)), "", (draw(pick),), (out,), facts=facts))
         elif kind == "binary":
             ops.append(Op(draw(st.sampled_from(BINARY)), "", (draw(pick), draw(pick)), (out,)))
         elif kind == "pass":
@@ -326,7 +327,7 @@ def test_random_programs_give_the_same_numbers(compiled, run_main, found):
     program = compiled(
         "function program.Main(x0: F32[3], x1: F32[3], x2: F32[3], x3: F32[3]) -> (v0)\n  v0 = Exp(x0)\n"
     )
-    bare = tuple(dataclasses.replace(op, meta={}) for op in ops)
+    bare = tuple(dataclasses.replace(op, facts=NO_FACTS) for op in ops)
     main = dataclasses.replace(program.functions[0], ops=bare, outputs=outputs)
     opsets = {"": 21, keys.SYSCALL_DOMAIN: 1, keys.PROGRAM_DOMAIN: 1}
     program = dataclasses.replace(

@@ -26,6 +26,7 @@ from bb_host.edge import EdgeError, StripError, build_edge, compile_edge, target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip
 from bb_host.edge.target import OverwriteError
+from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import Program, walk_ops
 from bb_host.program_proto import from_proto, to_bytes, to_proto
 
@@ -181,12 +182,12 @@ def test_ports_keep_their_names(compiled):
 
 def test_tags_that_only_people_read_are_left_behind(compiled):
     program = compiled("function program.Main(a: F32[4]) -> (b)\n  b = Exp(a)\n")
-    tags = dict.fromkeys((keys.ORIGINAL_OP_KEY, keys.SOURCE_LINE_KEY), "model:Forward")
+    tags = OpFacts(source="model.py:1", foreign={"anybody.original_op": "model:Forward"})
     (main,) = program.functions
-    main = dataclasses.replace(main, ops=tuple(op.with_meta(tags) for op in main.ops))
+    main = dataclasses.replace(main, ops=tuple(op.saying(tags) for op in main.ops))
     program = from_proto(to_proto(dataclasses.replace(program, functions=(main,))))
-    assert program.functions[0].ops[0].meta[keys.ORIGINAL_OP_KEY] == "model:Forward"
-    assert not set(strip(program, "Main").program.functions[0].ops[0].meta) & set(tags)
+    assert vars(tags).items() <= vars(program.functions[0].ops[0].facts).items()
+    assert strip(program, "Main").program.functions[0].ops[0].facts == NO_FACTS
 
 
 def test_short_names_avoid_ports(compiled):

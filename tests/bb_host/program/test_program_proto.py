@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir import keys, onnx_pb2, types
 from bb_edge.ir.types import ValueType
+from bb_host.facts import OpFacts
 from bb_host.program import Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph, walk_ops
 from bb_host.program_proto import (
     ProgramProtoError,
@@ -195,17 +196,18 @@ def test_slots_keep_their_order_within_their_kind() -> None:
 
 
 def test_records_are_final_and_copied_with_changes() -> None:
-    op = Op("Relu", "", ("x",), ("y",), {}, {"a": "1"})
+    op = Op("Relu", "", ("x",), ("y",), {}, OpFacts(slot="a"))
     if TYPE_CHECKING:  # the checker holds that ops do not change: it would complain of a needless ignore
         op.name = "n"  # type: ignore[misc]
-    copy = op.with_meta({"b": "2"})
-    assert copy.meta == {"a": "1", "b": "2"}
-    assert dataclasses.replace(copy, meta=op.meta, name="n") != copy
+    copy = op.saying(OpFacts(port="b"))
+    assert copy.facts == OpFacts(slot="a", port="b")
+    assert copy.saying(OpFacts(slot="a")) is copy
+    assert dataclasses.replace(copy, facts=op.facts, name="n") != copy
     for field in dataclasses.fields(Op):
-        if field.name != "meta":
+        if field.name != "facts":
             assert getattr(copy, field.name) is getattr(op, field.name)
-    assert op.meta == {"a": "1"}
-    assert op != Op("Relu", "", ("x",), ("y",), {}, {"a": "1"})
+    assert op.facts == OpFacts(slot="a")
+    assert op != Op("Relu", "", ("x",), ("y",), {}, OpFacts(slot="a"))
 
 
 def test_arrays_are_views_that_cannot_be_written() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
+from bb_host.facts import OpFacts
 from bb_host.program import Program, Subgraph
 from bb_host.program_proto import from_proto, to_bytes, to_proto
 from bb_host.text import TextError, parse, parse_function, print_function, print_program
@@ -58,11 +59,7 @@ def test_what_the_words_mean() -> None:
     function = parse(GOSSIP).functions[0]
     sample, send, soft = function.ops[:3]
     assert (sample.domain, sample.op_type) == (keys.ROLE_PEER_SELECTOR_DOMAIN, "Sample")
-    assert sample.meta == {
-        keys.SLOT_KEY: "peers",
-        keys.SLOT_ID_KEY: "1",
-        keys.SOURCE_LINE_KEY: "a.py:12",
-    }
+    assert sample.facts == OpFacts(slot="peers", slot_id=1, source="a.py:12")
     assert sample.attrs == {"n": 4}
     assert send.outputs == ("seen", "sender")
     assert (soft.domain, soft.name) == ("", "named")
@@ -78,7 +75,7 @@ def test_what_the_words_mean() -> None:
     assert function.opsets[""] == 21
     assert function.ops[5].inputs == ("", "a::b")
     assert (function.ops[5].domain, function.ops[5].op_type) == (keys.SYSCALL_DOMAIN, "Limit.Acquire")
-    assert function.ops[8].meta == {"other.key": "1"}
+    assert function.ops[8].facts == OpFacts(foreign={"other.key": "1"})
 
 
 def test_subgraphs_hold_initializers_and_ops() -> None:

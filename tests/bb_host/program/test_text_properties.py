@@ -13,6 +13,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host.program import Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import from_proto, to_proto
+from bb_host.spelling import op_facts
 from bb_host.text import parse, print_program
 
 NAMES = st.one_of(
@@ -97,7 +98,7 @@ def op_lists(draw: Any, depth: int) -> tuple[Op, ...]:
                 tuple(inputs),
                 tuple(outputs),
                 attrs,
-                draw(METAS),
+                op_facts(draw(METAS)),
                 draw(st.sampled_from(["", "n"])),
             )
         )
