@@ -8,25 +8,24 @@ vector.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
+from bb_edge.components.gradient_sum import GradientSum
+from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
-from bb_edge.ir import keys
 from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.lent_memory import LentArrays
-from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.programs import BackendProgram
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ class GraphModel(Model):
 
     Configuration: `learning_rate` (0.1), `momentum` (0), `kept_activations` (64 executions).
 
-    Construction state: the parameters as initializers. Graphs: `forward`; for training also `train`, for
-    `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Backward` before it applies a zero
-    gradient.
+    Construction state: the parameters as initializers. Graphs: `forward`; for `Train` also `fit`, for
+    `Backward` also `train`, for `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Train`
+    or `Backward` before it applies a zero gradient.
 
     A subclass with a term of its own in the gradient overrides `adjust_gradient` and reads `parameters`; its
     configuration keys go into a `CONFIG` of its own.
@@ -71,6 +70,11 @@ class GraphModel(Model):
         "kept_activations": Setting.integer(64, 1),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
+    GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "train": ("Backward",),
+        "fit": ("Train",),
+        "loss": ("Evaluate",),
+    }
 
     def __init__(
         self,
@@ -95,14 +99,8 @@ class GraphModel(Model):
         self._metadata = {METADATA_HASH: self.layout_hash}
         if len(layout) <= _MAX_LAYOUT:
             self._metadata[METADATA_LAYOUT] = layout
-        self._forward: BackendProgram | None = None  # output and activations
-        self._infer: BackendProgram | None = None  # output alone
-        self._train: BackendProgram | None = None
-        self._loss: BackendProgram | None = None
-        self._gradient: Array | None = None
-        self._gradient_views: Sequence[Array] = ()
-        self._has_gradient = False
-        self._spare: Array | None = None
+        self._graphs: ModelGraphs | None = None
+        self._gradient: GradientSum | None = None
         self._given = LentArrays(self._size, 1)  # what `params` gives
         self._velocity = np.zeros(self._size, np.float32) if momentum else None
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
@@ -119,11 +117,6 @@ class GraphModel(Model):
                     f"parameter {name!r} is {array.dtype}",
                     hint="parameters are f32; make the others constants",
                 )
-        forward = env.graph("forward")
-        if forward is None:
-            raise env.error(
-                "the artifact has no graph 'forward' for it", hint="bind it with a trainable model"
-            )
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
@@ -131,53 +124,10 @@ class GraphModel(Model):
             momentum=read["momentum"],
             kept_activations=read["kept_activations"],
         )
-        model._prepare(env, forward, env.graph("train"), env.graph("loss"))
+        model._graphs = prepare_graphs(env, model.views(model._flat))
+        if model._graphs.learns:
+            model._gradient = GradientSum(model._size, model.views)
         return model
-
-    def _prepare(
-        self,
-        env: ComponentEnv,
-        forward: FunctionProto,
-        train: FunctionProto | None,
-        loss: FunctionProto | None,
-    ) -> None:
-        backend, functions = env.require_backend(), env.functions
-        n_parameters = len(self._names)
-        if len(forward.input) != 1 + n_parameters or not forward.output:
-            raise env.error(
-                f"graph {forward.name!r} has {len(forward.input)} inputs and {len(forward.output)} outputs, "
-                f"it needs the model's input and {n_parameters} parameters, and an output"
-            )
-        declared = {p.key: p.value for p in forward.metadata_props}.get(keys.COMPONENT_ARITY_KEY)
-        arity = f"1,{n_parameters},{len(forward.output) - 1}"
-        if declared is not None and declared != arity:
-            raise env.error(
-                f"graph {forward.name!r} says its arity is {declared}, its signature says {arity}"
-            )
-        views = self.views(self._flat)
-        resident = dict(zip(forward.input[1:], views, strict=True))
-        alone = FunctionProto()
-        alone.CopyFrom(forward)
-        del alone.output[1:]
-        self._infer = backend.prepare(alone, functions, resident)
-        if train is not None:
-            n_activations = len(forward.output) - 1
-            if len(train.input) != 2 + n_parameters + n_activations or len(train.output) != n_parameters:
-                raise env.error(
-                    f"graph {train.name!r} has {len(train.input)} inputs and {len(train.output)} outputs, "
-                    f"it needs {2 + n_parameters + n_activations} and {n_parameters}"
-                )
-            self._forward = (
-                self._infer if n_activations == 0 else backend.prepare(forward, functions, resident)
-            )
-            resident = dict(zip(train.input[1 : 1 + n_parameters], views, strict=True))
-            self._train = backend.prepare(train, functions, resident)
-            self._gradient = np.zeros(self._size, np.float32)
-            self._gradient_views = self.views(self._gradient)
-        if loss is not None:
-            if len(loss.input) != 2 or len(loss.output) != 1:
-                raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
-            self._loss = backend.prepare(loss, functions)
 
     @property
     def parameters(self) -> Array:
@@ -206,10 +156,10 @@ class GraphModel(Model):
 
     def forward(self, ctx: Ctx, input: Array) -> Array:
         """Returns the output; a trainable model stores what a `Backward` of this execution reads."""
-        if self._forward is None:
-            assert self._infer is not None
-            return self._infer.run((input,))[0]
-        output, *activations = self._forward.run((input,))
+        graphs = self._programs()
+        if graphs.forward is None:
+            return graphs.infer.run((input,))[0]
+        output, *activations = graphs.forward.run((input,))
         kept = self._activations
         kept.pop(ctx.exec_id, None)
         if len(kept) >= self._kept:
@@ -223,7 +173,8 @@ class GraphModel(Model):
 
         Raises ComponentError without a `Forward` of this execution, or for a gradient of another shape.
         """
-        if self._train is None or self._gradient is None:
+        train = self._programs().train
+        if train is None or self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
         kept = self._activations.get(ctx.exec_id)
         if kept is None:
@@ -235,15 +186,18 @@ class GraphModel(Model):
             raise self._error(
                 f"the gradient is {grad.dtype}{list(grad.shape)}, the output {kept.dtype}{list(kept.shape)}"
             )
-        inputs = (*kept.arrays, grad)
-        if not self._has_gradient:
-            self._train.run_into(inputs, self._gradient_views)
-            self._has_gradient = True
-            return
-        if self._spare is None:
-            self._spare = np.empty(self._size, np.float32)
-        self._train.run_into(inputs, self.views(self._spare))
-        np.add(self._gradient, self._spare, out=self._gradient)
+        self._gradient.add(train, (*kept.arrays, grad), ((), ()))
+
+    def train(self, ctx: Ctx, input: Array, target: Array) -> Array:
+        """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
+
+        It stores no activations, and changes no parameters: that is what a `Step` behind it does.
+        ComponentError for a batch without rows.
+        """
+        fit = self._programs().fit
+        if fit is None or self._gradient is None:
+            raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
+        return fit.add(self._gradient, input, target, self._where)
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:
         """Subtracts learning_rate * gradient from the parameters.
@@ -254,12 +208,9 @@ class GraphModel(Model):
             self._check(grads, "the gradient")
             gradient = np.array(grads, np.float32)  # scaled in place below
         elif self._gradient is None:
-            raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
+            raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
         else:
-            gradient = self._gradient
-            if not self._has_gradient:
-                gradient.fill(0)
-            self._has_gradient = False
+            gradient = self._gradient.take()
         given: object = self.adjust_gradient(gradient)  # type: ignore[func-returns-value]
         if given is not None:
             raise ComponentError(
@@ -277,10 +228,10 @@ class GraphModel(Model):
 
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Returns the mean loss; stores no activations and changes nothing."""
-        if self._loss is None:
+        graphs = self._programs()
+        if graphs.loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
-        assert self._infer is not None
-        loss = self._loss.run((self._infer.run((input,))[0], target))[0]
+        loss = graphs.loss.run((graphs.infer.run((input,))[0], target))[0]
         if loss.size != 1:
             raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")
         return loss.reshape(()).astype(np.float32, copy=False)
@@ -316,6 +267,10 @@ class GraphModel(Model):
         """Returns a copy of the parameters, each under its name in the model's ONNX file."""
         return dict(zip(self._names, self.views(self._flat.copy()), strict=True))
 
+    def _programs(self) -> ModelGraphs:
+        assert self._graphs is not None, "`construct` prepares them"
+        return self._graphs
+
     def _check(self, vector: Array, what: str) -> None:
         if vector.ndim != 1 or vector.size != self._size:
             raise self._error(f"{what} has shape {list(vector.shape)}, the model takes [{self._size}]")
@@ -345,7 +300,7 @@ class GraphModel(Model):
             "layout": self.layout_hash,
             "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
             "params": pack_array(self._flat),
-            "gradient": pack_array(self._gradient) if self._has_gradient else None,
+            "gradient": pack_array(self._gradient.current() if self._gradient is not None else None),
             "velocity": pack_array(self._velocity),
             "activations": [
                 [exec_id, list(kept.shape), kept.dtype.str, [pack_array(a) for a in kept.arrays]]
@@ -377,9 +332,8 @@ class GraphModel(Model):
                 raise read.error("its activations are damaged") from error
             activations[exec_id] = kept
         np.copyto(self._flat, params)
-        self._has_gradient = gradient is not None and self._gradient is not None
-        if gradient is not None and self._gradient is not None:
-            np.copyto(self._gradient, gradient)
+        if self._gradient is not None:
+            self._gradient.restore(gradient)
         if velocity is not None and self._velocity is not None:
             np.copyto(self._velocity, velocity)
         self._activations = activations

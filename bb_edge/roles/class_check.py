@@ -164,6 +164,9 @@ def _flags(kind: type[Component]) -> Iterator[tuple[str, str]]:
     needs: object = kind.NEEDS
     if not isinstance(needs, tuple | list):
         yield f"NEEDS is {needs!r:.40}", 'write NEEDS = ("forward",)'
+    readers: object = kind.GRAPH_OPS
+    if not isinstance(readers, Mapping) or not all(isinstance(v, tuple | list) for v in readers.values()):
+        yield f"GRAPH_OPS is {readers!r:.40}", 'write GRAPH_OPS = {"train": ("Backward",)}'
 
 
 def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:

@@ -161,7 +161,9 @@ class Component:
     `NextBatch`, `Step`). A component with state overrides `serialize` and `restore`. Where one does not, the
     host warns, and a restore reports it (`bb_edge.roles.forgets`).
 
-    `NEEDS` are the graphs (`forward`, …) that its construction state must contain.
+    `NEEDS` are the graphs (`forward`, …) that its construction state must contain. `GRAPH_OPS` are graphs
+    that only some ops read, `{"train": ("Backward",)}`: the artifact of a partition without such an op goes
+    without the graph. One that is not named is always there.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -172,6 +174,7 @@ class Component:
     CONFIG: ClassVar[Mapping[str, Setting] | None] = None
     stateless: ClassVar[bool | None] = None
     NEEDS: ClassVar[tuple[str, ...]] = ()
+    GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:

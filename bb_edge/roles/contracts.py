@@ -134,6 +134,11 @@ class Model(_Contract):
         raise self._refuse("Backward")
 
     @_optional
+    def train(self, ctx: Ctx, input: Array, target: Array) -> Array | Later:
+        """Adds dL/dparameters of the mean loss L over the batch to the gradient; returns L, 0-D f32."""
+        raise self._refuse("Train")
+
+    @_optional
     def step(self, ctx: Ctx, grads: Array | None = None) -> Later | None:
         """Applies the model's own gradient and clears it, or applies `grads` (1-D f32) and leaves its own."""
         raise self._refuse("Step")

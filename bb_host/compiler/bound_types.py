@@ -80,11 +80,12 @@ def _of_model(state: AttrValue, forward: Function | None, loss: Function | None)
         return found
     output = forward.types.get(forward.outputs[0])
     if forward.inputs and forward.inputs[0] in forward.types:
-        found["Forward.input"] = found["Evaluate.input"] = PortPromise(forward.types[forward.inputs[0]])
+        taken = PortPromise(forward.types[forward.inputs[0]])
+        found["Forward.input"] = found["Evaluate.input"] = found["Train.input"] = taken
     if output is not None:
         found["Forward.output"] = found["Backward.grad"] = PortPromise(output)
     if loss is not None and len(loss.inputs) == 2 and loss.inputs[1] in loss.types:
-        found["Evaluate.target"] = PortPromise(loss.types[loss.inputs[1]])
+        found["Evaluate.target"] = found["Train.target"] = PortPromise(loss.types[loss.inputs[1]])
     return found
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
+from bb_host.compiler.component_graphs import graph_of
 from bb_host.compiler.joins import Joins, entry_of
 from bb_host.errors import BackwardWithoutForward, named
 from bb_host.ir.queries import reads
@@ -56,16 +57,23 @@ def _executions(op: Op, joins: Joins) -> set[int] | None:
 
 def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], target: str) -> None:
     """Raises BackwardWithoutForward for a model that is never run forward, or was built without gradient."""
-    backward = next((op for op in ops if (op.domain, op.op_type) == _BACKWARD), None)
+    graphs = _graphs(slot, components, target)
+    train = _first(ops, "Train")
+    if train is not None and "forward" in graphs and "fit" not in graphs:
+        raise BackwardWithoutForward(
+            f"the model in {slot!r} cannot be trained on batches: it has no gradient, or its output no rows",
+            hint="make it with trainable(…, learning=True), with the batch as first axis of its output",
+            op=train,
+        )
+    backward = _first(ops, "Backward")
     if backward is None:
         return
-    if not any((op.domain, op.op_type) == _FORWARD for op in ops):
+    if _first(ops, "Forward") is None:
         raise BackwardWithoutForward(
             f"no op of {target} runs {slot!r} forward",
             hint=f"record {slot}.forward(g, x) before it, in the same execution",
             op=backward,
         )
-    graphs = _graphs(slot, components, target)
     if "forward" in graphs and "train" not in graphs:
         raise BackwardWithoutForward(
             f"the model in {slot!r} has no gradient",
@@ -74,12 +82,15 @@ def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], tar
         )
 
 
+def _first(ops: Sequence[Op], op_type: str) -> Op | None:
+    return next((op for op in ops if (op.domain, op.op_type) == (keys.ROLE_MODEL_DOMAIN, op_type)), None)
+
+
 def _graphs(slot: str, components: Iterable[Function], target: str) -> set[str]:
     """The graphs that the slot's construction brought, by their last name (`model.train#Client`)."""
     found = set()
     for function in components:
-        graph, _, whose = function.name.partition("#")
-        owner, _, name = graph.rpartition(".")
+        owner, graph, whose = graph_of(function)
         if owner == slot and whose in ("", target):
-            found.add(name)
+            found.add(graph)
     return found

@@ -21,6 +21,9 @@ class ModelOps:
     def backward(self, g: Recorder, grad: Value, *, after: After = ...) -> Output:
         """Adds dL/dparameters to the gradient, given dL/doutput of the last Forward. grad: Tensor → cmd:
         CommandId."""
+    def train(self, g: Recorder, input: Value, target: Value, *, after: After = ...) -> Output:
+        """Adds dL/dparameters of the batch to the gradient, and returns its mean loss L, 0-D. input: Tensor,
+        target: Tensor → loss: Tensor<F32>."""
     def step(self, g: Recorder, grads: Value | None = None, *, after: After = ...) -> Output:
         """Applies the model's own gradient and clears it, or a 1-D one that is given, and leaves its own.
         grads: Tensor → cmd: CommandId."""

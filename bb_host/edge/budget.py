@@ -230,7 +230,7 @@ def _state(program: Program) -> Iterator[Share]:
             yield Share(f"parameters of {name}", size)
             binding = program.meta.get(f"{keys.BINDING_PREFIX}{function.name}.{name}", "")
             if f"|{GraphModel.TYPE_NAME}|" not in binding or not any(
-                n.startswith(f"{name}.train") for n in names
+                n.startswith((f"{name}.train", f"{name}.fit")) for n in names
             ):
                 continue
             yield Share(f"gradient of {name}, and a copy while it answers", 2 * size)

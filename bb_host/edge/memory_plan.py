@@ -181,7 +181,8 @@ def _uses(function: Function, table: Mapping[FunctionKey, Function]) -> tuple[_U
             arity = forward.meta.get(keys.COMPONENT_ARITY_KEY, "").split(",")
             n_parameters = int(arity[1]) if len(arity) == 3 and arity[1].isdigit() else 0
             break
-    resident = frozenset(function.inputs[1 : 1 + n_parameters] if suffix in ("forward", "train") else ())
+    first = {"forward": 1, "train": 1, "fit": 3}.get(suffix)  # where the parameters begin
+    resident = frozenset(() if first is None else function.inputs[first : first + n_parameters])
     counts = {1, everything} if suffix == "forward" else {everything}
     return tuple(_Use(count, resident) for count in sorted(counts))
 

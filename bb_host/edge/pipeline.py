@@ -18,6 +18,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.seals import seal
 from bb_edge.loading import load
+from bb_host.compiler.component_graphs import without_unread_graphs
 from bb_host.compiler.verify import check_functions
 from bb_host.edge.collapse import Origins, collapse
 from bb_host.edge.memory_plan import PlannedGraph, plan_program
@@ -99,6 +100,10 @@ def _quantize(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> Targ
     return replace(unit, program=program, accuracy=accuracy)
 
 
+def _graphs(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> TargetProgram:
+    return replace(unit, program=without_unread_graphs(unit.program, unit.target))
+
+
 def _strip(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> TargetProgram:
     found = strip(unit.program, unit.target)
     return replace(unit, program=found.program, unstripped=unit.program, stripped=found)
@@ -139,6 +144,7 @@ PORTABLE_PASSES = (Pass("to_proto", _write, needs=(P.COMPILED,), gives=(P.WRITTE
 SHARED_PASSES = (Pass("collapse", _collapse, needs=(P.COMPILED,), gives=(P.COLLAPSED,)),)
 TARGET_PASSES = (
     Pass("quantize", _quantize, needs=(P.COLLAPSED,)),
+    Pass("graphs", _graphs, needs=(P.COMPILED,)),
     Pass("strip", _strip, needs=(P.COMPILED,), gives=(P.STRIPPED,)),
     Pass("lower", _lower, needs=(P.COLLAPSED, P.STRIPPED)),
     Pass("plan", _plan, needs=(P.STRIPPED,), gives=(P.PLANNED,)),

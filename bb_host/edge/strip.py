@@ -36,7 +36,7 @@ _HOST_ONLY = (
 """Facts of ops that only authors and passes read."""
 
 _FUNCTION_META = frozenset(
-    (keys.ENTRY_KEY, keys.PARTITION_KEY, keys.BACKEND_SLOT_KEY, keys.COMPONENT_ARITY_KEY)
+    (keys.ENTRY_KEY, keys.PARTITION_KEY, keys.BACKEND_SLOT_KEY, keys.COMPONENT_ARITY_KEY, keys.CHUNK_KEY)
 )
 """What a device reads of a function's metadata, beside the peer classes of its selectors."""
 

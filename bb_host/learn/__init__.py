@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from bb_host.learn.autodiff import Gradient, differentiable_ops, differentiate
 from bb_host.learn.errors import LearnError, ModelImportError, NotDifferentiableError
+from bb_host.learn.losses import LOSSES, loss_function
 from bb_host.learn.models import mlp
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer
-from bb_host.learn.trainable import LOSSES, Construction, TrainableModel, loss_function, trainable
+from bb_host.learn.trainable import Construction, TrainableModel, trainable
 from bb_host.learn.training_export import export_training
 
 __all__ = [

@@ -14,25 +14,21 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.opsets import onnx as onnx_opset
-from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_edge.ir.types import TENSOR_F32
 from bb_host.author_lines import author_line, short_line
 from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
+from bb_host.learn.fit_graph import fit_function
+from bb_host.learn.losses import LOSSES, loss_function
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
-from bb_host.program import AttrValue, Function, Op, Subgraph
+from bb_host.program import AttrValue, Function, Subgraph
 
-__all__ = [
-    "LOSSES", "Construction", "TrainableModel", "TrainableSettings", "loss_function", "make_trainable",
-    "trainable",
-]  # fmt: skip
-
-LOSSES = ("softmax_cross_entropy", "mse")
+__all__ = ["Construction", "TrainableModel", "TrainableSettings", "make_trainable", "trainable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +124,7 @@ class TrainableModel:
         return tuple(found)
 
     def construct(self, slot: str) -> Construction:
-        """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss`."""
+        """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss|fit`."""
         config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
         meta = {key: _json(key, value) for key, value in config.items()}
         state = Subgraph(slot, initializers=dict(self.model.parameters), meta=meta)
@@ -141,6 +137,9 @@ class TrainableModel:
         functions.append(
             _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss", {})
         )
+        fit = None if self.gradient is None else fit_function(self.model.function, self.loss)
+        if fit is not None:
+            functions.append(_named(fit, f"{slot}.fit", {}))
         return Construction(state, tuple(functions))
 
 
@@ -297,42 +296,3 @@ def _nothing_learned(initializers: Sequence[Initializer], where: str) -> LearnEr
     more = f"; … ({len(initializers)} in all)" if len(initializers) > 4 else ""
     hint = "name what is to be learned: train=[PATTERN], or --train PATTERN"
     return LearnError(f"nothing of it is learned: {named}{more}", where, hint)
-
-
-def loss_function(loss: str, output: ValueType | None = None) -> Function:
-    """The loss graph: (output, target) → 0-D f32, the mean over the batch (all axes but the last).
-
-    `softmax_cross_entropy`: −Σ target·log softmax(output) over the last axis. `mse`: mean of squares over
-    all entries.
-    """
-
-    def op(op_type: str, inputs: tuple[str, ...], out: str, **attrs: int) -> Op:
-        return Op(op_type, keys.ONNX_DOMAIN, inputs, (out,), dict(attrs))
-
-    ops: tuple[Op, ...]
-    if loss == "mse":
-        ops = (
-            op("Sub", ("output", "target"), "difference"),
-            op("Mul", ("difference", "difference"), "square"),
-            op("ReduceMean", ("square",), "loss", keepdims=0),
-        )
-    else:
-        ops = (
-            op("LogSoftmax", ("output",), "log_p", axis=-1),
-            op("Mul", ("target", "log_p"), "picked"),
-            Op("Constant", keys.ONNX_DOMAIN, (), ("last",), {"value_ints": [-1]}),
-            op("ReduceSum", ("picked", "last"), "likelihood", keepdims=0),
-            op("ReduceMean", ("likelihood",), "mean", keepdims=0),
-            op("Neg", ("mean",), "loss"),
-        )
-    known = output or ValueType(TENSOR_F32)
-    function = Function(
-        "loss",
-        keys.COMPONENT_DOMAIN,
-        ("output", "target"),
-        ("loss",),
-        ops,
-        {"output": known, "target": known},
-        opsets={keys.ONNX_DOMAIN: onnx_opset.VERSION},
-    )
-    return with_types(function)

@@ -15,7 +15,9 @@ from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host.ir.rename import rename_op
 from bb_host.learn.autodiff import differentiate
 from bb_host.learn.errors import LearnError
-from bb_host.learn.trainable import TrainableModel, loss_function
+from bb_host.learn.fit_graph import joined
+from bb_host.learn.losses import loss_function, target_type
+from bb_host.learn.trainable import TrainableModel
 from bb_host.program import Array, Function, Op, Subgraph
 from bb_host.program_proto import write_attribute
 
@@ -37,16 +39,10 @@ def export_training(trainable: TrainableModel) -> onnx.ModelProto:
     parameters = dict(trainable.model.parameters)
     whole = _with_loss(trainable)
     gradient = differentiate(whole, tuple(parameters))
-    ops = [*gradient.forward.ops]
-    seed = gradient.backward.inputs[-1]
     one = np.array(1.0, np.float32)
-    ops.append(Op("Constant", keys.ONNX_DOMAIN, (), (seed,), {"value": one}))
-    forward_names = {name for op in ops for name in op.outputs}
-    rename = {
-        name: f"{name}__back" for op in gradient.backward.ops for name in op.outputs if name in forward_names
-    }
-    ops += [rename_op(op, rename) for op in gradient.backward.ops]
-    gradients = [rename.get(name, name) for name in gradient.backward.outputs]
+    seed = Op("Constant", keys.ONNX_DOMAIN, (), (gradient.backward.inputs[-1],), {"value": one})
+    ops = [seed, *joined(gradient)]
+    gradients = gradient.backward.outputs
     update = _Update(trainable, ops)
     for name, found in zip(parameters, gradients, strict=True):
         update.step(name, found, parameters[name])
@@ -65,7 +61,7 @@ def _with_loss(trainable: TrainableModel) -> Function:
         if name in taken and name != output:
             raise LearnError(f"a value of the model is called {name!r}", "export_training", "rename it")
     types = dict(forward.types)
-    types[TARGET] = types.get(output, ValueType(TENSOR_F32))
+    types[TARGET] = target_type(trainable.loss, types.get(output, ValueType(TENSOR_F32)))
     return Function(
         "training",
         forward.domain,

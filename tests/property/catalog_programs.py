@@ -446,7 +446,8 @@ class Author:
         x = g.gate(b.out, g.sleep(self.t(loaded), 2 * MS))
         y = net.forward(g, x)
         learned = net.step(g, after=net.backward(g, y * 0.5))
-        more = net.step(g, delta, after=learned)
+        fitted = net.step(g, after=net.train(g, x, target, after=learned))
+        more = net.step(g, delta, after=fitted)
         done = net.apply_delta(g, delta, after=more)
         params = net.params(g, after=done)
         loss = net.evaluate(g, b.out, target, after=done)
@@ -454,6 +455,8 @@ class Author:
         def learn(e: Env) -> tuple[Array, Array]:
             p, x = np.concatenate([a.of(e).reshape(6), tail_v]), b.of(e)
             d = (x @ p[:6].reshape(3, 2) + p[6:]) * 0.5
+            p = p - 0.5 * np.concatenate([(x.T @ d).reshape(6), d.sum(0)])
+            d = ((x @ p[:6].reshape(3, 2) + p[6:]) - target_v) * 0.5
             p = p - 0.5 * np.concatenate([(x.T @ d).reshape(6), d.sum(0)]) - 0.5 * delta_v + delta_v
             return f32(p), f32((((x @ p[:6].reshape(3, 2) + p[6:]) - target_v) ** 2).mean())
 

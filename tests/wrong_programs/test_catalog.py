@@ -416,6 +416,17 @@ def test_a_gradient_of_a_model_that_was_built_without_is_refused(module: Any) ->
     quiet(module(learns), compiler())
 
 
+def trains(g: Graph) -> None:
+    loss = MODEL.train(g, g.input("x", "F32", (1, 2)), g.input("t", "F32", (1, 2)))  # <-
+    MODEL.step(g, after=loss)
+
+
+def test_batches_for_a_model_that_was_built_without_a_gradient_are_refused(module: Any) -> None:
+    with refused(BackwardWithoutForward, "cannot be trained on batches", "learning=True"):
+        compiler(learning=False).compile(module(trains))
+    quiet(module(trains), compiler())
+
+
 def two_sizes(g: Graph) -> None:
     go = go_of(g)
     g.app_notify("a", g.limit_acquire("l", go, 2))

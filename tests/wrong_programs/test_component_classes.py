@@ -180,6 +180,11 @@ CLASSES = {
     "a word for stateless": (of(Same, stateless="no"), "stateless is 'no'", "stateless = True"),
     "a word for shared": (of(Same, shared="yes"), "shared is 'yes'", "shared = True"),
     "NEEDS as a text": (of(Same, NEEDS="forward"), "NEEDS is 'forward'", 'NEEDS = ("forward",)'),
+    "GRAPH_OPS as a set": (
+        of(Same, GRAPH_OPS={"train", "fit"}),
+        "GRAPH_OPS is {",
+        'GRAPH_OPS = {"train": ("Backward",)}',
+    ),
     "a misspelt port": (
         of(Same, STORAGE_TYPES={"Compress.cod": "Tensor<U8>"}),
         "STORAGE_TYPES: no port 'Compress.cod'",

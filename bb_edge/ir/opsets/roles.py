@@ -44,6 +44,16 @@ _m.op(
     may_suspend=True,
 )
 _m.op(
+    "Train",
+    "input:Tensor, target:Tensor",
+    "loss:Tensor<F32>",
+    "",
+    "Adds dL/dparameters of the batch to the gradient, and returns its mean loss L, 0-D.",
+    effect=_W,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
     "Step",
     "grads:Tensor?",
     "cmd:CommandId",
@@ -215,6 +225,7 @@ OPSETS = {t.domain: t for t in (x.opset() for x in (_i, _m, _a, _c, _d, _p))}
 OUTPUT_SHAPES: dict[tuple[str, str], tuple[None, ...]] = {
     ("Params", "params"): (None,),
     ("Evaluate", "loss"): (),
+    ("Train", "loss"): (),
     ("Aggregate", "total"): (),
     ("NumSamples", "n"): (),
 }

@@ -20,6 +20,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.compiler import flow
 from bb_host.compiler.backends import Supports, supports_of
+from bb_host.compiler.component_graphs import graph_of, is_read
 from bb_host.compiler.gradients import check_slot
 from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import RX_GATES
@@ -145,9 +146,12 @@ def _over_peers(op: Op, function: Function) -> bool:
 
 
 def _brings(target: TargetSlots, function: Function) -> bool:
-    """Whether a component graph, `<slot>.<graph>` or `<slot>.<graph>#<target>`, is one of this target's."""
-    name, _, owner = function.name.partition("#")
-    return name.rpartition(".")[0] in target.ops and owner in ("", target.main.name)
+    """Whether a component graph is one of this target's, and read there."""
+    slot, graph, owner = graph_of(function)
+    if slot not in target.ops or owner not in ("", target.main.name):
+        return False
+    declared = target.main.slots.get(slot)
+    return declared is None or is_read(declared.concrete_type, graph, {op.op_type for op in target.ops[slot]})
 
 
 def _lines(ops: Sequence[Op]) -> str:

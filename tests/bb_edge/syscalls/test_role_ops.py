@@ -52,6 +52,11 @@ class Affine(Model):
     def backward(self, ctx: Any, grad: Any) -> None:
         self.gradient += float(grad[0]) * self.x
 
+    def train(self, ctx: Any, input: Any, target: Any) -> Any:
+        error = self.w * float(input[0]) - float(target[0])
+        self.gradient += 2 * error * float(input[0])
+        return np.asarray(error * error, np.float32)
+
     def step(self, ctx: Any, grads: Any = None) -> None:
         if grads is None:
             grads, self.gradient = (self.gradient,), 0.0
@@ -74,7 +79,15 @@ MODEL = {"m": "model|test.Affine"}
 
 
 @pytest.mark.covers(
-    "role.model", "Forward", "Backward", "Step", "Params", "LoadParameters", "ApplyDelta", "Evaluate"
+    "role.model",
+    "Forward",
+    "Backward",
+    "Step",
+    "Params",
+    "LoadParameters",
+    "ApplyDelta",
+    "Evaluate",
+    "Train",
 )
 def test_model(bed, registry):
     body = """  y: F32 = role.model.Forward(x) {slot=m}
@@ -84,20 +97,26 @@ def test_model(bed, registry):
   moved: CommandId = role.model.ApplyDelta(delta) {slot=m}
   given: CommandId = role.model.Step(grads) {slot=m}
   loss: F32[] = role.model.Evaluate(in, target) {slot=m}
+  fitted: F32[] = role.model.Train(batch, labels) {slot=m}
+  after: CommandId = role.model.Step(fitted) {slot=m, control_inputs=1}
   w: F32 = role.model.Params() {slot=m}
   both: F32 = syscall.GateDispatch(w, go)
   syscall.AppEmit<name="y">(y)
   syscall.AppEmit<name="loss">(loss)
+  syscall.AppEmit<name="fitted">(fitted)
   syscall.AppEmit<name="w">(both)
   syscall.AppEmit<name="cmd">(stepped)"""
-    inputs = "x: F32, load: F32, delta: F32, grads: F32, in: F32, target: F32, go: Trigger"
+    inputs = "x: F32, load: F32, delta: F32, grads: F32, in: F32, target: F32, batch: F32, labels: F32, go: Trigger"
     look = {"go": TRIGGER}
     b = bed.run(
         body, inputs, look, {"load": f32(3)}, look, {"delta": f32(-1)}, look, {"grads": f32(0.5)}, look,
-        {"in": f32(2), "target": f32(1)}, {"x": f32(2)}, look, slots=MODEL, registry=registry,
+        {"in": f32(2), "target": f32(1)}, {"x": f32(2)}, look,
+        {"batch": f32(2), "labels": f32(-8)}, look, slots=MODEL, registry=registry,
     )  # fmt: skip
-    # 2 as built; loaded 3; moved by -1; stepped by 0.5; own gradient 3·2 of y = 1.5·2.
-    assert [float(v[0]) for v in b.events("w")] == [2, 3, 2, 1.5, -4.5]
+    # 2 as built; loaded 3; moved by -1; stepped by 0.5; own gradient 3·2 of y = 1.5·2; trained on
+    # an error of -4.5·2 + 8 = -1, whose square has the gradient 2·(-1)·2.
+    assert [float(v[0]) for v in b.events("w")] == [2, 3, 2, 1.5, -4.5, -0.5]
+    assert float(b.events("fitted")[0]) == 1
     assert b.events("y")[0].tolist() == [3] and float(b.events("loss")[0]) == 4
     assert isinstance(b.events("cmd")[0], int)
     b.assert_clean()

@@ -156,7 +156,20 @@ def test_component_graphs_go_with_the_targets_that_use_them(build):
     server = {
         f.name for f in artifact(build, "Server").program.functions if f.domain == keys.COMPONENT_DOMAIN
     }
-    assert server == {"model.forward", "model.train", "model.loss"}
+    assert server == {"model.forward"}  # it runs the model, and has no op that trains or scores it
+    client = {
+        f.name for f in artifact(build, "Client").program.functions if f.domain == keys.COMPONENT_DOMAIN
+    }
+    assert client == {"model.forward", "model.train"}
+
+
+def test_a_model_that_is_never_trained_hands_out_no_activations(build):
+    found = {
+        target: next(f for f in artifact(build, target).program.functions if f.name == "model.forward")
+        for target in ("Server", "Client")
+    }
+    assert len(found["Server"].outputs) == 1 < len(found["Client"].outputs)
+    assert found["Server"].meta[keys.COMPONENT_ARITY_KEY] == "1,4,0"
 
 
 def test_a_targets_own_graph_variant_is_taken(compiled):

@@ -1,0 +1,82 @@
+"""Forward pass, loss and gradient of one batch as one graph, run over the batch in chunks where it says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bb_edge.roles.errors import ComponentError
+
+if TYPE_CHECKING:
+    from bb_edge.components.gradient_sum import GradientSum
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.programs import BackendProgram
+
+__all__ = ["BatchFit"]
+
+
+class BatchFit:
+    """Runs the graph `fit`: (x, target, row_weights) to the weighted sum of the rows' losses, and gradients.
+
+    Each row weighs 1/batch, so that the sum is the mean over the batch. With a `chunk`, the graph gets as
+    many rows at a time: the batch is cut, and its end is filled up with copies of its first row, which weigh
+    nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is.
+    """
+
+    def __init__(self, program: BackendProgram, chunk: int = 0) -> None:
+        self._program = program
+        self._chunk = chunk
+        self._loss = np.zeros((), np.float32)
+        self._weights = np.zeros(0, np.float32)
+        self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
+
+    def add(self, gradient: GradientSum, x: Array, target: Array, where: str) -> Array:
+        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32."""
+        rows = target.shape[0] if target.ndim else 0
+        if not rows:
+            raise ComponentError(
+                f"a batch of targets {list(target.shape)} has no rows",
+                where,
+                "train with a batch of one row or more",
+            )
+        chunk = self._chunk
+        if not chunk:
+            return self._run(gradient, x, target, self._row_weights(rows, rows, rows))
+        if x.shape[:1] != target.shape[:1]:
+            raise ComponentError(
+                f"the batch has {list(x.shape)} as input and {list(target.shape)} as target: "
+                "their first dimensions differ",
+                where,
+            )
+        total = np.zeros((), np.float32)
+        for start in range(0, rows, chunk):
+            end = min(start + chunk, rows)
+            weights = self._row_weights(chunk, end - start, rows)
+            arrays = x[start:end], target[start:end]
+            if end - start < chunk:
+                arrays = self._filled(0, arrays[0]), self._filled(1, arrays[1])
+            total += self._run(gradient, *arrays, weights)
+        return total
+
+    def _run(self, gradient: GradientSum, x: Array, target: Array, weights: Array) -> Array:
+        gradient.add(self._program, (x, target, weights), ((self._loss,), ()))
+        loss: Array = self._loss.copy()
+        return loss
+
+    def _row_weights(self, size: int, counted: int, rows: int) -> Array:
+        if self._weights.size != size:
+            self._weights = np.zeros(size, np.float32)
+        self._weights[:counted] = np.float32(1) / np.float32(rows)
+        self._weights[counted:] = 0
+        return self._weights
+
+    def _filled(self, position: int, rows: Array) -> Array:
+        """A chunk that begins with `rows` and goes on with copies of the first of them."""
+        shape = (self._chunk, *rows.shape[1:])
+        padded = self._padded.get(position)
+        if padded is None or padded.shape != shape or padded.dtype != rows.dtype:
+            padded = self._padded[position] = np.empty(shape, rows.dtype)
+        padded[: len(rows)] = rows
+        padded[len(rows) :] = rows[0]
+        return padded

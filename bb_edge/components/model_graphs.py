@@ -1,0 +1,96 @@
+"""The graphs that an artifact brings for a model, checked against each other and made ready to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from bb_edge.components.batch_fit import BatchFit
+from bb_edge.ir import keys
+from bb_edge.ir.onnx_pb2 import FunctionProto
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.component import ComponentEnv
+    from bb_edge.roles.programs import BackendProgram
+
+__all__ = ["ModelGraphs", "prepare_graphs"]
+
+
+class ModelGraphs(NamedTuple):
+    """Programs over parameters that are resident; None for a graph that the artifact does not have.
+
+    `infer` gives the output alone, `forward` the output and the activations that `train` takes behind the
+    input, with the output's gradient last. `loss` maps (output, target) to one number. `fit` is a batch's
+    forward pass, loss and gradient in one.
+    """
+
+    infer: BackendProgram
+    forward: BackendProgram | None = None
+    train: BackendProgram | None = None
+    loss: BackendProgram | None = None
+    fit: BatchFit | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Whether a graph of them gives gradients."""
+        return self.train is not None or self.fit is not None
+
+
+def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array]) -> ModelGraphs:
+    """Prepares the graphs of the slot on its target's backend, reading `parameters` in place.
+
+    ComponentError where there is no `forward`, or one does not have the inputs and outputs that it must.
+    """
+    forward, train, loss, fit = map(env.graph, ("forward", "train", "loss", "fit"))
+    if forward is None:
+        raise env.error("the artifact has no graph 'forward' for it", hint="bind it with a trainable model")
+    backend, functions = env.require_backend(), env.functions
+    count = len(parameters)
+    if len(forward.input) != 1 + count or not forward.output:
+        raise env.error(
+            f"graph {forward.name!r} has {len(forward.input)} inputs and {len(forward.output)} outputs, "
+            f"it needs the model's input and {count} parameters, and an output"
+        )
+    n_activations = len(forward.output) - 1
+    declared, arity = _metadata(forward, keys.COMPONENT_ARITY_KEY), f"1,{count},{n_activations}"
+    if declared is not None and declared != arity:
+        raise env.error(f"graph {forward.name!r} says its arity is {declared}, its signature says {arity}")
+
+    def prepared(graph: FunctionProto, first: int) -> BackendProgram:
+        """With the parameters, which are its inputs from `first` on, as residents."""
+        names = graph.input[first : first + count]
+        return backend.prepare(graph, functions, dict(zip(names, parameters, strict=True)))
+
+    alone = FunctionProto()
+    alone.CopyFrom(forward)
+    del alone.output[1:]
+    found = ModelGraphs(prepared(alone, 1))
+    if train is not None:
+        _check(env, train, 2 + count + n_activations, count)
+        with_activations = prepared(forward, 1) if n_activations else found.infer
+        found = found._replace(forward=with_activations, train=prepared(train, 1))
+    if loss is not None:
+        if len(loss.input) != 2 or len(loss.output) != 1:
+            raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
+        found = found._replace(loss=backend.prepare(loss, functions))
+    if fit is not None:
+        _check(env, fit, 3 + count, 1 + count)
+        chunk = _metadata(fit, keys.CHUNK_KEY) or "0"
+        if not chunk.isdecimal():
+            raise env.error(f"graph {fit.name!r} says that it takes {chunk!r} rows, which is no number")
+        found = found._replace(fit=BatchFit(prepared(fit, 3), int(chunk)))
+    return found
+
+
+def _check(env: ComponentEnv, graph: FunctionProto, inputs: int, outputs: int) -> None:
+    if len(graph.input) != inputs or len(graph.output) != outputs:
+        raise env.error(
+            f"graph {graph.name!r} has {len(graph.input)} inputs and {len(graph.output)} outputs, "
+            f"it needs {inputs} and {outputs}"
+        )
+
+
+def _metadata(graph: FunctionProto, key: str) -> str | None:
+    return next((entry.value for entry in graph.metadata_props if entry.key == key), None)

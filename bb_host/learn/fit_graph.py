@@ -1,0 +1,104 @@
+"""The graph `<slot>.fit`: forward pass, loss and gradient of a batch of weighted rows, in one function.
+
+The device weighs each row with 1/batch, and rows that only fill a chunk up with 0 (docs/design/artifact.md,
+"Component graphs"). So the weighted sum of the rows' losses is the mean over the batch, however it is cut.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.ir.rename import fresh_name, rename_op
+from bb_host.learn.autodiff import Gradient, differentiate
+from bb_host.learn.losses import OUTPUT, ROWS, TARGET, has_rows, row_losses, target_type
+from bb_host.learn.shapes import with_types
+from bb_host.program import Function, Op
+
+__all__ = ["WithLoss", "fit_function", "joined", "with_row_losses"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WithLoss:
+    """A model with its loss behind it: (input, target, parameters…) → the rows' losses.
+
+    `target` and `rows` are what these two values are called: the model may have others of those names.
+    """
+
+    function: Function
+    target: str
+    rows: str
+
+
+def with_row_losses(model: Function, loss: str) -> WithLoss | None:
+    """The model, whose first input is its own, with a loss; None where its output has no rows."""
+    output = model.outputs[0]
+    known = model.types.get(output) or ValueType(TENSOR_F32)
+    if not has_rows(loss, known):
+        return None
+    own = row_losses(loss, known)
+    taken = {*model.inputs, *(v for op in model.ops for v in (*op.inputs, *op.outputs))}
+    names = {v: fresh_name(v, taken) for v in (TARGET, *(v for op in own.ops for v in op.outputs))}
+    names[OUTPUT] = output
+    types = {**model.types, names[TARGET]: target_type(loss, known)}
+    whole = Function(
+        f"{model.name}_with_loss",
+        model.domain,
+        (model.inputs[0], names[TARGET], *model.inputs[1:]),
+        (names[ROWS],),
+        (*model.ops, *(rename_op(op, names) for op in own.ops)),
+        types,
+        opsets=dict(model.opsets),
+    )
+    return WithLoss(with_types(whole), names[TARGET], names[ROWS])
+
+
+def joined(gradient: Gradient, names: Mapping[str, str] | None = None) -> tuple[Op, ...]:
+    """Forward and backward of a gradient as one run of ops; `names` renames values of the backward one.
+
+    What the backward graph does again to keep less is not done twice here.
+    """
+    forward = gradient.forward.ops
+    there = {v for op in forward for v in op.outputs if v}
+    new = (op for op in gradient.backward.ops if not there.issuperset(v for v in op.outputs if v))
+    return (*forward, *(rename_op(op, names or {}) for op in new))
+
+
+def fit_function(model: Function, loss: str) -> Function | None:
+    """(input, target, row_weights, parameters…) → (loss, one gradient per parameter); None without rows.
+
+    `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. Raises NotDifferentiableError.
+    """
+    whole = with_row_losses(with_types(model), loss)
+    if whole is None:
+        return None
+    gradient = differentiate(whole.function, model.inputs[1:])
+    taken = {v for op in (*gradient.forward.ops, *gradient.backward.ops) for v in (*op.inputs, *op.outputs)}
+    seed = gradient.backward.inputs[-1]
+    weights, weighted, first, total = (
+        fresh_name(name, taken) for name in ("row_weights", "weighted", "first", "loss")
+    )
+    ops = [
+        *joined(gradient, {seed: weights}),
+        Op("Mul", keys.ONNX_DOMAIN, (whole.rows, weights), (weighted,)),
+        Op("Constant", keys.ONNX_DOMAIN, (), (first,), {"value": np.zeros(1, np.int64)}),
+        Op("ReduceSum", keys.ONNX_DOMAIN, (weighted, first), (total,), {"keepdims": 0}),
+    ]
+    x, target, *parameters = whole.function.inputs
+    known = gradient.forward.types
+    types = {v: known[v] for v in (x, target, *parameters) if v in known}
+    types[weights] = known.get(whole.rows, ValueType(TENSOR_F32, (None,)))
+    function = Function(
+        "fit",
+        model.domain,
+        (x, target, weights, *parameters),
+        (total, *gradient.backward.outputs),
+        tuple(ops),
+        types,
+        opsets=dict(model.opsets),
+    )
+    return with_types(function)

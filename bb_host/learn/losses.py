@@ -1,0 +1,164 @@
+"""Losses as graphs: what a model's output costs, row by row and for a batch.
+
+All are computed from the plain output (logits where a name says cross-entropy): a softmax or sigmoid in front
+of the loss would lose what small probabilities say. For `L` of a batch, each row counts alike:
+
+| name | target | loss of a row: the mean over its entries (cross-entropies: over its places) of |
+|---|---|---|
+| `softmax_cross_entropy` | one-hot or probabilities, in the output's shape, f32 | −Σ target·log softmax(output) over the last axis |
+| `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 where there is no class of that number, such as −1 |
+| `binary_cross_entropy` | 0, 1 or probabilities, in the output's shape, f32 | −t·log σ(z) − (1 − t)·log σ(−z), with z the output |
+| `mse` | f32 in the output's shape | (output − target)² |
+| `huber` | f32 in the output's shape | ½·d² where |d| < 1, else |d| − ½, with d = output − target |
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
+from bb_host.learn.errors import LearnError
+from bb_host.learn.shapes import with_types
+from bb_host.program import Array, AttrValue, Function, Op
+
+__all__ = ["LOSSES", "OUTPUT", "ROWS", "TARGET", "has_rows", "loss_function", "row_losses", "target_type"]
+
+OUTPUT, TARGET, ROWS = "output", "target", "rows"
+"""What the values of a loss's function are called."""
+
+_FLOAT = 1
+"""How ONNX numbers the element type float32."""
+
+
+class _Writer:
+    """Collects ops with names of their own."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+
+    def op(self, op_type: str, *inputs: str, **attrs: AttrValue) -> str:
+        name = f"loss_{len(self.ops)}"
+        self.ops.append(Op(op_type, keys.ONNX_DOMAIN, inputs, (name,), dict(attrs)))
+        return name
+
+    def const(self, array: Array) -> str:
+        return self.op("Constant", value=array)
+
+    def ints(self, *values: int) -> str:
+        return self.const(np.array(values, np.int64))
+
+    def scalar(self, value: float) -> str:
+        return self.const(np.array(value, np.float32))
+
+
+_Entries = Callable[[_Writer, ValueType], tuple[str, int]]
+"""Writes the losses of all entries; gives their value and how many axes fewer it has than the output."""
+
+
+def _softmax_cross_entropy(g: _Writer, output: ValueType) -> tuple[str, int]:
+    picked = g.op("Mul", TARGET, g.op("LogSoftmax", OUTPUT, axis=-1))
+    return g.op("Neg", g.op("ReduceSum", picked, g.ints(-1), keepdims=0)), 1
+
+
+def _sparse_softmax_cross_entropy(g: _Writer, output: ValueType) -> tuple[str, int]:
+    classes = np.arange(_classes(output), dtype=np.int64)
+    hit = g.op("Equal", g.op("Unsqueeze", TARGET, g.ints(-1)), g.const(classes))
+    picked = g.op("Mul", g.op("Cast", hit, to=_FLOAT), g.op("LogSoftmax", OUTPUT, axis=-1))
+    return g.op("Neg", g.op("ReduceSum", picked, g.ints(-1), keepdims=0)), 1
+
+
+def _binary_cross_entropy(g: _Writer, output: ValueType) -> tuple[str, int]:
+    # Two softplus rather than one and a difference: precise at both ends, and smooth at 0.
+    yes = g.op("Mul", TARGET, g.op("Softplus", g.op("Neg", OUTPUT)))
+    no = g.op("Mul", g.op("Sub", g.scalar(1), TARGET), g.op("Softplus", OUTPUT))
+    return g.op("Add", yes, no), 0
+
+
+def _mse(g: _Writer, output: ValueType) -> tuple[str, int]:
+    difference = g.op("Sub", OUTPUT, TARGET)
+    return g.op("Mul", difference, difference), 0
+
+
+def _huber(g: _Writer, output: ValueType) -> tuple[str, int]:
+    """With c = clip(d, −1, 1) it is c·(d − c/2)."""
+    difference = g.op("Sub", OUTPUT, TARGET)
+    clipped = g.op("Clip", difference, g.scalar(-1), g.scalar(1))
+    return g.op("Mul", clipped, g.op("Sub", difference, g.op("Mul", clipped, g.scalar(0.5)))), 0
+
+
+_ENTRIES: dict[str, _Entries] = {
+    "softmax_cross_entropy": _softmax_cross_entropy,
+    "sparse_softmax_cross_entropy": _sparse_softmax_cross_entropy,
+    "binary_cross_entropy": _binary_cross_entropy,
+    "mse": _mse,
+    "huber": _huber,
+}
+LOSSES = tuple(_ENTRIES)
+"""The names of the losses."""
+
+
+def _classes(output: ValueType) -> int:
+    classes = output.shape[-1] if output.shape else None
+    if not isinstance(classes, int):
+        raise LearnError(
+            f"the number of classes is not known from its output {output}",
+            "loss sparse_softmax_cross_entropy",
+            "export it with the last dimension of its output as a number, or use softmax_cross_entropy",
+        )
+    return classes
+
+
+def target_type(loss: str, output: ValueType) -> ValueType:
+    """The type of the targets that go with an output."""
+    if loss == "sparse_softmax_cross_entropy":
+        _classes(output)
+        return ValueType(TENSOR_I64, None if output.shape is None else output.shape[:-1])
+    return output
+
+
+def has_rows(loss: str, output: ValueType) -> bool:
+    """Whether the first axis of an output, as far as its rank is known, is one of rows with a loss each."""
+    least = 2 if loss.endswith("softmax_cross_entropy") else 1
+    return output.shape is None or len(output.shape) >= least
+
+
+def row_losses(loss: str, output: ValueType | None = None) -> Function:
+    """(output, target) → the loss of each row, f32 [n]; 0-D for an output without rows (`has_rows`).
+
+    LearnError for one whose number of classes is needed and open.
+    """
+    output = output or ValueType(TENSOR_F32)
+    g = _Writer()
+    entries, fewer = _ENTRIES[loss](g, output)
+    rank = None if output.shape is None else len(output.shape) - fewer
+    if rank is None:
+        entries = g.op("ReduceMean", g.op("Reshape", entries, g.ints(0, -1)), g.ints(1), keepdims=0)
+    elif rank > 1:
+        entries = g.op("ReduceMean", entries, g.ints(*range(1, rank)), keepdims=0)
+    last = g.ops[-1]
+    g.ops[-1] = Op(last.op_type, last.domain, last.inputs, (ROWS,), last.attrs)
+    return _function(loss, g.ops, ROWS, output)
+
+
+def loss_function(loss: str, output: ValueType | None = None) -> Function:
+    """(output, target) → the loss of a batch, 0-D f32: the mean of its rows' losses."""
+    rows = row_losses(loss, output)
+    mean = Op("ReduceMean", keys.ONNX_DOMAIN, (ROWS,), ("loss",), {"keepdims": 0})
+    return _function("loss", [*rows.ops, mean], "loss", output or ValueType(TENSOR_F32), loss)
+
+
+def _function(name: str, ops: list[Op], result: str, output: ValueType, loss: str = "") -> Function:
+    function = Function(
+        name,
+        keys.COMPONENT_DOMAIN,
+        (OUTPUT, TARGET),
+        (result,),
+        tuple(ops),
+        {OUTPUT: output, TARGET: target_type(loss or name, output)},
+        opsets={keys.ONNX_DOMAIN: onnx_opset.VERSION},
+    )
+    return with_types(function)

@@ -1,0 +1,34 @@
+"""Models as a device constructs them, from what a trainable model brings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from bb_edge.backends.numpy_backend import NumPyBackend
+from bb_edge.components.graph_model import GraphModel
+from bb_edge.roles.component import ComponentEnv
+from bb_host.program import Subgraph
+from bb_host.program_proto import function_to_proto
+
+
+def component(
+    model: Any,
+    slot: str = "model",
+    config: Mapping[str, object] | None = None,
+    backend: NumPyBackend | None = None,
+) -> GraphModel:
+    """The component that a device makes of a construction, with its graphs from there."""
+    construction = model.construct(slot)
+    state = construction.attribute
+    assert isinstance(state, Subgraph)
+    graphs = {f.name: function_to_proto(f) for f in construction.functions}
+    env = ComponentEnv(
+        slot,
+        config={**{key: json.loads(text) for key, text in state.meta.items()}, **(config or {})},
+        tensors=state.initializers,
+        graph=lambda suffix: graphs.get(f"{slot}.{suffix}"),
+        backend=backend or NumPyBackend(),
+    )
+    return GraphModel.construct(env)
