@@ -1,4 +1,4 @@
-"""Forward pass, loss and gradient of one batch as one graph, run over the batch in chunks where it says so."""
+"""Forward pass, loss and gradient of a batch as one graph, run over the batch in chunks where it says so."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BatchFit:
     def __init__(self, program: BackendProgram, chunk: int = 0) -> None:
         self._program = program
         self._chunk = chunk
-        self._loss = np.zeros((), np.float32)
+        self._loss: Array = np.zeros((), np.float32)
         self._weights = np.zeros(0, np.float32)
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
 
@@ -49,7 +49,7 @@ class BatchFit:
                 "their first dimensions differ",
                 where,
             )
-        total = np.zeros((), np.float32)
+        total: Array = np.zeros((), np.float32)
         for start in range(0, rows, chunk):
             end = min(start + chunk, rows)
             weights = self._row_weights(chunk, end - start, rows)
