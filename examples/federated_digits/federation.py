@@ -96,9 +96,7 @@ class FederatedDigits(Module):
             done = self.model.load_parameters(g, r.value)  # from here on: the client
             for _ in range(self.local_steps):
                 x, y = self.shard.next_batch(g, after=done)
-                p = g.onnx.softmax(self.model.forward(g, x), axis=1)
-                dz = (p - y) / BATCH
-                done = self.model.step(g, after=self.model.backward(g, dz))
+                done = self.model.step(g, after=self.model.train(g, x, y))
             r.reply([self.model.params(g, after=done), self.shard.num_samples(g)])
 
             weights, n = r.answer  # back on the server, once per answer
