@@ -15,6 +15,7 @@ import onnx
 import onnx.shape_inference
 
 from bb_edge.ir import keys, opsets
+from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, RECV_FLAVORED, SEND_FLAVORED
 from bb_edge.ir.type_protos import TypeProtoError
@@ -144,13 +145,19 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _tops(program: Program) -> list[Function]:
-    """The functions that get a box: partitions and bootstraps, or modules; what is called stays a call."""
+    """The functions that get a box: partitions and bootstraps, or modules, and bodies of loops and branches;
+    what is called stays a call.
+    """
     compiled = keys.COMPILED_KEY in program.meta
     if compiled:
         names = {f.name for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"}
         starts = {name + keys.BOOTSTRAP_SUFFIX for name in names}
+        ops = (op for f in program.functions for op in f.ops)
+        bodies = {key for op in ops for key in body_keys(op.domain, op.op_type, op.attrs)}
         return [
-            f for f in program.functions if f.name in names | starts and f.domain != keys.COMPONENT_DOMAIN
+            f
+            for f in program.functions
+            if (f.name in names | starts and f.domain != keys.COMPONENT_DOMAIN) or f.key in bodies
         ]
     return [f for f in program.functions if f.domain != keys.COMPONENT_DOMAIN]
 

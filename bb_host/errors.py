@@ -104,6 +104,10 @@ class RoundsError(AuthoringError):
     """`g.rounds` used otherwise than as one `with` block."""
 
 
+class LoopError(AuthoringError):
+    """A loop that does nothing or never ends, and what stands on the wrong side of its block."""
+
+
 class SlotError(AuthoringError):
     """A slot declared twice with different meanings, or wrongly."""
 

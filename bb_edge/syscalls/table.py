@@ -9,6 +9,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind, normalize_domain
 from bb_edge.syscalls import (
     address_book,
+    bodies,
     calls,
     composite,
     flow,
@@ -31,6 +32,7 @@ STATELESS: dict[str, dict[str, Bind]] = {
         **peer_lists.BINDERS,
         **state.BINDERS,
         **host.BINDERS,
+        **bodies.BINDERS,
         **wire_ops.REQUEST_BINDERS,
     },
     keys.WIRE_DOMAIN: wire_ops.BINDERS,

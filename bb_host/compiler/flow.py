@@ -9,6 +9,7 @@ from itertools import compress, count
 from operator import is_not
 
 from bb_edge.ir import keys, opsets
+from bb_edge.ir.bodies import BODY_ATTRS, body_keys
 from bb_edge.ir.opsets.wire import (
     OP_RECV_RESP_BATCHED,
     OP_SEND,
@@ -203,16 +204,28 @@ LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAM
 """Domains whose ops are never calls of the program's functions."""
 
 
+_BODY_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in BODY_ATTRS)
+
+
 def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
-    """The ops of a function (subgraphs included) that call functions of the program."""
+    """The ops of a function (subgraphs included) that call functions of the program, or run them as bodies.
+
+    The inputs of either are those of the function, in order.
+    """
     found = summary(function.ops)
-    if found.domains <= LEAF_DOMAINS:
+    if found.domains <= LEAF_DOMAINS and _BODY_KINDS.isdisjoint(found.all_kinds):
         return
     for op in walk_ops(function.ops) if found.has_subgraphs else function.ops:
-        if op.domain not in LEAF_DOMAINS:
-            callee = keyed.get((op.domain, op.op_type))
-            if callee is not None:
-                yield op, callee
+        for key in callees(op):
+            if key in keyed:
+                yield op, keyed[key]
+
+
+def callees(op: Op) -> tuple[tuple[str, str], ...]:
+    """The keys of the functions of the program that an op calls, if they are there, or runs as bodies."""
+    if op.domain not in LEAF_DOMAINS:
+        return ((op.domain, op.op_type),)
+    return body_keys(op.domain, op.op_type, op.attrs)
 
 
 def used_opsets(ops: tuple[Op, ...], declared: Mapping[str, int]) -> dict[str, int]:

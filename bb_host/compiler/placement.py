@@ -1,18 +1,19 @@
 """On which class of devices each op runs, and to which class each list of peers leads.
 
- In this order, a later rule only when no earlier one places more: the slot's `at=`; the class of data and
-control inputs; the scope `with g.at(…)`; the class of the readers, Sends not counted. Inputs and entries
-that no wire feeds belong to their scope, else to home. Ops over constants only are copied to every class
-that reads them.
+In this order, a later rule only when no earlier one places more: the slot's `at=`, of loops and branches the
+slots' in their bodies; the class of data and control inputs; the scope `with g.at(…)`; the class of the
+readers, Sends not counted. Inputs and entries that no wire feeds belong to their scope, else to home. Ops
+over constants only are copied to every class that reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import (
@@ -66,16 +67,28 @@ def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) ->
     )
 
 
-def place(function: Function, slots: Mapping[str, Slot], home: str) -> Placement:
-    """Places every op of a function.
+def place(
+    function: Function,
+    slots: Mapping[str, Slot],
+    home: str,
+    in_bodies: Callable[[Op], Collection[str]] = lambda op: (),
+) -> Placement:
+    """Places every op of a function. `in_bodies` gives the slots that an op's bodies use.
 
     Raises CrossClassDataflow and AmbiguousPlacement, naming the ops' lines, and InvalidClassName.
     """
-    return _Placer(function, slots, home).run()
+    return _Placer(function, slots, home, in_bodies).run()
 
 
 class _Placer:
-    def __init__(self, function: Function, slots: Mapping[str, Slot], home: str) -> None:
+    def __init__(
+        self,
+        function: Function,
+        slots: Mapping[str, Slot],
+        home: str,
+        in_bodies: Callable[[Op], Collection[str]],
+    ) -> None:
+        self.in_bodies = in_bodies
         self.function = function
         self.ops = function.ops
         self.home = home
@@ -167,10 +180,26 @@ class _Placer:
                     self.peers[name] = slot.peer_class or self.home
             if slot is not None and slot.at:
                 self._place(index, slot.at)
+            elif op.op_type in BODY_ATTRS and (where := self._of_bodies(op)):
+                self._place(index, where)
             elif not op.inputs and op.domain in entries:
                 row = opsets.lookup(op.domain, op.op_type)
                 if row is not None and row.kind is OpKind.ENTRY:
                     self._place(index, op.facts.at or self.home)
+
+    def _of_bodies(self, op: Op) -> str:
+        """The class on which all slots of an op's bodies are; empty where none says one."""
+        found = {
+            at: name
+            for name in sorted(self.in_bodies(op))
+            if name in self.slots and (at := self.slots[name].at)
+        }
+        if len(found) > 1:
+            sides = " and ".join(f"slot {name!r} of {where}" for where, name in found.items())
+            raise CrossClassDataflow(
+                f"its body uses {sides}", hint="a body runs on one class: send between two loops", op=op
+            )
+        return next(iter(found), "")
 
     def _classes(self) -> set[str]:
         found = {self.home, *self.inputs.values(), *self.peers.values()}

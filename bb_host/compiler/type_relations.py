@@ -9,6 +9,7 @@
 | SameType | ports of one type variable have one type (`solve_ports`) |
 | AsTensor, AsScalar | a number that is no tensor has the element type of its tensor, and back |
 | Send, Recv, SameEach, Bundle, Unbundle, Subgraph, Constant, Linked | what their ops say (below) |
+| Loop, If | what their bodies yield (`bb_host.compiler.body_relations`) |
 
 A relation gets the op and the terms, and puts what it knows. It never guesses: an element type that nothing
 says stays `Tensor`, a size that nothing says stays open.
@@ -26,6 +27,7 @@ from bb_edge.ir.opsets import OpDef, Ready
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.compiler import flow
+from bb_host.compiler.body_relations import branch, loop
 from bb_host.compiler.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
 from bb_host.compiler.wire_relations import bundle, recv, same_each, send, unbundle
 from bb_host.dsl.kernel_fit import Misfit, fit
@@ -454,6 +456,8 @@ RELATIONS: Mapping[str, Relation] = {
     "same_each": same_each,
     "bundle": bundle,
     "unbundle": unbundle,
+    "loop": loop,
+    "if": branch,
     "": solve_ports,
 }
 """By the name that the catalog uses; a component's opset may register its own with `register_relation`."""

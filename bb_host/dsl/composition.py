@@ -15,7 +15,7 @@ from bb_host.dsl.module_ports import expose, port_names
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.port_graph import PortGraph
 from bb_host.dsl.received import Answers, Received, one_or_many
-from bb_host.dsl.session import RECORDING, ModuleRecord, Recordable, is_engine_op
+from bb_host.dsl.session import RECORDING, ModuleRecord, Recordable, is_engine_op, starts
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import (
     ModuleError,
@@ -187,23 +187,29 @@ class ModuleCall(Suggests):
                 )
 
     def _check_place(self, g: PortGraph, record: ModuleRecord) -> None:
-        """In a bootstrap no module may send; in a branch a module is tensor work alone, without bootstrap."""
+        """In a bootstrap no module may send; in a body a module starts and sends nothing, and has no
+        bootstrap.
+        """
         name = self._module.module_name
-        if g.parent is not None or g.open_branch is not None:
+        if g.parent is not None or g.open_branch is not None or g.open_loops:
             if g.session.sends(record.function):
                 raise g.error(
                     WireInSubgraph,
                     f"module {name!r} sends, and is called in a branch or loop body",
                     "call it outside of If and Loop",
                 )
-            inner = g.session.first_op(record.function, is_engine_op)
+            around = g.open_branch is not None and g.parent is None
+            inner = g.session.first_op(record.function, is_engine_op if around else starts)
             if inner is not None:
                 line = inner.facts.source
+                why = "starts executions"
+                if around:
+                    why = "would run whether or not the branch does, in the graph around it"
                 raise g.error(
                     OpInSubgraph,
-                    f"module {name!r} is called in a branch or loop body, where only ONNX operators run, and "
-                    f"holds {inner.op_type}{f' ({line})' if line else ''}",
-                    "call it outside of If and Loop",
+                    f"module {name!r} is called in a branch or loop body, and holds {inner.op_type}, which"
+                    f" {why}{f' ({line})' if line else ''}",
+                    "call it outside of If and Loop, or in a branch with the branch's graph",
                 )
             if record.bootstrap is not None:
                 raise g.error(

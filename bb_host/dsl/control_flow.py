@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from bb_edge.ir import types
+from bb_edge.ir import keys, types
+from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.types import ValueType
-from bb_host.dsl.drafts import SubgraphDraft
-from bb_host.dsl.literals import as_array, lift
+from bb_host.dsl.calls import Done
+from bb_host.dsl.drafts import Draft, SubgraphDraft
+from bb_host.dsl.literals import as_array, lift, no_bundle
 from bb_host.dsl.misuse import fails_to_start, typed_calls
-from bb_host.dsl.onnx_ops import call_onnx, record_one, refuse_constant_condition
+from bb_host.dsl.onnx_ops import call_onnx, refuse_constant_condition
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.session import is_engine_op
 from bb_host.dsl.tape import UNORDERED, After
-from bb_host.errors import ArityError, ValueTypeError
+from bb_host.errors import ArityError, OpInSubgraph, ValueTypeError
 from bb_host.facts import OpFacts
+from bb_host.program import AttrValue
 
 
 @typed_calls
@@ -47,7 +51,10 @@ class ControlFlow:
         after: After = UNORDERED,
     ) -> Any:
         """`If`: each branch is a function of a graph that returns the branch's values, as many as the
-        other.
+        other, or none. The value, a tuple of them, or what `after=` takes.
+
+        Where a branch holds more than tensor work (ops of roles, syscalls, modules that hold such), the
+        engine runs the one that is chosen.
         """
         refuse_constant_condition(self._graph, "If", cond)
         self._one_element("if_", "the condition", cond)
@@ -58,6 +65,12 @@ class ControlFlow:
                 ArityError,
                 f"then yields {counts[0]} values, else {counts[1]}",
                 "return the same number of values from both branches",
+            )
+        if any(map(self._is_engines, branches)):
+            return self._engines_if(lift(self._graph, cond, types.TENSOR_BOOL), branches, after)
+        if not counts[0]:
+            raise self._graph.error(
+                ArityError, "the branches yield nothing", "return a value from both, or leave the If out"
             )
         found = self.op(
             "If",
@@ -72,6 +85,47 @@ class ControlFlow:
             value.type = a.type if a.type == b.type else ValueType(types.join(a.node, b.node))
         return found
 
+    def _engines_if(self, cond: Output, branches: Sequence[SubgraphDraft], after: After) -> Any:
+        """An `If` whose branches the engine runs."""
+        results = []
+        for a, b in zip(branches[0].outputs, branches[1].outputs, strict=True):
+            same = a.shape if a.shape == b.shape else None
+            results.append(self._graph.fresh("if", ValueType(types.join(a.node, b.node), same)))
+        attrs = dict(zip(BODY_ATTRS["If"], branches, strict=True))
+        return self._engines("If", [cond], results, attrs, after)
+
+    def _engines(
+        self,
+        name: str,
+        inputs: Sequence[Output | None],
+        results: Sequence[Output],
+        attrs: Mapping[str, AttrValue | SubgraphDraft],
+        after: After,
+    ) -> Any:
+        """Records an op whose bodies the engine runs; its results, or its trigger where it has none."""
+        graph = self._graph
+        if self._facts.slot:
+            raise graph.error(
+                OpInSubgraph,
+                f"{name} is pinned to a backend, and its body holds more than ONNX operators",
+                "write g.onnx.if_ or g.onnx.loop: the engine runs such a body",
+            )
+        done = graph.fresh(f"{name.lower()}_done", ValueType(types.TRIGGER))
+        draft = Draft(name, keys.SYSCALL_DOMAIN, list(inputs), [done, *results], dict(attrs))
+        done, *values = graph.put(draft, after)
+        return done if not values else values[0] if len(values) == 1 else tuple(values)
+
+    def _is_engines(self, body: SubgraphDraft) -> bool:
+        """Whether a body holds more than tensor work."""
+        return any(map(self._is_engine_op, body.drafts))
+
+    def _is_engine_op(self, draft: Draft) -> bool:
+        if draft.is_call:
+            session = self._graph.session
+            called = (r.function for r in session.records if r.function.key == (draft.domain, draft.op_type))
+            return any(session.first_op(function, is_engine_op) is not None for function in called)
+        return draft.domain != keys.ONNX_DOMAIN or bool(draft.facts.slot)
+
     def loop(
         self,
         max_trip: Value | None,
@@ -82,7 +136,8 @@ class ControlFlow:
     ) -> Any:
         """`Loop`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
 
-        The result is the last carried values, then the scanned ones, stacked.
+        The result is the last carried values, then the scanned ones, stacked. Where the body holds more than
+        tensor work, the engine runs it: `g.loop` reads better then.
         """
         graph = self._graph
         if isinstance(max_trip, (bool, np.bool_)):
@@ -112,6 +167,17 @@ class ControlFlow:
         if first is None and not carried:  # ONNX wants two inputs
             first = graph.tensor_constant(np.array(True))
         count = len(draft.outputs) - 1
+        if self._is_engines(draft):
+            results = []
+            for i, inner in enumerate(draft.outputs[1:]):
+                shape = None if i < len(carried) or inner.shape is None else (None, *inner.shape)
+                results.append(graph.fresh("loop", ValueType(inner.node, shape)))
+            attrs: dict[str, AttrValue | SubgraphDraft] = {
+                "body": draft,
+                "carried": len(carried),
+                "condition": 1,
+            }
+            return self._engines("Loop", [trip, first, *carried], results, attrs, after)
         if count == 0:
             raise graph.error(
                 ArityError,
@@ -179,11 +245,13 @@ class ControlFlow:
             ) from None
         finally:
             graph.open_branch = around
-        values = result if isinstance(result, (list, tuple)) else (result,)
+        values = result if isinstance(result, (list, tuple)) else () if result is None else (result,)
         outputs: list[Output] = []
         for value in values:
-            lifted = lift(inner, value)
+            if isinstance(value, Done):  # that something has run: the If or Loop waits for it by itself
+                continue
+            lifted = no_bundle(inner, lift(inner, value))
             if lifted.graph is not inner or any(lifted is o for o in (*inputs, *outputs)):
-                lifted = record_one(inner, "Identity", (lifted,))
+                lifted = inner.copy(lifted)
             outputs.append(lifted)
         return SubgraphDraft(name, inputs, outputs, inner.drafts)

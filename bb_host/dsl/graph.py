@@ -15,6 +15,7 @@ from bb_host.dsl.composition import ModuleOutputs
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.embedded import as_callable
 from bb_host.dsl.literals import TypeLike, as_type, lift
+from bb_host.dsl.loops import Loop
 from bb_host.dsl.misuse import typed_calls
 from bb_host.dsl.onnx_names import onnx_name
 from bb_host.dsl.onnx_namespace import OnnxOps
@@ -139,7 +140,7 @@ class Graph(PortGraph, _Named):
         """`with g.at("Client"):` ops inside run on that class, where no earlier rule of placement says
         otherwise.
         """
-        if self.parent is not None or self.open_branch is not None:
+        if self.parent is not None or self.open_branch is not None or self.open_loops:
             raise self.error(
                 OpInSubgraph,
                 f"a scope of class {peer_class!r} stands in a branch or loop body",
@@ -178,6 +179,16 @@ class Graph(PortGraph, _Named):
                 AttributeValueError, "rounds: 0 times is no program", "say 1 or more, or None for ever"
             )
         return Rounds(self, times or 0, pause_ns)
+
+    def loop(self, times: Value | None = None, *, carry: object = None, after: After = UNORDERED) -> Loop:
+        """`with g.loop(n) as step:` does what is recorded in the block `n` times, in one execution of one
+        device: all of one iteration is done before the next begins.
+
+        `times` is a number or a value (I64; 0 and below: not once), None where `step.stop(…)` ends it.
+        `carry` is a value, or a list of them, that each iteration takes from the one before: `step.carried`,
+        `step.next(…)`, and behind the block `step.result`. Nothing is sent or started in a loop.
+        """
+        return Loop(self, times, carry, after)
 
     # --- composites
 

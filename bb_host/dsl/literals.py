@@ -212,6 +212,19 @@ def lift(graph: Recorder, value: object, wanted: TypeNode | None = None) -> Outp
     return graph.tensor_constant(as_array(graph, value, wanted))
 
 
+def no_bundle(graph: Recorder, value: Output) -> Output:
+    """A value that a loop may carry and a body yield. ValueTypeError for a Composite: of what comes out of it
+    nobody could tell which parts it has.
+    """
+    if types.is_subtype(value.node, types.COMPOSITE):
+        raise graph.error(
+            ValueTypeError,
+            f"a body takes and yields single values, not {value!r}",
+            "give the parts one by one, and bundle them behind it",
+        )
+    return value
+
+
 def element_number(graph: Recorder, like: TypeLike) -> int:
     """ONNX's element type number, from a number or anything that names a tensor type."""
     if isinstance(like, (int, np.integer)) and not isinstance(like, bool):

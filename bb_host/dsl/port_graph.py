@@ -92,6 +92,12 @@ class PortGraph(Recorder):
                 f"output {name!r} is declared by the function of a branch",
                 "return the value from the branch, and declare what g.onnx.if_ or loop returns",
             )
+        if self.open_loops:
+            raise self.error(
+                PortNameError,
+                f"output {name!r} stands in a loop",
+                "declare it behind the block: step.result, or rows = step.collect(x)",
+            )
         if self.phase == keys.MODULE_PHASE_BOOTSTRAP:
             raise self.error(
                 ModuleError,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.errors import AuthoringError
+from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
@@ -35,6 +37,15 @@ _MOST_SHARED = 16
 """Elements of a constant that is recorded once for all who write it."""
 
 _E = TypeVar("_E", bound=AuthoringError)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenLoop:
+    """A `with g.loop(…)` block that is being recorded: where it begins, and what is recorded around it."""
+
+    line: tuple[str, int]
+    around: list[Draft]
+    constants: dict[tuple[object, ...], Output]
 
 
 class Ports(dict[str, Output]):
@@ -74,6 +85,8 @@ class Recorder(Suggests, ABC):
         self.may_go_unread: list[Output] = [] if parent is None else parent.may_go_unread
         self.open_rounds: list[tuple[str, int]] = []
         """Where the `with` blocks of rounds begin."""
+        self.open_loops: list[OpenLoop] = []
+        """The `with` blocks of loops, the innermost last."""
         self.open_branch: Recorder | None = None
         """The branch or loop body that is being recorded inside this graph."""
         self.slot_facts: dict[object, OpFacts] = {}
@@ -125,7 +138,9 @@ class Recorder(Suggests, ABC):
         raise self.error(
             ForeignValueError,
             f"{value!r} of {value.graph.describe()}, {short_line(value.line)}, is unknown here",
-            "hand values in with .input(…) and out with .output(…)",
+            "hand values in with .input(…) and out with .output(…)"
+            if isinstance(value.graph, Recorder)
+            else "carry it, step.next(…), or collect it: rows = step.collect(x)",
         )
 
     def describe(self) -> str:
@@ -162,8 +177,8 @@ class Recorder(Suggests, ABC):
 
     def add(self, draft: Draft) -> Draft:
         """Appends an op, stamped with its place in the module tree, its class scope and its source line."""
-        if self.parent is not None or self.open_branch is not None:
-            self._in_branch(draft)
+        if self.parent is not None or self.open_branch is not None or self.open_loops:
+            self._in_body(draft)
         said = {**vars(draft.facts), "scope": "_".join(self.module_scopes)}
         if self.at_scopes and not (draft.domain == keys.ONNX_DOMAIN and draft.op_type == "Constant"):
             said["at"] = self.at_scopes[-1]
@@ -184,35 +199,37 @@ class Recorder(Suggests, ABC):
         self.add(draft)
         return [self.gated(value, gates) for value in draft.outputs] if gates else draft.outputs
 
-    def _in_branch(self, draft: Draft) -> None:
-        """A branch or loop body is one piece of tensor work for a backend: what the engine runs is refused.
+    def _in_body(self, draft: Draft) -> None:
+        """A body runs in one execution: what starts or crosses executions is refused in it.
 
-        So is what its function records into the graph around it, and what would run whether or not the branch
-        does. Calls were checked where they were made.
+        So is what the function of a branch records into the graph around it, and what would run whether or
+        not the branch does. Calls were checked where they were made.
         """
-        if draft.is_call or (draft.domain == keys.ONNX_DOMAIN and not draft.facts.slot):
+        if draft.is_call or draft.domain == keys.ONNX_DOMAIN:
             return
-        if draft.domain == keys.ONNX_DOMAIN:
-            if self.parent is None:
-                return
+        if self.open_branch is not None and self.parent is None:
+            raise self.error(
+                WireInSubgraph if draft.domain == keys.WIRE_DOMAIN else OpInSubgraph,
+                f"{draft.op_type} is recorded into {self.describe()} by the function of a branch: it would"
+                " run whether or not the branch does",
+                "record it into the graph that the function is given: lambda b: b.app_emit(…)",
+            )
+        row = opsets.lookup(draft.domain, draft.op_type)
+        where = self.describe() if self.parent is not None else "a branch or loop body"
+        if self.open_loops:
+            where = f"the loop at {short_line(self.open_loops[-1].line)}"
+        if draft.domain == keys.WIRE_DOMAIN:
+            raise self.error(
+                WireInSubgraph,
+                f"{draft.op_type} stands in {where}, which runs in one execution, on one device",
+                "send before or behind it; rounds of requests are g.rounds(…)",
+            )
+        if row is not None and row.kind is OpKind.ENTRY:
             raise self.error(
                 OpInSubgraph,
-                f"{draft.op_type} is pinned to slot {draft.facts.slot!r} in {self.describe()}",
-                "a branch runs where its If or Loop runs: pin that one, slot.onnx(g).if_(…)",
+                f"{draft.op_type} starts executions, and stands in {where}",
+                "record it outside of If and Loop",
             )
-        kind = WireInSubgraph if draft.domain == keys.WIRE_DOMAIN else OpInSubgraph
-        if self.parent is not None:
-            raise self.error(
-                kind,
-                f"{draft.op_type} stands in {self.describe()}, where only ONNX operators run",
-                "record it outside of If and Loop: a branch may use its result, and it a branch's result",
-            )
-        raise self.error(
-            kind,
-            f"{draft.op_type} is recorded into {self.describe()} by the function of a branch: it would run "
-            "whether or not the branch does",
-            "record it before or after If and Loop; g.onnx.where chooses between results",
-        )
 
     def order(self, draft: Draft, after: Sequence[Output]) -> list[Output]:
         """Applies `after=` to an op that is not yet added; returns gates that its outputs must pass instead.
@@ -222,12 +239,6 @@ class Recorder(Suggests, ABC):
         """
         if not after:
             return []
-        if self.parent is not None:
-            raise self.error(
-                OpInSubgraph,
-                f"{draft.op_type}: after= orders nothing in {self.describe()}, which runs as one piece",
-                "order the If or Loop itself: g.onnx.if_(…, after=…)",
-            )
         at = next((i for i, value in enumerate(draft.inputs) if value is not None), None)
         if at is not None:
             first = draft.inputs[at]
@@ -326,10 +337,11 @@ class Recorder(Suggests, ABC):
         seen = set(map(id, self.inputs.values()))
         for port, value in self.outputs.items():
             if id(value) in seen:
-                self.outputs[port] = value = self._copy(value)
+                self.outputs[port] = value = self.copy(value)
             seen.add(id(value))
 
-    def _copy(self, value: Output) -> Output:
+    def copy(self, value: Output) -> Output:
+        """The same value under a name of its own."""
         found = self.fresh(value.hint, value.type)
         tensor = types.is_subtype(value.node, types.TENSOR)
         domain, op = (keys.ONNX_DOMAIN, "Identity") if tensor else (keys.SYSCALL_DOMAIN, "PassThrough")

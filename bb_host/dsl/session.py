@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bb_edge.ir import keys
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error
 from bb_host.diagnostics import ProgramWarning
@@ -234,6 +235,12 @@ def is_engine_op(op: Op) -> bool:
     """Whether an op, which is no call, is more than an ONNX operator where its caller runs."""
     plain = op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
     return not plain or bool(op.facts.slot or op.facts.at)
+
+
+def starts(op: Op) -> bool:
+    """Whether an op starts executions."""
+    row = opsets.lookup(op.domain, op.op_type)
+    return row is not None and row.kind is OpKind.ENTRY
 
 
 def _bytes(record: ModuleRecord) -> bytes:

@@ -16,8 +16,10 @@ import numpy as np
 
 from bb_edge.components import GraphModel
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.program.program import GraphSlot
 from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
+from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
 from bb_host.edge.columns import columns
@@ -277,19 +279,33 @@ def _told(program: Program, models: Sequence[Lowered], max_batch: int | None) ->
     }
 
 
-def _slot_tables(program: LoadedProgram, config: NodeConfig) -> int:
-    """Frames are made at install: per region of mains and bootstraps one for each execution or child."""
+def _slot_tables(loaded: LoadedProgram, config: NodeConfig) -> int:
+    """Frames are made at install: per region of mains and bootstraps one for each execution or child, and
+    one beside each for every body that it may run.
+    """
     children = config.max_executions * config.max_children
     total = (config.max_executions + children) * _EXECUTION
-    for target in program.targets.values():
+    for target in loaded.targets.values():
         for key in (target.main, target.bootstrap):
             if key is None:
                 continue
-            slot = program.graphs[key]
-            frame = _FRAME + _ENTRY * (len(slot.values) + len(slot.waiting))
-            for region in slot.regions:
-                total += frame * (config.max_executions if region.index == 0 else children)
+            graph = loaded.graphs[key]
+            for region in graph.regions:
+                frames = children if region.index else config.max_executions
+                total += frames * _frame(loaded, graph, region.index)
     return total
+
+
+def _frame(loaded: LoadedProgram, graph: GraphSlot, region: int) -> int:
+    """Bytes of a frame of that region, with those of the bodies that its ops run."""
+    bodies = (
+        loaded.graphs[key]
+        for op in graph.ops
+        if op.region == region
+        for key in body_keys(op.domain, op.op_type, op.attrs)
+    )
+    inner = sum(_frame(loaded, body, 0) for body in bodies)
+    return _FRAME + _ENTRY * (len(graph.values) + len(graph.waiting)) + inner
 
 
 def _queues(program: Program, config: NodeConfig) -> Iterator[Share]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
+from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.opsets.wire import (
     OP_RECV,
     OP_RECV_REQ,
@@ -119,7 +120,7 @@ def _value(info: Any) -> str:
 
 def _partition(program: Program, function: Function) -> dict[str, Any]:
     names = {f.name for f in program.functions}
-    ops = [op for op in walk_ops(function.ops) if not is_constant(op)]
+    ops = [op for op in _with_bodies(program, function) if not is_constant(op)]
     return {
         "name": function.name,
         "class": function.meta.get(keys.PARTITION_KEY) or function.meta.get(keys.HOME_KEY, ""),
@@ -130,6 +131,19 @@ def _partition(program: Program, function: Function) -> dict[str, Any]:
         "ops_by_domain": dict(sorted(Counter(_short(op.domain) for op in ops).items())),
         "slots": _slots(program, function),
     }
+
+
+def _with_bodies(program: Program, function: Function) -> Iterator[Op]:
+    """The ops of a function, and those of the bodies that its loops and branches run, once each."""
+    keyed = {f.key: f for f in program.functions}
+    todo, seen = [function.key], {function.key}
+    while todo:
+        for op in walk_ops(keyed[todo.pop()].ops):
+            yield op
+            for key in body_keys(op.domain, op.op_type, op.attrs):
+                if key in keyed and key not in seen:
+                    seen.add(key)
+                    todo.append(key)
 
 
 def _port(function: Function, value: str) -> str:

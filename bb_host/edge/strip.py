@@ -4,7 +4,8 @@
    `<slot>.<suffix>#<target>` where there is one), its bindings, the passport, and the opsets that are used.
 2. Gone are telemetry, doc strings, source lines, names of nodes, what only passes read of a node's metadata,
    the roles and types of slots (the bindings say them), and value types of all but functions' inputs and
-   outputs, and of the batches that answers make (one that nobody answered has its type all the same).
+   outputs, and of what is stacked: the batches that answers make, the rows of loops (without one they have
+   their types all the same).
 3. Values get short names, function by function. Ports keep theirs: inputs and outputs of the main and the
    bootstrap are what a host delivers to and what events are named after.
 4. `STRIPPED_KEY` is set. Same program, same bytes.
@@ -15,10 +16,11 @@ What a device reports is named after the short names; `source_map.py` leads back
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
+from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler.identity import class_of_target
@@ -115,7 +117,8 @@ def functions_of(program: Program, target: str) -> list[Function]:
         if key in needed or key not in by_key:
             continue
         needed.add(key)
-        pending.extend((op.domain, op.op_type) for op in walk_ops(by_key[key].ops) if op.domain)
+        for op in walk_ops(by_key[key].ops):
+            pending.extend(body_keys(op.domain, op.op_type, op.attrs) or ((op.domain, op.op_type),))
     return [f for f in program.functions if f.key in needed]
 
 
@@ -156,7 +159,7 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
     names = short_names(fixed)
     rename = {v: v if v in fixed else next(names) for v in dict.fromkeys(values)}
     batches = (v for op in function.ops if op.op_type == OP_RECV_RESP_BATCHED for v in op.outputs[2:])
-    typed = dict.fromkeys((*function.inputs, *function.outputs, *batches))
+    typed = dict.fromkeys((*function.inputs, *function.outputs, *batches, *_rows(function)))
     ops = tuple(_op(op, rename) for op in function.ops)
     slots = {
         name: Slot("", "", "", slot.peer_class, slot.state)
@@ -181,6 +184,14 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
         foreign_types={},
     )
     return stripped, {old: new for old, new in rename.items() if old != new}
+
+
+def _rows(function: Function) -> Iterator[str]:
+    """What loops stack: one that does not go round has none, of the same type."""
+    for op in function.ops:
+        if op.domain == keys.SYSCALL_DOMAIN and op.op_type == "Loop":
+            carried = op.attrs.get("carried", 0)
+            yield from op.outputs[1 + carried :] if isinstance(carried, int) else ()
 
 
 def _op(op: Op, rename: Mapping[str, str]) -> Op:

@@ -93,11 +93,11 @@ class FederatedDigits(Module):
             params = self.model.params(g, after=start)
             r = g.request("global", peers, params, deadline_ns=self.deadline_ns, durable=self.durable)
 
-            done = self.model.load_parameters(g, r.value)  # from here on: the client
-            for _ in range(self.local_steps):
-                x, y = self.shard.next_batch(g, after=done)
-                done = self.model.step(g, after=self.model.train(g, x, y))
-            r.reply([self.model.params(g, after=done), self.shard.num_samples(g)])
+            loaded = self.model.load_parameters(g, r.value)  # from here on: the client
+            with g.loop(self.local_steps, after=loaded) as steps:
+                x, y = self.shard.next_batch(g)
+                self.model.step(g, after=self.model.train(g, x, y))
+            r.reply([self.model.params(g, after=steps), self.shard.num_samples(g)])
 
             weights, n = r.answer  # back on the server, once per answer
             self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, sent=params)

@@ -61,6 +61,10 @@ SHOWN = {
     "Hold.Flush": "held",
     "CorrelateTag": "tokens",
     "MintDispatch": "tokens",
+    # control flow
+    "Loop": "looped",
+    "If": "chosen",
+    "BodyEnd": "looped",
     # host; what has no event of its own is told in the log and the summary
     "AppEmit": "round",
     "AppNotify": "pulsed",
@@ -109,6 +113,7 @@ class Syscalls(Module):
             g.incr_metric("counted.rounds", x, delta=2)
             self.time(g, x)
             self.flow(g, x)
+            self.control(g, x)
             self.state(g, x)
             self.peers(g, x)
 
@@ -133,6 +138,15 @@ class Syscalls(Module):
         scalar = g.as_scalar(g.onnx.reduce_mean(x, keepdims=0))
         g.app_emit("scalar", scalar)
         g.app_emit("mean", g.as_tensor(scalar) + 0.5)
+
+    def control(self, g: Any, x: Any) -> None:
+        with g.loop(3, carry=x) as step:
+            g.app_emit("looped", step.index)
+            step.next(step.carried + 1.0)
+        low = g.onnx.reduce_max(step.result, keepdims=0) < 6.0
+        g.onnx.if_(
+            low, lambda b: b.app_emit("chosen", x), lambda b: b.app_notify("another", b.threshold(1, x))
+        )
 
     def state(self, g: Any, x: Any) -> None:
         t = g.threshold(1, x)

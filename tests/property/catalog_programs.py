@@ -340,11 +340,17 @@ class Author:
             self.module.rings[place.scope, name] = Wanted(place.entry, lambda e: (a.of(e),), place.each)
 
     def control(self, place: Place) -> None:
-        """If and Loop, with values of around them."""
+        """If and Loop, with values of around them: a backend's, or the engine's, which hold a syscall."""
         g, a, b = self.g, self.pick(place), self.pick(place)
+        engines = len(place.values) % 2 == 0
         if self.rng.random() < 0.5:
             high = g.onnx.reduce_mean(a.out, keepdims=0) > 0.25
-            found = g.onnx.if_(high, lambda h: h.onnx.relu(a.out) + b.out, lambda h: a.out - b.out)
+
+            def then(h: Any) -> Any:
+                found = h.onnx.relu(a.out)
+                return (h.pass_through(found) if engines else found) + b.out
+
+            found = g.onnx.if_(high, then, lambda h: a.out - b.out)
 
             def of(e: Env) -> Array:
                 x, y = a.of(e), b.of(e)
@@ -352,9 +358,15 @@ class Author:
 
         else:
             trips = self.rng.randint(0, 3)
-            found = g.onnx.loop(
-                trips, None, a.out, body=lambda h, i, c, v: (c, v * 0.5 + b.out + h.onnx.cast(i, to=1))
-            )
+            if engines:
+                with g.loop(trips, carry=a.out) as step:
+                    later = g.pass_through(step.carried, after=g.sleep(self.t(step.carried), 1 * MS))
+                    step.next(later * 0.5 + b.out + g.onnx.cast(step.index, to=1))
+                found = step.result
+            else:
+                found = g.onnx.loop(
+                    trips, None, a.out, body=lambda h, i, c, v: (c, v * 0.5 + b.out + h.onnx.cast(i, to=1))
+                )
 
             def of(e: Env) -> Array:
                 v = a.of(e)

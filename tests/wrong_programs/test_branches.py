@@ -1,4 +1,4 @@
-"""Bodies of If and Loop: tensor work runs; what only the engine runs is refused where it is recorded."""
+"""Bodies of If and Loop: what a backend and the engine run; what starts or crosses executions is refused."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from bb_host import (
 )
 from bb_host.errors import (
     ArityError,
+    LoopError,
     OpInSubgraph,
     PortNameError,
     RoundsError,
     ValueTypeError,
     WireInSubgraph,
 )
+from bb_host.program import Subgraph
+from bb_host.program_proto import from_proto
 from tests.aids.refusals import refused
 
 MODEL, AGGREGATOR, DATA = ModelSlot("model"), AggregatorSlot("aggregator"), DataSourceSlot("data")
@@ -129,35 +132,35 @@ def to(g: Graph) -> Output:
 
 Use = Callable[[Graph, Graph, Output], Any]
 # fmt: off
+TAKEN: list[tuple[str, Use]] = [
+    ("Forward", lambda g, h, x: MODEL.forward(h, x)),
+    ("Params", lambda g, h, x: MODEL.params(h)),
+    ("Aggregate", lambda g, h, x: CONCRETE.aggregate(h)),
+    ("NextBatch", lambda g, h, x: DATA.next_batch(h)),
+    ("Sample", lambda g, h, x: PEERS.sample(h, 3)),
+    ("Relu", lambda g, h, x: BACKEND.onnx(h).relu(x)),
+    ("AppEmit", lambda g, h, x: h.app_emit("seen", x)),
+    ("Hold.Stash", lambda g, h, x: h.hold_stash("seen", x)),
+    ("Gate", lambda g, h, x: h.gate(x, x)),
+    ("Bundle", lambda g, h, x: h.bundle([x, x])),
+    ("Constant", lambda g, h, x: h.constant("text")),
+    ("Read", lambda g, h, x: h.op("acme", "Read", [x], ["F32"])),
+    ("GateDispatch", lambda g, h, x: h.onnx.relu(x, after=x)),
+    ("Emits", lambda g, h, x: h.call(Emits(), x=x)["y"]),
+    ("CallsEmits", lambda g, h, x: h.call(CallsEmits(), x=x)["y"]),
+    ("Predicts", lambda g, h, x: h.call(Predicts(), x=x)["y"]),
+]
+"""What makes a body one that the engine runs, and the op that it is."""
+
 IN_THE_BRANCH: list[tuple[type[Exception], str, Use]] = [
-    (OpInSubgraph, "Forward stands in", lambda g, h, x: MODEL.forward(h, x)),  # <-
-    (OpInSubgraph, "Params stands in", lambda g, h, x: MODEL.params(h)),  # <-
-    (OpInSubgraph, "Step stands in", lambda g, h, x: MODEL.step(h, x)),  # <-
-    (OpInSubgraph, "Aggregate stands in", lambda g, h, x: CONCRETE.aggregate(h)),  # <-
-    (OpInSubgraph, "Contribute stands in", lambda g, h, x: AGGREGATOR.contribute(h, x)),  # <-
-    (OpInSubgraph, "NextBatch stands in", lambda g, h, x: DATA.next_batch(h)),  # <-
-    (OpInSubgraph, "Sample stands in", lambda g, h, x: PEERS.sample(h, 3)),  # <-
-    (OpInSubgraph, "pinned to slot 'fast'", lambda g, h, x: BACKEND.onnx(h).relu(x)),  # <-
-    (OpInSubgraph, "AppEmit stands in", lambda g, h, x: h.app_emit("seen", x)),  # <-
-    (OpInSubgraph, "Record stands in", lambda g, h, x: h.record("seen", x)),  # <-
-    (OpInSubgraph, "IncrMetric stands in", lambda g, h, x: h.incr_metric("seen", x)),  # <-
-    (OpInSubgraph, "Hold.Stash stands in", lambda g, h, x: h.hold_stash("seen", x)),  # <-
-    (OpInSubgraph, "Gate stands in", lambda g, h, x: h.gate(x, x)),  # <-
-    (OpInSubgraph, "Tee stands in", lambda g, h, x: h.tee(x, 2)),  # <-
-    (OpInSubgraph, "Pulse stands in", lambda g, h, x: h.pulse()),  # <-
-    (OpInSubgraph, "Interval stands in", lambda g, h, x: h.interval(10)),  # <-
-    (OpInSubgraph, "Bundle stands in", lambda g, h, x: h.bundle([x, x])),  # <-
-    (OpInSubgraph, "Constant stands in", lambda g, h, x: h.constant("text")),  # <-
-    (OpInSubgraph, "Read stands in", lambda g, h, x: h.op("acme", "Read", [x], ["F32"])),  # <-
-    (OpInSubgraph, "after= orders nothing", lambda g, h, x: h.onnx.relu(x, after=x)),  # <-
+    (OpInSubgraph, "Pulse starts executions", lambda g, h, x: h.pulse()),  # <-
+    (OpInSubgraph, "Interval starts executions", lambda g, h, x: h.interval(10)),  # <-
     (RoundsError, "rounds stand in a branch", lambda g, h, x: h.rounds(3).__enter__()),  # <-
+    (LoopError, "stands in a branch", lambda g, h, x: h.loop(3).__enter__()),  # <-
     (WireInSubgraph, "stands in a branch", lambda g, h, x: h.net_out("p", to(g), x)),  # <-
     (WireInSubgraph, "stands in a branch", lambda g, h, x: h.wire.recv("p", "F32")),  # <-
     (PortNameError, "stands in a branch", lambda g, h, x: h.output("y", x)),  # <-
     (PortNameError, "stands in a branch", lambda g, h, x: h.input("y")),  # <-
-    (OpInSubgraph, "holds AppEmit", lambda g, h, x: h.call(Emits(), x=x)["y"]),  # <-
-    (OpInSubgraph, "holds AppEmit", lambda g, h, x: h.call(CallsEmits(), x=x)["y"]),  # <-
-    (OpInSubgraph, "holds Forward", lambda g, h, x: h.call(Predicts(), x=x)["y"]),  # <-
     (OpInSubgraph, "holds Pulse", lambda g, h, x: h.call(Pulses(), x=x)["y"]),  # <-
     (OpInSubgraph, "has a bootstrap", lambda g, h, x: h.call(Starts(), x=x)["y"]),  # <-
     (WireInSubgraph, "module 'Sends' sends", lambda g, h, x: h.call(Sends(), x=x)["y"]),  # <-
@@ -172,9 +175,28 @@ IN_THE_BRANCH: list[tuple[type[Exception], str, Use]] = [
 IDS = [str(n) for n in range(len(IN_THE_BRANCH))]
 
 
+@pytest.mark.parametrize(("op_type", "use"), TAKEN, ids=[op_type for op_type, _ in TAKEN])
+def test_what_the_engine_runs_makes_a_body_the_engines(
+    record: Callable[..., Any], op_type: str, use: Use
+) -> None:
+    def body(g: Graph) -> None:
+        x, up = g.input("x", "F32", (2,)), g.input("up", "BOOL", ())
+
+        def then(h: Graph) -> Output:
+            use(g, h, x)
+            return x
+
+        g.output("y", g.onnx.if_(up, then, lambda h: -x))
+
+    (choice,) = [op for op in record(body).functions[0].ops if op.op_type == "If"]
+    branch = choice.attrs["then_branch"]
+    assert isinstance(branch, Subgraph)
+    assert (choice.domain, op_type in [op.op_type for op in branch.ops]) == (keys.SYSCALL_DOMAIN, True)
+
+
 @pytest.mark.parametrize(("kind", "words", "use"), IN_THE_BRANCH, ids=IDS)
 @pytest.mark.parametrize("place", ["then", "else", "loop", "nested"])
-def test_what_the_engine_runs_is_refused_in_bodies(
+def test_what_starts_or_crosses_executions_is_refused_in_bodies(
     record: Callable[..., Any], kind: Any, words: str, use: Use, place: str
 ) -> None:
     def body(g: Graph) -> None:
@@ -205,7 +227,7 @@ def test_a_refused_branch_leaves_the_graph_as_it_was(record: Callable[..., Any])
     def body(g: Graph) -> None:
         x, up = g.input("x", "F32", ()), g.input("up", "BOOL", ())
         with pytest.raises(OpInSubgraph):
-            g.onnx.if_(up, lambda h: h.app_emit("a", x), lambda h: x)
+            g.onnx.if_(up, lambda h: h.pulse(), lambda h: x)
         g.app_emit("b", g.onnx.if_(up, lambda h: h.onnx.neg(x), lambda h: x))
 
     assert [op.op_type for op in record(body).functions[0].ops] == ["If", "AppEmit"]
@@ -218,7 +240,8 @@ MISSHAPEN: list[tuple[type[Exception], str, Callable[[Graph, Output], Any]]] = [
     (ArityError, "2 values, else 1", lambda g, x: g.onnx.if_(x > 0, lambda h: (x, x), lambda h: x)),  # <-
     (ArityError, "1 values, not 2", lambda g, x: g.onnx.loop(3, None, x, body=lambda h, i, c, v: c)),  # <-
     (ValueTypeError, "Python's False", lambda g, x: g.onnx.if_(x is None, lambda h: x, lambda h: -x)),  # <-
-    (ValueTypeError, "is no value", lambda g, x: g.onnx.if_(x > 0, lambda h: None, lambda h: x)),  # <-
+    (ArityError, "0 values, else 1", lambda g, x: g.onnx.if_(x > 0, lambda h: None, lambda h: x)),  # <-
+    (ArityError, "yield nothing", lambda g, x: g.onnx.if_(x > 0, lambda h: None, lambda h: None)),  # <-
     (OpInSubgraph, "into the scope", lambda g, x: g.onnx.if_(x > 0, lambda h: h.at("A"), abs)),  # <-
 ]
 # fmt: on
@@ -248,43 +271,51 @@ def _tampered(module: Callable[..., Module], change: Callable[[onnx.NodeProto], 
     return model
 
 
-def _role_op(node: onnx.NodeProto) -> None:
-    node.op_type, node.domain = "Forward", keys.ROLE_MODEL_DOMAIN
-    for key, value in (
-        (keys.SLOT_KEY, "m"),
-        (keys.CONCRETE_TYPE_KEY, "bb.GraphModel"),
-        (keys.INSTANCE_KEY, "0"),
-    ):
-        node.metadata_props.add(key=key, value=value)
-
-
 def _syscall(node: onnx.NodeProto) -> None:
     node.op_type, node.domain = "PassThrough", keys.SYSCALL_DOMAIN
 
 
-def _pinned(node: onnx.NodeProto) -> None:
-    node.op_type, node.domain = "Relu", ""
-    node.metadata_props.add(key=keys.SLOT_KEY, value="fast")
+def _entry(node: onnx.NodeProto) -> None:
+    node.op_type, node.domain = "Interval", keys.SYSCALL_DOMAIN
+    del node.input[:]
+    node.attribute.append(onnx.helper.make_attribute("period_ns", 5))
+
+
+def _sent(node: onnx.NodeProto) -> None:
+    node.op_type, node.domain = "Recv", keys.WIRE_DOMAIN
+    del node.input[:]
+
+
+def _imported(model: onnx.ModelProto) -> onnx.ModelProto:
+    for domain in (keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN):
+        model.functions[0].opset_import.add(domain=domain, version=1)
+        model.opset_import.add(domain=domain, version=1)
+    return model
+
+
+def test_compiling_gives_them_to_the_engine_too(module: Callable[..., Module]) -> None:
+    compiled = from_proto(Compiler().compile(_imported(_tampered(module, _syscall))))
+    names = [f.name for f in compiled.functions]
+    assert names == ["Main", "Main.then_1", "Main.else_2"]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [(_role_op, "Forward"), (_syscall, "PassThrough"), (_pinned, "Relu")],
+    ("change", "kind", "words"),
+    [(_entry, errors.OpInSubgraph, "Interval"), (_sent, errors.WireInSubgraph, "Recv")],
 )
-def test_compiling_refuses_them_too(module: Callable[..., Module], change: Any, words: str) -> None:
-    model = _tampered(module, change)
-    for domain in (keys.ROLE_MODEL_DOMAIN, keys.SYSCALL_DOMAIN):
-        model.functions[0].opset_import.add(domain=domain, version=1)
-    with refused(errors.OpInSubgraph, words, "stands in a branch"):
-        Compiler().compile(model)
+def test_compiling_refuses_the_others(
+    module: Callable[..., Module], change: Any, kind: type[Exception], words: str
+) -> None:
+    with refused(kind, words, "stands in a branch"):
+        Compiler().compile(_imported(_tampered(module, change)))
 
 
-def test_compiling_refuses_calls_that_lead_to_them(module: Callable[..., Module]) -> None:
+def test_compiling_sees_what_calls_lead_to(module: Callable[..., Module]) -> None:
     model = module(_branched).build()
     (scaled,) = [f for f in model.functions if f.name == "Scaled"]
     node = scaled.node.add(op_type="AppEmit", domain=keys.SYSCALL_DOMAIN, input=[scaled.input[0]])
     node.attribute.append(onnx.helper.make_attribute("name", "seen"))
     scaled.opset_import.add(domain=keys.SYSCALL_DOMAIN, version=1)
-    model.opset_import.add(domain=keys.SYSCALL_DOMAIN, version=1)
-    with refused(errors.OpInSubgraph, "a module that holds AppEmit"):
-        Compiler().compile(model)
+    compiled = from_proto(Compiler().compile(_imported(model)))
+    (branch,) = [f for f in compiled.functions if f.name == "Main.then_1"]
+    assert [op.op_type for op in branch.ops] == ["Constant", "Mul", "AppEmit", "BodyEnd"]

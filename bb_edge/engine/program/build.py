@@ -9,7 +9,8 @@ from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.nodes import Function, Node, Opener, metadata, node_regions
 from bb_edge.engine.program.program import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys, types
-from bb_edge.ir.onnx_pb2 import FunctionProto
+from bb_edge.ir.bodies import BODY_ATTRS
+from bb_edge.ir.onnx_pb2 import FunctionProto, NodeProto
 from bb_edge.ir.opsets import OpKind, Ready, normalize_domain
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
@@ -213,12 +214,17 @@ def _regions(
     )
 
 
+def _has_body(node: NodeProto) -> bool:
+    return node.domain == keys.SYSCALL_DOMAIN and node.op_type in BODY_ATTRS
+
+
 def _types(
     function: Function,
 ) -> tuple[dict[str, ValueType], dict[int, ValueType], dict[str, tuple[ValueType | None, ...]]]:
-    """The types of the function's inputs, of what components' ops write, by site, and of requests' batches.
+    """The types of the function's inputs, of results by site, and of requests' batches.
 
-    None for a batch that the artifact says nothing about.
+    Results are what components' ops, loops and branches write. None for a batch that the artifact says
+    nothing about.
     """
     declared = {info.name: info.type for info in function.proto.value_info}
     known: dict[bytes, ValueType] = {}  # most values are of a few types
@@ -239,8 +245,8 @@ def _types(
         found = type_of(name, function.where)
         inputs[name] = ValueType(types.ANY) if found is None else found
     for node in function.nodes:
-        for name in node.proto.output if keys.SLOT_KEY in node.meta else ():
-            if (found := type_of(name, function.where)) is not None:
+        for name in node.proto.output if keys.SLOT_KEY in node.meta or _has_body(node.proto) else ():
+            if name and (found := type_of(name, function.where)) is not None:
                 outputs[function.site_of[name]] = found
         batches = node.proto.output[2:]
         if node.proto.domain == keys.WIRE_DOMAIN and node.proto.op_type == OP_RECV_RESP_BATCHED and batches:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bb_edge.engine.errors import LoadError
+from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, NodeProto
 from bb_edge.ir.opsets import OpDef, OpKind
 from bb_edge.ir.types import ValueType
@@ -63,6 +64,11 @@ class OpSpec:
     pulls: tuple[int, ...]
     proto: NodeProto | None = None  # kept for ONNX operators, which a backend prepares
 
+    @property
+    def callees(self) -> tuple[FunctionKey, ...]:
+        """The functions that it may run: its bodies, or what it calls, if there is one of its name."""
+        return body_keys(self.domain, self.op_type, self.attrs) or ((self.domain, self.op_type),)
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -98,7 +104,8 @@ class GraphSlot:
     is_entry: bool
     forwarded: frozenset[int] = field(default=frozenset())
     stacks: Mapping[str, tuple[ValueType | None, ...]] = field(default_factory=dict)
-    # Of the sites that components' ops write, where the artifact says it: a stripped one does not.
+    # Of what components' ops, loops and branches write, where the artifact says it: a stripped one does
+    # not, but for the rows of loops.
     output_types: Mapping[int, ValueType] = field(default_factory=dict)
 
     @property

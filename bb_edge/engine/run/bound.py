@@ -51,7 +51,8 @@ class BoundOp:
     values at once, `plain` how it is called where it computes one value from one or two; `emits` is the
     topic of an op that does nothing but emit an app event. `check` holds a component's result against
     what the op declares, where there is something to hold. `frees` are sites that nobody but this op
-    reads: their values go as soon as it has run.
+    reads: their values go as soon as it has run. `ended(frame, values)` of an op with bodies is called by
+    the last op of a body that it runs.
     """
 
     spec: OpSpec
@@ -78,6 +79,7 @@ class BoundOp:
     check: Callable[[object], Any] | None = None
     emits: str | None = None
     frees: tuple[int, ...] = ()
+    ended: Callable[[Any, Any], None] | None = None
 
     def __post_init__(self) -> None:
         self.index, self.inputs, self.outs = self.spec.index, self.spec.inputs, self.spec.outputs

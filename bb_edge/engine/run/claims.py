@@ -85,17 +85,17 @@ Graphs = Mapping[FunctionKey, BoundGraph]
 
 
 def touch_set(graph: BoundGraph, graphs: Graphs) -> tuple[int, ...]:
-    """All components that a graph's ops touch, through the functions that it calls."""
+    """All components that a graph's ops touch, those of functions that it calls or runs as bodies too."""
     found: set[int] = set()
     todo, seen = [graph], {id(graph)}
     while todo:
         for op in todo.pop().ops:
             if op.touches >= 0:
                 found.add(op.touches)
-            callee = graphs.get((op.spec.domain, op.spec.op_type))
-            if callee is not None and id(callee) not in seen:
-                seen.add(id(callee))
-                todo.append(callee)
+            for callee in (graphs[key] for key in op.spec.callees if key in graphs):
+                if id(callee) not in seen:
+                    seen.add(id(callee))
+                    todo.append(callee)
     return tuple(sorted(found))
 
 
@@ -104,12 +104,14 @@ def find_claims(graphs: Graphs, components: Components) -> None:
     written: dict[FunctionKey, frozenset[int]] = {}
 
     def writes(op: BoundOp) -> frozenset[int]:
-        key = (op.spec.domain, op.spec.op_type)
-        if key in graphs:
-            if key not in written:
+        found: frozenset[int] = frozenset()
+        for key in op.spec.callees:
+            if key in graphs and key not in written:
                 written[key] = frozenset()  # a function in its own call chain adds nothing
                 written[key] = frozenset(c for inner in graphs[key].ops for c in writes(inner))
-            return written[key]
+            found |= written.get(key, frozenset())
+        if found:
+            return found
         owned = op.writes and not components[op.component].shared
         return frozenset((op.component,)) if owned else frozenset()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from bb_edge.engine.run.body_run import BodyRun
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.life import Hold, State
 from bb_edge.ir.ids import PeerId
@@ -37,15 +38,17 @@ class ReplyPort(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """The slot table of one execution in one region of one graph."""
+    """The slot table of one execution in one region of one graph. Of a function `caller` and `call` are the
+    frame and the op that run it: outputs go where the op says. `body` is how far the loop is that it is in.
+    """
 
     region: BoundRegion
     execution: Execution | None = None
     parent: Frame | None = None
     children: list[Frame] | None = None
-    # Of a called function: the caller's frame and op. The op knows where outputs go in the caller's.
     caller: Frame | None = None
     call: BoundOp | None = None
+    body: BodyRun | None = None
     # Whether writes must be passed on: to children, or to a caller.
     forwards_writes: bool = False
     consumers: tuple[tuple[tuple[BoundOp, int], ...], ...] = field(init=False)
@@ -58,12 +61,16 @@ class Frame:
         self.consumers, self.forwarded = self.region.consumers, slot.forwarded
         self.values, self.waiting = list(slot.values), list(slot.waiting)
 
-    def reset(self) -> None:
-        """Makes the frame clean again."""
+    def again(self) -> None:
+        """Has every op wait for its inputs anew, with no value but the constants."""
         slot = self.region.graph.slot
         self.values[:] = slot.values
         self.waiting[:] = slot.waiting
-        self.execution = self.parent = self.children = self.caller = self.call = None
+
+    def reset(self) -> None:
+        """Makes the frame clean again."""
+        self.again()
+        self.execution = self.parent = self.children = self.caller = self.call = self.body = None
         self.forwards_writes = False
 
     def called_by(self, caller: Frame, call: BoundOp) -> None:
@@ -335,3 +342,9 @@ class Execution:
         frame.execution = self
         self.frames.append(frame)
         return frame
+
+    def give_back(self, frame: Frame) -> None:
+        """Gives one frame back before the end."""
+        self.frames.remove(frame)
+        frame.reset()
+        self._free[frame.region].append(frame)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bb_edge.engine.callbacks import Callbacks
 from bb_edge.engine.plain import Shift, dump, load
+from bb_edge.engine.run.body_run import BodyRun
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.frames import Execution, Frame, FreeFrames, ReplyPort
 from bb_edge.engine.run.life import LIFE, RUNNING, Event, Hold, State
@@ -227,7 +228,12 @@ def _frame_row(frame: Frame) -> list[Any]:
         None if frame.caller is None else frame_name(frame.caller),
         None if frame.call is None else op_name(frame.call),
         frame.forwards_writes,
+        *([] if frame.body is None else [_body_row(frame.body)]),
     ]
+
+
+def _body_row(body: BodyRun) -> list[Any]:
+    return [body.trips, body.iteration, dump(body.kept), dump(body.rows), body.row_bytes]
 
 
 def _tie(execution: Execution, row: Any, callbacks: Callbacks, naming: Naming) -> None:
@@ -255,7 +261,7 @@ def _tie(execution: Execution, row: Any, callbacks: Callbacks, naming: Naming) -
 
 
 def _tie_frame(frame: Frame, row: Any, naming: Naming) -> None:
-    _, values, waiting, parent, children, caller, call, forwards_writes = row
+    _, values, waiting, parent, children, caller, call, forwards_writes, *body = row
     for site, value in values:
         frame.values[site] = load(value)
     if len(waiting) != len(frame.waiting):
@@ -266,3 +272,5 @@ def _tie_frame(frame: Frame, row: Any, naming: Naming) -> None:
     if caller is not None:
         frame.called_by(naming.frame(caller), naming.op(call))
     frame.forwards_writes = forwards_writes
+    for trips, iteration, kept, rows, row_bytes in body:
+        frame.body = BodyRun(trips, load(kept), load(rows), iteration, row_bytes)

@@ -224,6 +224,41 @@ _t.op(
     "Adds `delta` to the node's counter of that name.",
 )
 
+# control flow: bodies are functions of the program
+_t.op(
+    "Loop",
+    "trips:Tensor<I64>?, going:Tensor<BOOL>?, values:Any*?",
+    "done:Trigger, results:Any*?",
+    "body:any, carried:int=0, condition:int=0",
+    "Runs its body again and again in the same execution, `trips` times at most and while `going` holds; all"
+    " ops of one iteration are done before the next begins. The body takes the iteration (I64, from 0),"
+    " whether it goes on (BOOL), the `carried` values and what else it reads; it yields, with `condition`,"
+    " whether it goes on, then the next carried values, then rows. The results are the last carried values,"
+    " then the rows, stacked.",
+    relation="loop",
+    since=3,
+)
+_t.op(
+    "If",
+    "condition:Tensor<BOOL>, values:Any*?",
+    "done:Trigger, results:Any*?",
+    "then_branch:any, else_branch:any",
+    "Runs one of its two branches in the same execution. Each takes the condition and what both read, and"
+    " yields as many values as the other; once all ops of the branch are done, these are the results.",
+    relation="if",
+    since=3,
+)
+_t.op(
+    "BodyEnd",
+    "values:Any*",
+    "",
+    "yields:int",
+    "Ends a body or a branch, once all of its ops are done: the first `yields` values are what it yields, the"
+    " others say that ops have run.",
+    inserted=True,
+    since=3,
+)
+
 # placed by the compiler
 _t.op(
     "GateDispatch",

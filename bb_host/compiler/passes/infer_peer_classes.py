@@ -16,6 +16,7 @@ import dataclasses
 
 from bb_edge.ir import keys
 from bb_host.compiler import flow
+from bb_host.compiler.bodies import slots_of
 from bb_host.compiler.options import Options
 from bb_host.compiler.placement import is_single_class, place
 from bb_host.compiler.remarks import warn_of_scopes
@@ -38,14 +39,21 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         slots.update(head.slots)
     if all(is_single_class(head, slots, home) for head in heads):
         return program
-    placed = tuple(_stamp(head, slots, home, stats) for head in heads)
+    keyed = {f.key: f for f in program.functions}
+    placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
     if all(a is b for a, b in zip(placed, heads, strict=True)):
         return program
     return dataclasses.replace(program, functions=(*placed, *program.functions[len(heads) :]))
 
 
-def _stamp(function: Function, slots: dict[str, Slot], home: str, stats: Stats) -> Function:
-    placement = place(function, slots, home)
+def _stamp(
+    function: Function,
+    slots: dict[str, Slot],
+    home: str,
+    keyed: dict[tuple[str, str], Function],
+    stats: Stats,
+) -> Function:
+    placement = place(function, slots, home, lambda op: slots_of(op, keyed))
     warn_of_scopes(function, placement.ops, stats)
     ops: list[Op] = []
     stamped = 0

@@ -9,9 +9,10 @@
    taken; its ops keep their lines, and their module instance is prefixed by the call's.
 3. Other functions that are called stay functions. They move to the module domain under the name
    `Hoist_<name>_<hash of the body>`, with positional value names, so that equal bodies are one function.
-4. Functions that nothing calls any more are dropped; bootstraps of sub-modules with them, since the root's
+4. Bodies of `If` and `Loop` that hold more than tensor work become functions (`bb_host.compiler.bodies`).
+5. Functions that nothing calls any more are dropped; bootstraps of sub-modules with them, since the root's
    holds them now. Component graphs stay.
-5. A circle of calls is refused: `CyclicGraph`. A program that is partitioned already is left alone.
+6. A circle of calls is refused: `CyclicGraph`. A program that is partitioned already is left alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import dataclasses
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
 from bb_host.compiler import flow
+from bb_host.compiler.bodies import outline
 from bb_host.compiler.hoisting import hoist
 from bb_host.compiler.inlining import Inliner
 from bb_host.compiler.options import Options
@@ -33,8 +35,10 @@ Key = tuple[str, str]
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("surfaced_wire_ops", 0)
-    if flow.is_partitioned(program) or len(program.functions) == 1:
+    if flow.is_partitioned(program):
         return program
+    if len(program.functions) == 1:
+        return _replaced(program, outline(program.functions), 1)
     root = program.functions[0]
     keyed = {f.key: f for f in program.functions}
     bootstrap = keyed.get((root.domain, root.name + keys.BOOTSTRAP_SUFFIX))
@@ -43,10 +47,28 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     inlined = [_inline(head, found, stats) for head in heads]
     library = found.reachable(inlined)
     components = [f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN]
-    functions = (*hoist([*inlined, *library], len(heads)), *components)
-    if _same(functions, program.functions):
+    hoisted = hoist([*inlined, *library], len(heads))
+    return _replaced(program, outline((*hoisted, *components)), len(heads))
+
+
+def _replaced(program: Program, functions: tuple[Function, ...], heads: int) -> Program:
+    reached = _reached(functions, heads)
+    if _same(reached, program.functions):
         return program
-    return dataclasses.replace(program, functions=functions)
+    return dataclasses.replace(program, functions=reached)
+
+
+def _reached(functions: tuple[Function, ...], heads: int) -> tuple[Function, ...]:
+    """Rule 5, behind rule 4: what only a body called stands in the body now. Callees come after callers."""
+    keyed = {f.key: f for f in functions}
+    found = {f.key: f for f in functions[:heads]}
+    todo = list(found.values())
+    while todo:
+        for _, callee in flow.calls(todo.pop(0), keyed):
+            if callee.key not in found:
+                found[callee.key] = callee
+                todo.append(callee)
+    return (*found.values(), *(f for f in functions if f.domain == keys.COMPONENT_DOMAIN))
 
 
 def _same(a: tuple[Function, ...], b: tuple[Function, ...]) -> bool:
@@ -92,9 +114,8 @@ class _Composition:
         found: dict[Key, Function] = {}
         todo = list(heads)
         while todo:
-            for op in walk_ops(todo.pop(0).ops):
-                callee = self.keyed.get((op.domain, op.op_type))
-                if callee is not None and op.domain not in flow.LEAF_DOMAINS and callee.key not in found:
+            for _, callee in flow.calls(todo.pop(0), self.keyed):
+                if callee.key not in found:
                     found[callee.key] = callee
                     todo.append(callee)
         return list(found.values())
@@ -103,7 +124,10 @@ class _Composition:
 def _inline(head: Function, composition: _Composition, stats: Stats) -> Function:
     """The function with all calls of open functions replaced, to any depth."""
     composition.is_open(head)
-    if not any(composition.is_open(callee) for _, callee in flow.calls(head, composition.keyed)):
+    calls = [
+        callee for op, callee in flow.calls(head, composition.keyed) if op.domain not in flow.LEAF_DOMAINS
+    ]
+    if not any(map(composition.is_open, calls)):
         return head
     inliner = Inliner(head)
     surfaced = inliner.run(lambda op: _open_callee(op.domain, op.op_type, composition))

@@ -300,7 +300,9 @@ class _Agenda:
         return number
 
 
-_PURE = frozenset(name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv"})
+_PURE = frozenset(
+    name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv", "loop", "if"}
+)
 """Relations that hang on nothing but their op's types, attributes and constants."""
 
 

@@ -217,6 +217,9 @@ def test_every_syscall_that_authors_write_has_a_natural_name(record: Record) -> 
         g.address_at(g.address_list(address, g.address_of(peer)), 0), g.own_addresses()
         with g.rounds(1) as start:
             g.app_emit("round", start.round)
+        with g.loop(2):
+            g.app_emit("step", x)
+        g.onnx.if_(g.onnx.reduce_max(x, keepdims=0) > 1, lambda b: b.app_emit("x", x), lambda b: None)
 
     recorded = {(op.domain, op.op_type) for op in record(body).functions[0].ops}
     for domain in (keys.SYSCALL_DOMAIN, keys.ADDRESS_BOOK_DOMAIN):
