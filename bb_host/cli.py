@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.command_line import Parser
-from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
@@ -377,7 +376,7 @@ def _explain(source: Any, name: str, build: Run) -> int:
 def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
     return {
         "module": build.module,
-        "program": build.program.meta.get(keys.PROGRAM_KEY, ""),
+        "program": build.program.facts.program,
         "files": [str(path) for path in written],
         "bytes": {path.name: path.stat().st_size for path in written},
         "targets": [a.report.to_dict() for a in build.artifacts],

@@ -151,7 +151,7 @@ def config_of(state: AttrValue) -> Mapping[str, object]:
         found: dict[str, object] = cbor2.loads(state) if state else {}
         return found
     if isinstance(state, Subgraph):
-        return {key: json.loads(value) for key, value in state.meta.items()}
+        return {key: json.loads(value) for key, value in state.config.items()}
     return {"type": state} if isinstance(state, ValueType) else {}
 
 

@@ -59,7 +59,7 @@ def draw(program: Program, ops: bool | None = None) -> str:
     if ops is None:
         ops = sum(len(f.ops) for f in tops) <= MOST_OPS
     lines = [
-        f"digraph {_quoted(program.meta.get(keys.MODULE_KEY) or program.name)} {{",
+        f"digraph {_quoted(program.facts.module or program.name)} {{",
         '  graph [rankdir=TB, fontname="Helvetica", compound=true, nodesep=0.25, ranksep=0.35];',
         '  node [shape=box, style="rounded,filled", fillcolor=white, fontname="Helvetica", fontsize=10];',
         '  edge [fontname="Helvetica", fontsize=8, color="#707070"];',
@@ -148,9 +148,9 @@ def _tops(program: Program) -> list[Function]:
     """The functions that get a box: partitions and bootstraps, or modules, and bodies of loops and branches;
     what is called stays a call.
     """
-    compiled = keys.COMPILED_KEY in program.meta
+    compiled = program.facts.compiled
     if compiled:
-        names = {f.name for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"}
+        names = {f.name for f in program.functions if f.facts.entry}
         starts = {name + keys.BOOTSTRAP_SUFFIX for name in names}
         ops = (op for f in program.functions for op in f.ops)
         bodies = {key for op in ops for key in body_keys(op.domain, op.op_type, op.attrs)}
@@ -163,7 +163,7 @@ def _tops(program: Program) -> list[Function]:
 
 
 def _title(function: Function) -> str:
-    where = function.meta.get(keys.PARTITION_KEY) or function.meta.get(keys.HOME_KEY) or ""
+    where = function.facts.partition or function.facts.home or ""
     return function.name if not where or where == function.name else f"{function.name} ({where})"
 
 

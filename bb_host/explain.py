@@ -27,8 +27,8 @@ __all__ = ["Explanation", "Run", "explain", "pass_name"]
 Run: TypeAlias = "Callable[[Observer], Sequence[PassReport]]"
 """Compiles, shows each pass to the observer, and gives their reports."""
 
-_QUIET = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY})
-"""Metadata on every op that says nothing about a pass."""
+_QUIET = ("source", "scope")
+"""Facts of every op that say nothing about a pass."""
 
 _WORK = (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
 
@@ -135,5 +135,5 @@ def _text(unit: Program | Function | TargetProgram) -> str:
     if isinstance(unit, Function):
         unit = Program(unit.name, (unit,))
     program = unit.program if isinstance(unit, TargetProgram) else unit
-    whole = print_program(program, _QUIET.__contains__)
+    whole = print_program(program, _QUIET)
     return _LONG_BYTES.sub(lambda found: f"0x{found[1]}…{len(found[0]) // 2 - 1} bytes", whole)

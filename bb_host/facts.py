@@ -1,4 +1,4 @@
-"""What ops say of themselves beside what they do: their line, their slot, where they run, their wire.
+"""What ops, functions and programs say of themselves beside what they do: their line, class and wire.
 
 A fact that is not said has its default. Facts are values of their types here; they are texts only in a file
 and in the text notation (`bb_host.spelling`).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 _F = TypeVar("_F", bound="Facts")
@@ -137,3 +137,82 @@ class OpFacts(Facts):
 
 NO_FACTS = OpFacts()
 """What an op says that nobody wrote: nothing."""
+
+
+class FunctionFacts(Facts):
+    """What a function says. Its slots say for themselves what they are."""
+
+    phase: str = ""
+    """One of `keys.MODULE_PHASE_*`."""
+    home: str = ""
+    """The root's: the class that is home to its module."""
+    input_classes: Mapping[str, str] = _NOTHING
+    """Per input the class that it is given to."""
+    partition: str = ""
+    """Of a partition and its bootstrap: the class of devices that it is for."""
+    entry: bool = False
+    """A partition's main, which a device starts with."""
+    backend_slot: str = ""
+    """Of tensor work: the slot of the backend that runs it, the target's own where none is said."""
+    arity: tuple[int, ...] = ()
+    """Of a component's `forward`: inputs, parameters, activations."""
+    chunk: int | None = None
+    """Of a component's `fit`: how many rows of a batch one run takes; all of them where none is said."""
+    memory_plan: str = ""
+    """Of tensor work: where its values lie, as `bb_edge.backends.stored_plan` writes it."""
+    peer_classes: Mapping[str, str] = _NOTHING
+    """In an artifact, per selector that has no state its class of peers."""
+
+    foreign: Mapping[str, str] = _NOTHING
+    """Metadata that nothing here understands, as it came."""
+
+
+class Heard(NamedTuple):
+    """The classes that a target deals with, sorted; `*` alone for every class."""
+
+    hears: tuple[str, ...]
+    """Those whose presence it needs."""
+    asks: tuple[str, ...]
+    """Those of them that it sends to, receives from or selects."""
+
+
+class Bound(NamedTuple):
+    """What a slot is bound to: its role, the TYPE_NAME of its component, and its number on the device."""
+
+    role: str
+    type_name: str
+    slot_id: int
+
+
+class ProgramFacts(Facts):
+    """What a program says."""
+
+    module: str = ""
+    """The root module, of which site ids are made."""
+    compiled: str = ""
+    """Its passport: the version of what was compiled."""
+    targets: tuple[str, ...] = ()
+    """The partitions, in order."""
+    stripped: bool = False
+    """The artifact of one target."""
+    heard: Mapping[str, Heard] = MappingProxyType({})
+    """Per target the classes of its peers."""
+    contracts: Mapping[str, str] = _NOTHING
+    """Per pair of classes (`bb_edge.wire.programs.pair`) the digest of what travels between them."""
+    bindings: Mapping[tuple[str, str], Bound] = MappingProxyType({})
+    """Per target and slot."""
+    program: str = ""
+    """The digest of the recorded program, 64 hex digits."""
+    accepts: tuple[str, ...] = ()
+    """Digests of the other programs whose nodes it takes."""
+    telemetry: Mapping[str, int] = MappingProxyType({})
+    """What passes counted."""
+    digest: str = ""
+    """The seal of the file that it was read from."""
+
+    foreign: Mapping[str, str] = _NOTHING
+    """Metadata that nothing here understands, as it came."""
+
+    def bound(self, target: str, slot: str) -> Bound | None:
+        """What a slot is bound to on a target, if it is."""
+        return self.bindings.get((target, slot))

@@ -153,9 +153,7 @@ def read_model(
         body.outputs,
         constants + body.ops,
         {key: value for key, value in body.types.items() if key not in initialized},
-        {},
-        {},
-        {keys.ONNX_DOMAIN: version},
+        opsets={keys.ONNX_DOMAIN: version},
     )
     _check_elements(function, where)
     return function

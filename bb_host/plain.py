@@ -23,11 +23,12 @@ from bb_edge.backends import NumPyBackend
 from bb_edge.backends.fitting import fit
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import SELF_CLASS
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.cleanup.cleaning import clean_up
 from bb_host.cleanup.shapes import fix_shapes
-from bb_host.facts import NO_FACTS
+from bb_host.facts import NO_FACTS, Bound, FunctionFacts, Heard, ProgramFacts
 from bb_host.ir.hashing import content_digest
 from bb_host.onnx_model import (
     Refusal,
@@ -127,19 +128,18 @@ def _program(function: Function, target: str) -> Program:
         (Op(body.name, keys.BACKEND_DOMAIN, body.inputs, body.outputs),),
         {port: function.types[port] for port in ports if port in function.types},
         {keys.ROLE_BACKEND: Slot(keys.ROLE_BACKEND, NumPyBackend.TYPE_NAME, state=_EMPTY_CONFIG)},
-        {keys.ENTRY_KEY: "1", keys.PARTITION_KEY: "self"},
+        FunctionFacts(entry=True, partition=SELF_CLASS),
         opsets,
     )
-    backend = f"{keys.ROLE_BACKEND}|{NumPyBackend.TYPE_NAME}|1"
-    meta = {
-        keys.COMPILED_KEY: keys.COMPILED_VERSION,
-        keys.MODULE_KEY: target,
-        keys.TARGETS_KEY: target,
-        f"{keys.BINDING_PREFIX}{target}.{keys.ROLE_BACKEND}": backend,
-        keys.HEARS_PREFIX + target: "",
-        keys.STRIPPED_KEY: "1",
-    }
-    return Program(target, (main, body), meta, opsets)
+    facts = ProgramFacts(
+        compiled=keys.COMPILED_VERSION,
+        module=target,
+        targets=(target,),
+        bindings={(target, keys.ROLE_BACKEND): Bound(keys.ROLE_BACKEND, NumPyBackend.TYPE_NAME, 1)},
+        heard={target: Heard((), ())},
+        stripped=True,
+    )
+    return Program(target, (main, body), facts, opsets)
 
 
 def _stripped(op: Op) -> Op:

@@ -19,10 +19,11 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.facts import NO_FACTS, FunctionFacts, OpFacts, ProgramFacts
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_NO_FUNCTION_FACTS, _NO_PROGRAM_FACTS = FunctionFacts(), ProgramFacts()
 
 _MOST_SHOWN = 4
 """Names that a record shows of its inputs and outputs: a record is printed as one line."""
@@ -72,7 +73,8 @@ class RawAttribute:
 class Subgraph:
     """A GraphProto on an attribute: a branch, a loop body, or a component's construction state.
 
-    `initializers` are in order. `extra` is a serialized GraphProto of the rest (sparse initializers,
+    `initializers` are in order. `config` is its metadata: of a construction state the component's
+    configuration, values as JSON. `extra` is a serialized GraphProto of the rest (sparse initializers,
     quantization annotations, doc string); `foreign_types` holds value infos that say more than a ValueType
     does.
     """
@@ -83,7 +85,7 @@ class Subgraph:
     ops: tuple[Op, ...] = ()
     types: dict[str, ValueType] = field(default_factory=dict)
     initializers: dict[str, Array | RawTensor] = field(default_factory=dict)
-    meta: dict[str, str] = field(default_factory=dict)
+    config: dict[str, str] = field(default_factory=dict)
     extra: bytes = b""
     foreign_types: dict[str, bytes] = field(default_factory=dict)
 
@@ -245,7 +247,7 @@ class Function:
     """One FunctionProto; ops in topological order, an `OpList` where they come as a tuple. `slots` are
     in the order of their declaration.
 
-    Metadata about slots stands in `slots` and not in `meta`. `extra` is a serialized FunctionProto of the
+    What is known of slots stands in `slots` and not in `facts`. `extra` is a serialized FunctionProto of the
     rest.
     """
 
@@ -256,7 +258,7 @@ class Function:
     ops: tuple[Op, ...] = ()
     types: dict[str, ValueType] = field(default_factory=dict)
     slots: dict[str, Slot] = field(default_factory=dict)
-    meta: dict[str, str] = field(default_factory=dict)
+    facts: FunctionFacts = _NO_FUNCTION_FACTS
     opsets: dict[str, int] = field(default_factory=dict)
     extra: bytes = b""
     foreign_types: dict[str, bytes] = field(default_factory=dict)
@@ -286,7 +288,7 @@ class Program:
 
     name: str
     functions: tuple[Function, ...] = ()
-    meta: dict[str, str] = field(default_factory=dict)
+    facts: ProgramFacts = _NO_PROGRAM_FACTS
     opsets: dict[str, int] = field(default_factory=dict)
     graph_name: str = ""
     extra: bytes = b""

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import EncodeError
@@ -29,9 +29,10 @@ from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host import artifact_size
+from bb_host.facts import Facts
 from bb_host.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
 from bb_host.sparse_tensors import SparseTensorError, densified
-from bb_host.spelling import SpellingError, op_facts, written
+from bb_host.spelling import SpellingError, function_facts, op_facts, program_facts, written
 
 if TYPE_CHECKING:
     import onnx
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 IR_VERSION = 10
 PRODUCER = "bytesandbrains-edge"
 
+_F = TypeVar("_F", bound=Facts)
 _A = AttributeProto
 _BFLOAT16 = TensorProto.BFLOAT16
 _NODE_REST = frozenset({"overload", "doc_string", "device_configurations"})
@@ -78,9 +80,9 @@ class _HoldsSparseTensors(Exception):
 def _read_program(model: Any) -> Program:
     if model.graph.sparse_initializer:
         raise _HoldsSparseTensors
-    meta = _meta(model, "model")
+    facts = _facts(program_facts, _meta(model, "model"), "model")
     graph_name = model.graph.name
-    name = meta.get(keys.MODULE_KEY) or graph_name
+    name = facts.module or graph_name
     rest = ModelProto()
     for field, value in model.ListFields():
         if field.name not in _MODEL_TAKEN:
@@ -89,7 +91,7 @@ def _read_program(model: Any) -> Program:
     return Program(
         name,
         tuple(_read_function(f) for f in model.functions),
-        meta,
+        facts,
         _opsets(model, "model"),
         "" if graph_name == name else graph_name,
         b"" if extra == _default_rest(graph_name) else extra,
@@ -137,6 +139,13 @@ def _meta(message: Any, where: str) -> dict[str, str]:
     return found
 
 
+def _facts(read: Callable[[Mapping[str, str]], _F], meta: Mapping[str, str], where: str, of: str = "") -> _F:
+    try:
+        return read(meta)
+    except SpellingError as error:
+        raise ProgramProtoError(f"{of}: {error}" if of else str(error), where) from None
+
+
 def _opsets(message: Any, where: str) -> dict[str, int]:
     """The imports; of a domain that stands twice the highest version holds."""
     found: dict[str, int] = {}
@@ -176,7 +185,7 @@ def _read_function(function: Any) -> Function:
         tuple(_read_op(node, where) for node in function.node),
         types,
         slots,
-        meta,
+        _facts(function_facts, meta, where),
         _opsets(function, where),
         _rest(function, _FUNCTION_REST, FunctionProto),
         foreign,
@@ -202,15 +211,10 @@ def _read_op(node: Any, where: str) -> Op:
     _check_text(where, op_type, domain, name, *inputs, *outputs, *attrs, *meta, *meta.values())
     if "sparse_value" in attrs and op_type == "Constant":
         raise _HoldsSparseTensors
-    extra = b""
     # Protos of the onnx package before 1.18 have no device configurations.
-    if node.overload or node.doc_string or getattr(node, "device_configurations", None):
-        extra = _rest(node, _NODE_REST, NodeProto)
-    try:
-        facts = op_facts(meta)
-    except SpellingError as error:
-        raise ProgramProtoError(f"{op_type}: {error}", where) from None
-    return Op(op_type, domain, inputs, outputs, attrs, facts, name, extra)
+    more = node.overload or node.doc_string or getattr(node, "device_configurations", None)
+    extra = _rest(node, _NODE_REST, NodeProto) if more else b""
+    return Op(op_type, domain, inputs, outputs, attrs, _facts(op_facts, meta, where, op_type), name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:
@@ -334,7 +338,7 @@ def to_bytes(program: Program) -> bytes:
     model.graph.name = graph_name
     for function in program.functions:
         _write_function(function, model.functions.add())
-    _write_meta(program.meta, model)
+    _write_meta(written(program.facts), model)
     _write_opsets(program.opsets, model)
     try:
         data: bytes = model.SerializeToString(deterministic=True)
@@ -390,8 +394,7 @@ def _write_function(function: Function, target: Any) -> None:
             ):
                 if text:
                     slot_meta[prefix + name] = text
-    _write_meta(slot_meta, target)
-    _write_meta(function.meta, target)
+    _write_meta({**slot_meta, **written(function.facts)}, target)
     _write_opsets(function.opsets, target)
     for name, value in function.types.items():
         _write_info(name, value, function.foreign_types, target.value_info.add())
@@ -494,4 +497,4 @@ def _write_graph(graph: Subgraph, target: Any, where: str) -> None:
             _write_info(name, value, graph.foreign_types, target.value_info.add())
     for name, tensor in graph.initializers.items():
         _write_tensor(name, tensor, target.initializer.add())
-    _write_meta(graph.meta, target)
+    _write_meta(graph.config, target)

@@ -1,15 +1,17 @@
 """How facts are spelled as the metadata of a file: the only place where they are texts.
 
-`written` gives texts of facts, in the order in which they were said; `op_facts` reads them.
+`written` gives texts of facts, in the order in which they were said; `op_facts` and its kin read them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from bb_edge.ir import keys
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.facts import NO_FACTS, Bound, Facts, FunctionFacts, Heard, OpFacts, ProgramFacts
+
+_F = TypeVar("_F", bound=Facts)
 
 
 class SpellingError(ValueError):
@@ -39,6 +41,10 @@ def _flag(text: str) -> bool:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
+
+
+def _write_names(names: tuple[str, ...]) -> str | None:
+    return ",".join(names) or None
 
 
 def _numbers(base: int, form: str) -> tuple[Callable[[str], Any], Callable[[Any], str | None]]:
@@ -82,7 +88,7 @@ _OP = (
     _text("trait", keys.REQUIRED_TRAIT_KEY),
     _text("concrete_type", keys.CONCRETE_TYPE_KEY),
     _int("instance", keys.INSTANCE_KEY),
-    Spelling("classes", keys.HOME_CLASS_KEY, _names, lambda names: ",".join(names) or None),
+    Spelling("classes", keys.HOME_CLASS_KEY, _names, _write_names),
     Spelling("leads", keys.PEER_CLASS_KEY, _read_pairs, _write_pairs),
     _int("control", keys.CONTROL_INPUTS_KEY),
     _int("deadline_ns", keys.DEADLINE_NS_KEY),
@@ -108,11 +114,109 @@ _OP = (
     _text("parts", keys.PARTS_KEY),
     _text("cohort", keys.COHORT_KEY),
 )
-_OP_OF_KEY = {spelling.key: spelling for spelling in _OP}
-_OP_OF_NAME = {spelling.name: spelling for spelling in _OP}
-_OP_PREFIXES = {"arrives_as": keys.DEST_SITE_NAME_PREFIX, "foreign": ""}
-"""Facts that are spelled as several entries: what each key begins with."""
+_FUNCTION = (
+    _text("phase", keys.MODULE_PHASE_KEY),
+    _text("home", keys.HOME_KEY),
+    _text("partition", keys.PARTITION_KEY),
+    _bool("entry", keys.ENTRY_KEY),
+    _text("backend_slot", keys.BACKEND_SLOT_KEY),
+    Spelling("arity", keys.COMPONENT_ARITY_KEY, *_numbers(10, "d")),
+    _int("chunk", keys.CHUNK_KEY),
+    _text("memory_plan", keys.MEMORY_PLAN_KEY),
+)
+_PROGRAM = (
+    _text("module", keys.MODULE_KEY),
+    _text("compiled", keys.COMPILED_KEY),
+    Spelling("targets", keys.TARGETS_KEY, _names, _write_names),
+    _bool("stripped", keys.STRIPPED_KEY),
+    _text("program", keys.PROGRAM_KEY),
+    Spelling("accepts", keys.ACCEPTS_KEY, _names, _write_names),
+    _text("digest", keys.DIGEST_KEY),
+)
 
+
+class Entries(NamedTuple):
+    """How a fact is spelled that takes several entries: what their keys begin with, and both directions.
+
+    `read` adds to what is known of it: (known, prefix, rest of the key, text). `write` gives keys and texts.
+    """
+
+    name: str
+    prefixes: tuple[str, ...]
+    read: Callable[[dict[Any, Any], str, str, str], None]
+    write: Callable[[Any], Iterator[tuple[str, str]]]
+
+
+def _mapping(name: str, prefix: str, read: Callable[[str], Any] = str) -> Entries:
+    def one(known: dict[Any, Any], _: str, rest: str, text: str) -> None:
+        known[rest] = read(text)
+
+    def each(mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        for key, value in mapping.items():
+            yield prefix + key, str(value)
+
+    return Entries(name, (prefix,), one, each)
+
+
+def _read_heard(known: dict[Any, Any], prefix: str, target: str, text: str) -> None:
+    classes = _names(text)
+    if prefix == keys.HEARS_PREFIX:
+        known[target] = Heard(classes, known[target].asks if target in known else classes)
+    else:
+        known[target] = Heard(known[target].hears if target in known else classes, classes)
+
+
+def _write_heard(heard: Mapping[str, Heard]) -> Iterator[tuple[str, str]]:
+    for target, (hears, asks) in heard.items():
+        yield keys.HEARS_PREFIX + target, ",".join(hears)
+        if asks != hears:
+            yield keys.ASKS_PREFIX + target, ",".join(asks)
+
+
+def _read_bound(known: dict[Any, Any], _: str, place: str, text: str) -> None:
+    target, dot, slot = place.rpartition(".")
+    parts = text.split("|")
+    if not dot or len(parts) != 3 or not parts[2].isdigit():
+        raise SpellingError("not role|type|number of a target's slot")
+    known[target, slot] = Bound(parts[0], parts[1], int(parts[2]))
+
+
+def _write_bound(bindings: Mapping[tuple[str, str], Bound]) -> Iterator[tuple[str, str]]:
+    for (target, slot), (role, type_name, number) in bindings.items():
+        yield f"{keys.BINDING_PREFIX}{target}.{slot}", f"{role}|{type_name}|{number}"
+
+
+_FOREIGN = _mapping("foreign", "")
+
+
+class _Table(NamedTuple):
+    """How all facts of a kind are spelled, by key and by name; of entries the longest prefix comes first."""
+
+    by_key: Mapping[str, Spelling]
+    by_name: Mapping[str, Spelling]
+    entries: tuple[Entries, ...]
+
+
+def _table(spellings: Sequence[Spelling], *entries: Entries) -> _Table:
+    by_name = {spelling.name: spelling for spelling in spellings}
+    return _Table({spelling.key: spelling for spelling in spellings}, by_name, (*entries, _FOREIGN))
+
+
+_TABLES: Mapping[type[Facts], _Table] = {
+    OpFacts: _table(_OP, _mapping("arrives_as", keys.DEST_SITE_NAME_PREFIX)),
+    FunctionFacts: _table(
+        _FUNCTION,
+        _mapping("input_classes", keys.INPUT_CLASS_PREFIX),
+        _mapping("peer_classes", keys.SLOT_PEER_CLASS_PREFIX),
+    ),
+    ProgramFacts: _table(
+        _PROGRAM,
+        Entries("heard", (keys.HEARS_PREFIX, keys.ASKS_PREFIX), _read_heard, _write_heard),
+        _mapping("contracts", keys.CONTRACT_PREFIX),
+        Entries("bindings", (keys.BINDING_PREFIX,), _read_bound, _write_bound),
+        _mapping("telemetry", keys.TELEMETRY_PREFIX, _number),
+    ),
+}
 
 TRAVELS = (
     keys.SITE_IDS_KEY,
@@ -126,39 +230,53 @@ TRAVELS = (
 
 def op_facts(meta: Mapping[str, str]) -> OpFacts:
     """The facts that an op's metadata spells. SpellingError where a text is none of its fact's."""
-    if not meta:
-        return NO_FACTS
+    return _read(OpFacts, meta) if meta else NO_FACTS
+
+
+def function_facts(meta: Mapping[str, str]) -> FunctionFacts:
+    """The same of a function, but for what its slots say."""
+    return _read(FunctionFacts, meta)
+
+
+def program_facts(meta: Mapping[str, str]) -> ProgramFacts:
+    """The same of a program."""
+    return _read(ProgramFacts, meta)
+
+
+def module_of(model: Any) -> str:
+    """The root module that a ModelProto says it is of; empty where it says none."""
+    return program_facts({entry.key: entry.value for entry in model.metadata_props}).module
+
+
+def _read(kind: type[_F], meta: Mapping[str, str]) -> _F:
+    by_key, _, entries = _TABLES[kind]
     found: dict[str, Any] = {}
     for key, text in meta.items():
-        spelling = _OP_OF_KEY.get(key)
-        if spelling is not None:
-            if text:
-                found[spelling.name] = _read(spelling, text)
-        elif key.startswith(keys.DEST_SITE_NAME_PREFIX):
-            found.setdefault("arrives_as", {})[key[len(keys.DEST_SITE_NAME_PREFIX) :]] = text
-        else:
-            found.setdefault("foreign", {})[key] = text
-    return OpFacts(**found)
+        spelling = by_key.get(key)
+        try:
+            if spelling is None:
+                several, prefix = next((e, p) for e in entries for p in e.prefixes if key.startswith(p))
+                several.read(found.setdefault(several.name, {}), prefix, key[len(prefix) :], text)
+            elif text:
+                found[spelling.name] = spelling.read(text)
+        except SpellingError as error:
+            raise SpellingError(f"{key} is {text!r}, {error}") from None
+    return kind(**found)
 
 
-def _read(spelling: Spelling, text: str) -> Any:
-    try:
-        return spelling.read(text)
-    except SpellingError as error:
-        raise SpellingError(f"{spelling.key} is {text!r}, {error}") from None
-
-
-def written(facts: OpFacts) -> dict[str, str]:
+def written(facts: Facts) -> dict[str, str]:
     """The metadata that spells facts."""
+    _, by_name, entries = _TABLES[type(facts)]
     found: dict[str, str] = {}
     for name, value in vars(facts).items():
-        spelling = _OP_OF_NAME.get(name)
-        if spelling is not None:
-            text = spelling.write(value)
-            if text is not None:
-                found[spelling.key] = text
-        else:
-            prefix = _OP_PREFIXES[name]
-            for key, text in value.items():
-                found[prefix + key] = text
+        spelling = by_name.get(name)
+        if spelling is None:
+            found.update(next(several for several in entries if several.name == name).write(value))
+        elif (text := spelling.write(value)) is not None:
+            found[spelling.key] = text
     return found
+
+
+def spelled(facts: Facts) -> str:
+    """Facts as messages show them: `key=text`."""
+    return ", ".join(f"{key}={text}" for key, text in written(facts).items())

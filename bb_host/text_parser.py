@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import ValueType, dtype_of_elem
-from bb_host.facts import OpFacts
+from bb_host.facts import Facts, ProgramFacts
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
-from bb_host.spelling import SpellingError, op_facts
+from bb_host.spelling import SpellingError, function_facts, op_facts, program_facts
 from bb_host.text_names import (
     DOMAIN_OF_SHORT,
     ELEMENT_NAMES,
@@ -23,6 +25,7 @@ from bb_host.text_names import (
     split_op,
 )
 
+_F = TypeVar("_F", bound=Facts)
 _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _HEX = re.compile(r"0x([0-9a-fA-F]*)")
@@ -38,11 +41,11 @@ def parse(text: str) -> Program:
     """The program that a text notes. TextError where it is none."""
     scan = _Scanner(text)
     name, graph_name, extra = "", "", b""
-    meta: dict[str, str] = {}
+    facts = ProgramFacts()
     opsets: dict[str, int] | None = None
     if scan.keyword("program"):
         name = scan.word()
-        meta = scan.meta()
+        facts = scan.facts(program_facts)
         if scan.keyword("graph"):
             graph_name = scan.word()
     if scan.keyword("extra"):
@@ -56,10 +59,10 @@ def parse(text: str) -> Program:
         if not functions:
             raise scan.error("neither a program nor a function")
         name = functions[0].name
-        meta = {keys.MODULE_KEY: name}
+        facts = ProgramFacts(module=name)
     if opsets is None:
         opsets = implied_program_opsets(functions)
-    return Program(name, tuple(functions), meta, opsets, graph_name, extra)
+    return Program(name, tuple(functions), facts, opsets, graph_name, extra)
 
 
 def parse_function(text: str) -> Function:
@@ -176,11 +179,11 @@ class _Scanner:
             found[key] = value
         return found
 
-    def facts(self) -> OpFacts:
-        """The facts that an op's metadata spells."""
+    def facts(self, read: Callable[[Mapping[str, str]], _F]) -> _F:
+        """The facts that metadata spells."""
         place = self.place(self.at)
         try:
-            return op_facts(self.meta())
+            return read(self.meta())
         except SpellingError as error:
             raise TextError(str(error), place) from None
 
@@ -251,7 +254,7 @@ class _Scanner:
         domain, name = self.qualified(self.word())
         value_types: dict[str, ValueType] = {}
         inputs, outputs = self.signature(value_types)
-        meta = self.meta()
+        facts = self.facts(function_facts)
         extra = self.hex_bytes() if self.keyword("extra") else b""
         opsets = self.opsets() if self.keyword("opset") else None
         slots: dict[str, Slot] = {}
@@ -266,7 +269,7 @@ class _Scanner:
         if opsets is None:
             opsets = implied_opsets(ops)
         return Function(
-            name, domain, inputs, outputs, tuple(ops), value_types, slots, meta, opsets, extra, foreign
+            name, domain, inputs, outputs, tuple(ops), value_types, slots, facts, opsets, extra, foreign
         )
 
     def slot(self) -> Slot:
@@ -330,7 +333,7 @@ class _Scanner:
             inputs.append(self.word())
         name = self.word() if self.opt("@") else ""
         extra = self.hex_bytes() if self.keyword("extra") else b""
-        return Op(op_type, domain, tuple(inputs), tuple(outputs), attrs, self.facts(), name, extra)
+        return Op(op_type, domain, tuple(inputs), tuple(outputs), attrs, self.facts(op_facts), name, extra)
 
     # --- attribute values
 
@@ -417,7 +420,7 @@ class _Scanner:
         value_types: dict[str, ValueType] = {}
         inputs, outputs = self.signature(value_types)
         self.expect("{")
-        meta = self.meta() if self.keyword("meta") else {}
+        config = self.meta() if self.keyword("meta") else {}
         extra = self.hex_bytes() if self.keyword("extra") else b""
         initializers: dict[str, Array | RawTensor] = {}
         foreign: dict[str, bytes] = {}
@@ -432,4 +435,4 @@ class _Scanner:
                 initializers[key] = tensor
             elif not self.type_line(value_types, foreign):
                 ops.append(self.op(value_types))
-        return Subgraph(name, inputs, outputs, tuple(ops), value_types, initializers, meta, extra, foreign)
+        return Subgraph(name, inputs, outputs, tuple(ops), value_types, initializers, config, extra, foreign)

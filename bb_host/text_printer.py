@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -26,16 +26,10 @@ from bb_host.text_names import (
 _INLINE_ELEMENTS = 16
 """Tensors up to this many elements are printed as numbers, larger ones as hex bytes."""
 
-Omit = Callable[[str], bool]
 
-
-def _nothing(_: str) -> bool:
-    return False
-
-
-def print_program(program: Program, omit: Omit = _nothing) -> str:
-    """The whole program; `omit` names metadata keys (in full) to leave out, such as source lines."""
-    head = f"program {_word(program.name)}{_meta(program.meta, omit)}"
+def print_program(program: Program, omit: Sequence[str] = ()) -> str:
+    """The whole program; `omit` names facts to leave out, such as `source`."""
+    head = f"program {_word(program.name)}{_meta(written(program.facts.without(*omit)))}"
     if program.graph_name:
         head += f" graph {_word(program.graph_name)}"
     lines = [head]
@@ -48,12 +42,12 @@ def print_program(program: Program, omit: Omit = _nothing) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_function(function: Function, omit: Omit = _nothing) -> str:
+def print_function(function: Function, omit: Sequence[str] = ()) -> str:
     """One function, as it stands in a program's text."""
     inputs = ", ".join(_value(name, function.types) for name in function.inputs)
     outputs = ", ".join(map(_word, function.outputs))
     name = _qualified(function.domain, function.name)
-    lines = [f"function {name}({inputs}) -> ({outputs}){_meta(function.meta, omit)}"]
+    lines = [f"function {name}({inputs}) -> ({outputs}){_meta(written(function.facts.without(*omit)))}"]
     if function.extra:
         lines.append(f"  extra 0x{function.extra.hex()}")
     if function.opsets != implied_opsets(function.ops):
@@ -64,7 +58,7 @@ def print_function(function: Function, omit: Omit = _nothing) -> str:
 
 
 def print_op(
-    op: Op, types: Mapping[str, ValueType] | None = None, omit: Omit = _nothing, indent: str = ""
+    op: Op, types: Mapping[str, ValueType] | None = None, omit: Sequence[str] = (), indent: str = ""
 ) -> str:
     """One op, with the types of its outputs where `types` has them."""
     outputs = ", ".join(_value(name, types or {}) for name in op.outputs)
@@ -78,7 +72,7 @@ def print_op(
         text += f" @{_word(op.name)}"
     if op.extra:
         text += f" extra 0x{op.extra.hex()}"
-    return text + _meta(written(op.facts), omit)
+    return text + _meta(written(op.facts.without(*omit)))
 
 
 def _body(
@@ -86,7 +80,7 @@ def _body(
     types: Mapping[str, ValueType],
     foreign: Mapping[str, bytes],
     inputs: Sequence[str],
-    omit: Omit,
+    omit: Sequence[str],
     indent: str,
 ) -> list[str]:
     defined = {*inputs, *(name for op in ops for name in op.outputs)}
@@ -133,12 +127,10 @@ def _dim(dim: int | str | None) -> str:
     return "?" if dim is None else str(dim) if isinstance(dim, int) else _word(dim)
 
 
-def _meta(meta: Mapping[str, str], omit: Omit) -> str:
+def _meta(meta: Mapping[str, str]) -> str:
     entries = []
     prefix = keys.PREFIX + "."
     for key, value in meta.items():
-        if omit(key):
-            continue
         short = key[len(prefix) :]
         plain = key.startswith(prefix) and WORD.fullmatch(short)
         text = value if META_WORD.fullmatch(value) else json.dumps(value)
@@ -227,11 +219,11 @@ def _graph(graph: Subgraph, indent: str) -> str:
     inputs = ", ".join(_value(name, graph.types) for name in graph.inputs)
     outputs = ", ".join(map(_word, graph.outputs))
     lines = [f"graph {_word(graph.name)}({inputs}) -> ({outputs}) {{"]
-    if graph.meta:
-        lines.append(f"{inner}meta{_meta(graph.meta, _nothing)}")
+    if graph.config:
+        lines.append(f"{inner}meta{_meta(graph.config)}")
     if graph.extra:
         lines.append(f"{inner}extra 0x{graph.extra.hex()}")
     for name, tensor in graph.initializers.items():
         lines.append(f"{inner}init {_word(name)} = {_attr(tensor, inner)}")
-    lines += _body(graph.ops, graph.types, graph.foreign_types, graph.inputs, _nothing, inner)
+    lines += _body(graph.ops, graph.types, graph.foreign_types, graph.inputs, (), inner)
     return "\n".join([*lines, indent + "}"])

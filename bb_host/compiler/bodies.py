@@ -27,7 +27,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
 from bb_host.compiler.inlining import Inliner
 from bb_host.errors import OpInSubgraph, WireInSubgraph
-from bb_host.facts import NO_FACTS
+from bb_host.facts import NO_FACTS, FunctionFacts
 from bb_host.ir.queries import ONNX_DOMAINS, captured, has_subgraph, is_constant, is_onnx
 from bb_host.ir.rename import fresh_name
 from bb_host.program import AttrValue, Function, Op, Subgraph, walk_ops
@@ -146,7 +146,7 @@ class _Outliner:
             (*copied, *held, *graph.ops),
             {**seen, **graph.types},
             function.slots,
-            {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BODY},
+            FunctionFacts(phase=keys.MODULE_PHASE_BODY),
             function.opsets,
         )
         inliner = Inliner(body)

@@ -158,7 +158,7 @@ def _construction(state: AttrValue) -> tuple[Mapping[str, object], Mapping[str, 
         return (config if isinstance(config, dict) else {}), {}
     if isinstance(state, Subgraph):
         tensors = {k: v for k, v in state.initializers.items() if not isinstance(v, RawTensor)}
-        return {key: json.loads(value) for key, value in state.meta.items()}, tensors
+        return {key: json.loads(value) for key, value in state.config.items()}, tensors
     return {}, ({"value": state} if isinstance(state, np.ndarray) else {})
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from bb_edge.ir import keys
 from bb_host.compiler.slot_table import targets_of
 from bb_host.construction import ConstructionError, class_of
+from bb_host.facts import FunctionFacts
 from bb_host.ir.queries import live
 from bb_host.program import Function, Program
 
@@ -43,11 +44,8 @@ def without_unread_graphs(program: Program, target: str) -> Program:
 
     Where nobody reads the gradient, `forward` hands out no activations for it.
     """
-    prefix = f"{keys.BINDING_PREFIX}{target}."
     types = {
-        key[len(prefix) :]: text.split("|")[1]
-        for key, text in program.meta.items()
-        if key.startswith(prefix) and text.count("|") == 2
+        slot: bound.type_name for (name, slot), bound in program.facts.bindings.items() if name == target
     }
     ops = _op_types(program, target)
     gone = {
@@ -81,8 +79,7 @@ def _is_forward(function: Function, slots: Collection[str]) -> bool:
 def _alone(forward: Function) -> Function:
     """A forward graph with its first result alone."""
     outputs = forward.outputs[:1]
-    arity = forward.meta.get(keys.COMPONENT_ARITY_KEY)
-    meta = dict(forward.meta)
-    if arity is not None:
-        meta[keys.COMPONENT_ARITY_KEY] = ",".join((*arity.split(",")[:2], "0"))
-    return dataclasses.replace(forward, outputs=outputs, ops=live(forward.ops, outputs), meta=meta)
+    facts = forward.facts
+    if facts.arity:
+        facts |= FunctionFacts(arity=(*facts.arity[:2], 0))
+    return dataclasses.replace(forward, outputs=outputs, ops=live(forward.ops, outputs), facts=facts)

@@ -224,7 +224,7 @@ class Compiler(Suggests):
         Issues no Python warnings: they are in the result.
         """
         program = as_program(module)
-        if keys.COMPILED_KEY in program.meta:
+        if program.facts.compiled:
             if self.bindings:
                 raise BindingError(
                     "it is compiled already, and its slots are bound",
@@ -235,7 +235,7 @@ class Compiler(Suggests):
         if not program.functions:
             raise UnsupportedModule("a program without functions", program.name, "record a module")
         options = Options(
-            program.meta.get(keys.MODULE_KEY) or program.name,
+            program.facts.module or program.name,
             self.bindings,
             self.strict_types,
             self.per_hop_budget_ns,

@@ -184,12 +184,12 @@ def wire_id(op: Op) -> str:
 
 
 def is_bootstrap(function: Function) -> bool:
-    return function.meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BOOTSTRAP
+    return function.facts.phase == keys.MODULE_PHASE_BOOTSTRAP
 
 
 def is_main(function: Function) -> bool:
     """Whether a function is a partition's main."""
-    return function.meta.get(keys.ENTRY_KEY) == "1"
+    return function.facts.entry
 
 
 def is_partitioned(program: Program) -> bool:
@@ -197,7 +197,7 @@ def is_partitioned(program: Program) -> bool:
 
 
 def home_class(function: Function) -> str:
-    return function.meta.get(keys.HOME_KEY, "") or "self"
+    return function.facts.home or "self"
 
 
 LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAMEWORK_DOMAINS})

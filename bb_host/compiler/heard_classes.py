@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, EVERY_CLASS, SELF_CLASS, is_class_name
@@ -22,16 +21,8 @@ from bb_host.compiler.class_stamps import peer_classes
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.construction import ConstructionError, class_of
 from bb_host.errors import InvalidClassName
+from bb_host.facts import Heard
 from bb_host.program import Op, Slot
-
-
-class Heard(NamedTuple):
-    """Of one target, sorted and comma-joined; `*` for every class."""
-
-    hears: str
-    """The classes whose presence it needs."""
-    asks: str
-    """Those of them that it sends to, receives from or selects."""
 
 
 def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
@@ -39,7 +30,7 @@ def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
 
     Raises InvalidClassName for a selector's class that cannot be part of a topic.
     """
-    classes = {t.main.name: t.main.meta.get(keys.PARTITION_KEY, SELF_CLASS) for t in targets}
+    classes = {t.main.name: (t.main.facts.partition or SELF_CLASS) for t in targets}
     found: dict[str, set[str]] = {t.main.name: set() for t in targets}
     for target in targets:
         found[target.main.name] |= _selected(target)
@@ -57,17 +48,16 @@ def heard_classes(targets: Sequence[TargetSlots]) -> dict[str, Heard]:
         for op in _open_ports(target, senders, receivers):
             where = _leads_to(target, op)
             found[name].add(where if where in named else EVERY_CLASS)
-    return {
-        target.main.name: Heard(
-            _text(found[target.main.name] | (set() if called.isdisjoint(target.main.slots) else all_of_them)),
-            _text(found[target.main.name]),
-        )
-        for target in targets
-    }
+    heard = {}
+    for target in targets:
+        asks = found[target.main.name]
+        hears = asks if called.isdisjoint(target.main.slots) else asks | all_of_them
+        heard[target.main.name] = Heard(_sorted(hears), _sorted(asks))
+    return heard
 
 
-def _text(classes: Collection[str]) -> str:
-    return EVERY_CLASS if EVERY_CLASS in classes else ",".join(sorted(classes))
+def _sorted(classes: Collection[str]) -> tuple[str, ...]:
+    return (EVERY_CLASS,) if EVERY_CLASS in classes else tuple(sorted(classes))
 
 
 def _selected(target: TargetSlots) -> set[str]:

@@ -87,7 +87,6 @@ def _canonical(function: Function) -> Function:
                 names[name] = f"__hoist_v_{count}"
                 count += 1
     ops = tuple(rename_op(op, names) for op in function.ops)
-    meta = {k: v for k, v in function.meta.items() if k != keys.HOME_KEY}
     return dataclasses.replace(
         function,
         inputs=tuple(names[n] for n in function.inputs),
@@ -95,7 +94,7 @@ def _canonical(function: Function) -> Function:
         ops=ops,
         types={names[n]: t for n, t in function.types.items() if n in names},
         foreign_types={},
-        meta=meta,
+        facts=function.facts.without("home"),
         opsets=flow.used_opsets(ops, function.opsets),
     )
 

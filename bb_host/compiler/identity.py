@@ -26,6 +26,7 @@ from bb_edge.wire.programs import MAX_ACCEPTED, pair
 from bb_host.compiler import flow
 from bb_host.compiler.options import Options
 from bb_host.compiler.slot_table import TargetSlots
+from bb_host.facts import ProgramFacts
 from bb_host.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
 from bb_host.spelling import TRAVELS, written
 
@@ -41,8 +42,8 @@ class IdentityError(CompileError):
 
 
 def identified(compiled: Program, recorded: Program, options: Options) -> Program:
-    """The compiled program with the digest of the recorded one in its metadata."""
-    return replace(compiled, meta={**compiled.meta, keys.PROGRAM_KEY: program_digest(recorded, options)})
+    """The compiled program with the digest of the recorded one among its facts."""
+    return replace(compiled, facts=compiled.facts | ProgramFacts(program=program_digest(recorded, options)))
 
 
 def accepting(program: Program, others: Sequence[Program]) -> Program:
@@ -51,31 +52,31 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
     IdentityError for another that was not compiled or has no digest, and where other things travel between
     two of its classes: such nodes cannot talk, whatever a list says.
     """
-    if keys.PROGRAM_KEY not in program.meta:
+    if not program.facts.program:
         raise IdentityError(
             "it has no peers whose program could be another",
             f"model {program.name}",
             "an ordinary model runs for itself: leave --accepts out",
         )
-    listed = dict.fromkeys(filter(None, program.meta.get(keys.ACCEPTS_KEY, "").split(",")))
+    listed = dict.fromkeys(program.facts.accepts)
     for other in others:
         where = f"program {other.name}"
-        digest = other.meta.get(keys.PROGRAM_KEY)
-        if digest is None:
+        digest = other.facts.program
+        if not digest:
             what = "it holds no digest of its program"
             raise IdentityError(
                 what, where, "give the artifact that the fleet runs, compiled by this version"
             )
-        for key, contract in other.meta.items():
-            if key.startswith(keys.CONTRACT_PREFIX) and program.meta.get(key) != contract:
-                classes = " and ".join(key[len(keys.CONTRACT_PREFIX) :].split("."))
+        for talking, contract in other.facts.contracts.items():
+            if program.facts.contracts.get(talking) != contract:
+                classes = " and ".join(talking.split("."))
                 raise IdentityError(
                     f"other things travel between {classes} than in this program",
                     where,
                     "nodes of both cannot talk: keep names, types and order of what is sent, or move the"
                     " whole federation at once",
                 )
-        if digest != program.meta.get(keys.PROGRAM_KEY):
+        if digest != program.facts.program:
             listed[digest] = None
     if len(listed) > MAX_ACCEPTED:
         raise IdentityError(
@@ -83,7 +84,7 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
             f"program {program.name}",
             "move the oldest devices on first",
         )
-    return replace(program, meta={**program.meta, keys.ACCEPTS_KEY: ",".join(listed)}) if listed else program
+    return replace(program, facts=program.facts | ProgramFacts(accepts=tuple(listed))) if listed else program
 
 
 def program_digest(program: Program, options: Options) -> str:
@@ -132,7 +133,7 @@ def contracts(targets: Sequence[TargetSlots]) -> dict[str, str]:
 
 def class_of_target(main: Function) -> str:
     """The class of a partition as it stands on the wire."""
-    name = main.meta.get(keys.PARTITION_KEY, SELF_CLASS)
+    name = main.facts.partition or SELF_CLASS
     return class_of_module(main.name) if name == SELF_CLASS else name
 
 
@@ -166,8 +167,8 @@ def _function(function: Function) -> list[str]:
     parts = [function.domain, function.name, *function.inputs, "->", *function.outputs]
     for name in (*function.inputs, *function.outputs):
         parts.append(str(function.types.get(name)))
-    for key in sorted(function.meta):
-        parts += key, function.meta[key]
+    for key, text in sorted(written(function.facts).items()):
+        parts += key, text
     for name, slot in function.slots.items():
         parts += name, slot.role, slot.concrete_type, slot.at, slot.peer_class
         if slot.state is not None:
@@ -215,8 +216,8 @@ def _value(value: AttrValue) -> list[str]:
         return [*_head(value), repr(value.tolist())] if structure else [*_head(value)]
     if isinstance(value, Subgraph):
         parts = [value.name, *value.inputs, "->", *value.outputs, *_layout(value)]
-        for key in sorted(value.meta):
-            parts += key, value.meta[key]
+        for key, text in sorted(value.config.items()):
+            parts += key, text
         _ops(value.ops, parts)
         return parts
     if isinstance(value, RawTensor):

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias
 
-from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line
 from bb_host.compiler import verify
@@ -41,6 +40,7 @@ from bb_host.compiler.passes import (
 )
 from bb_host.diagnostics import ProgramWarning, in_order
 from bb_host.errors import StageError, UnknownStage
+from bb_host.facts import ProgramFacts
 from bb_host.passes.one_pass import Observer, Pass, PassReport, Stats
 from bb_host.passes.one_pass import Promise as P
 from bb_host.passes.runner import run_passes
@@ -228,6 +228,6 @@ def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:
     for report in reports:
         for name, value in report.counters.items():
             figures[name] = figures.get(name, 0) + value
-    meta = {k: v for k, v in program.meta.items() if not k.startswith(keys.TELEMETRY_PREFIX)}
-    meta.update((keys.TELEMETRY_PREFIX + name, str(value)) for name, value in figures.items() if value)
-    return dataclasses.replace(program, meta=meta)
+    telemetry = {name: value for name, value in figures.items() if value}
+    facts = program.facts.without("telemetry") | ProgramFacts(telemetry=telemetry)
+    return dataclasses.replace(program, facts=facts)

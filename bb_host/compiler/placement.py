@@ -58,7 +58,7 @@ def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) ->
     for slot in slots.values():
         if (slot.at and slot.at != home) or (slot.peer_class and slot.peer_class != home):
             return False
-    if any(k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()):
+    if any(where != home for where in function.facts.input_classes.values()):
         return False
     if flow.has_wire(function):
         return False
@@ -146,7 +146,7 @@ class _Placer:
         if (keys.SYSCALL_DOMAIN, "PeerList") in flow.summary(self.ops).kinds:
             listed.update(name for op in self.ops if op.op_type == "PeerList" for name in op.inputs)
         for name in self.function.inputs:
-            where = self.function.meta.get(keys.INPUT_CLASS_PREFIX + name) or self.home
+            where = self.function.facts.input_classes.get(name) or self.home
             self.inputs[name] = self.values[name] = where
             known = self.function.types.get(name)
             node = None if known is None else known.node

@@ -31,7 +31,7 @@ def warn_of_slots(
     Raises StateNotSaved where a restart would lose state of a durable partition.
     """
     used: set[int] = set()
-    classes = dict.fromkeys(t.main.meta.get(keys.PARTITION_KEY, t.main.name) for t in targets)
+    classes = dict.fromkeys((t.main.facts.partition or t.main.name) for t in targets)
     for target in targets:
         durable = any(op.facts.durable for op in flow.wire_ops(target.main))
         for name, slot in resolved[target.main.key].items():

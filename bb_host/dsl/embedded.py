@@ -18,12 +18,11 @@ from bb_host.dsl.part import Part
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.errors import ModuleError
-from bb_host.facts import OpFacts
+from bb_host.facts import FunctionFacts, OpFacts
 from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import from_proto
 
 _DEFAULT_BACKEND = "backend"
-_FUNCTION_KEYS_DROPPED = (keys.ENTRY_KEY, keys.PARTITION_KEY)
 
 
 def as_callable(source: Any) -> Part:
@@ -54,18 +53,18 @@ class ModelModule(Part):
         self._main = self._find_main()
         self.name = name or self._main.name
         self.domain = self._main.domain
-        self.home = self._main.meta.get(keys.HOME_KEY, Part.home)
+        self.home = self._main.facts.home or Part.home
 
     @property
     def is_compiled(self) -> bool:
-        return keys.COMPILED_KEY in self._program.meta
+        return bool(self._program.facts.compiled)
 
     def _find_main(self) -> Function:
         program = self._program
         if not self.is_compiled:
             return program.functions[0]
-        targets = program.meta.get(keys.TARGETS_KEY, "").split(",")
-        mains = [f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1" and f.name in targets]
+        targets = program.facts.targets
+        mains = [f for f in program.functions if f.facts.entry and f.name in targets]
         if len(mains) != 1:
             raise authoring_error(
                 ModuleError,
@@ -120,12 +119,9 @@ class ModelModule(Part):
                     session.slot(_Fixed(name, slot))
             return {name: name for f in self._program.functions for name in f.slots}
         found: dict[str, str] = {}
-        prefix = f"{keys.BINDING_PREFIX}{self._main.name}."
-        for key, value in self._program.meta.items():
-            if not key.startswith(prefix):
+        for (target, old), (role, type_name, _) in self._program.facts.bindings.items():
+            if target != self._main.name:
                 continue
-            old = key[len(prefix) :]
-            role, type_name, _ = value.split("|")
             if old == _DEFAULT_BACKEND and role == keys.ROLE_BACKEND:
                 found[old] = ""
                 continue
@@ -145,14 +141,14 @@ class ModelModule(Part):
         slots: Mapping[str, str],
     ) -> Function:
         """The function under its new name, its calls and slots renamed too."""
-        meta = {k: v for k, v in function.meta.items() if k not in _FUNCTION_KEYS_DROPPED}
-        if meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BODY:
-            del meta[keys.MODULE_PHASE_KEY]
-        if self.is_compiled and keys.BACKEND_SLOT_KEY in meta:
-            new = slots.get(meta[keys.BACKEND_SLOT_KEY], "")
-            del meta[keys.BACKEND_SLOT_KEY]
+        facts = function.facts.without("entry", "partition")
+        if facts.phase == keys.MODULE_PHASE_BODY:
+            facts = facts.without("phase")
+        if self.is_compiled and facts.backend_slot:
+            new = slots.get(facts.backend_slot, "")
+            facts = facts.without("backend_slot")
             if new:
-                meta[keys.BACKEND_SLOT_KEY] = new
+                facts |= FunctionFacts(backend_slot=new)
         kept = {
             slots.get(name, name): session.slots[slots[name]].record if name in slots else slot
             for name, slot in function.slots.items()
@@ -163,7 +159,7 @@ class ModelModule(Part):
             name=names.get(function.key, function.name),
             ops=tuple(self._moved_op(op, names, slots) for op in function.ops),
             slots=kept,
-            meta=meta,
+            facts=facts,
         )
 
     def _moved_op(self, op: Op, names: Mapping[tuple[str, str], str], slots: Mapping[str, str]) -> Op:
@@ -177,8 +173,8 @@ class ModelModule(Part):
             facts = facts.without("trait", "slot_id", "concrete_type", "instance")
             new = slots.get(slot, slot)
             if new:
-                binding = self._program.meta[f"{keys.BINDING_PREFIX}{self._main.name}.{slot}"]
-                facts |= OpFacts(slot=new, concrete_type=binding.split("|")[1], instance=0)
+                bound = self._program.facts.bindings[self._main.name, slot]
+                facts |= OpFacts(slot=new, concrete_type=bound.type_name, instance=0)
             else:
                 facts = facts.without("slot")
         op_type = names.get((op.domain, op.op_type), op.op_type)

@@ -21,6 +21,7 @@ from bb_host.dsl.session import MANY_CALLS, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.dsl.tape import UNORDERED
 from bb_host.errors import ArityError, ModuleError
+from bb_host.facts import FunctionFacts
 from bb_host.program import Slot
 
 _UNPACKED = re.compile(r"(not enough|too many) values to unpack")
@@ -132,15 +133,16 @@ class Module(Part):
         bootstrap = self._record_bootstrap(session, body)
         session.leave()
         slots = self._slots(session, body, self.declared_slots())
-        meta = {keys.HOME_KEY: self.home} if is_root or self.home != Module.home else {}
-        phase = {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BOOTSTRAP}
+        said = is_root or self.home != Module.home
+        facts = FunctionFacts(home=self.home) if said else FunctionFacts()
+        phase = FunctionFacts(phase=keys.MODULE_PHASE_BOOTSTRAP)
 
         def make(fn_name: str) -> ModuleRecord:
             start = None
             if bootstrap is not None:
                 fn = fn_name + keys.BOOTSTRAP_SUFFIX
                 start = bootstrap.function(fn, self.domain, self._slots(session, bootstrap, []), phase)
-            function = body.function(fn_name, self.domain, slots, meta)
+            function = body.function(fn_name, self.domain, slots, facts)
             return ModuleRecord(self, function, start, body.borrowed)
 
         return session.define_function(name, self.domain, make, is_root)

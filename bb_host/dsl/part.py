@@ -14,6 +14,7 @@ from bb_host.dsl.composition import ModuleCall
 from bb_host.dsl.misuse import Suggests
 from bb_host.dsl.remarks import unread_sends, unused_slots
 from bb_host.dsl.session import RECORDING, ModuleRecord, Session
+from bb_host.facts import ProgramFacts
 from bb_host.program import Function, Program
 from bb_host.program_proto import to_proto
 from bb_host.text_names import implied_program_opsets
@@ -64,11 +65,10 @@ class Part(Suggests):
         unused = [ProgramWarning("unused-slot", *about) for about in unused_slots(session)]
         functions = (root.function, *bodies, *bootstraps, *components)
         unused += [ProgramWarning("unread-result", *about) for about in unread_sends(session, functions)]
-        meta = {keys.MODULE_KEY: root.function.name}
         return Program(
             root.function.name,
             functions,
-            meta,
+            ProgramFacts(module=root.function.name),
             implied_program_opsets(functions),
             warnings=in_order([*session.warnings, *unused]),
         )
@@ -86,4 +86,4 @@ class Part(Suggests):
 
 
 def _is_bootstrap(function: Function) -> bool:
-    return function.meta.get(keys.MODULE_PHASE_KEY) == keys.MODULE_PHASE_BOOTSTRAP
+    return function.facts.phase == keys.MODULE_PHASE_BOOTSTRAP

@@ -29,7 +29,7 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
-from bb_host.facts import OpFacts
+from bb_host.facts import FunctionFacts, OpFacts
 from bb_host.program import Array, Function
 from bb_host.text_names import implied_opsets
 
@@ -310,7 +310,7 @@ class Recorder(Suggests, ABC):
 
     # --- finishing
 
-    def function(self, name: str, domain: str, slots: Mapping[str, Any], meta: Mapping[str, str]) -> Function:
+    def function(self, name: str, domain: str, slots: Mapping[str, Any], facts: FunctionFacts) -> Function:
         """The recorded function; values get their names here."""
         self._expose_outputs()
         names = Names()
@@ -320,6 +320,8 @@ class Recorder(Suggests, ABC):
             names.fix(value, port)
         value_types = {port: value.type for port, value in self.inputs.items()}
         ops = tuple([finish(draft, names, value_types) for draft in self.drafts])
+        if self.input_classes:
+            facts |= FunctionFacts(input_classes=dict(self.input_classes))
         return Function(
             name,
             domain,
@@ -328,7 +330,7 @@ class Recorder(Suggests, ABC):
             ops,
             value_types,
             dict(slots),
-            {**meta, **{keys.INPUT_CLASS_PREFIX + k: v for k, v in self.input_classes.items()}},
+            facts,
             implied_opsets(ops),
         )
 

@@ -230,14 +230,16 @@ def _state(program: Program) -> Iterator[Share]:
             if not size:
                 continue
             yield Share(f"parameters of {name}", size)
-            binding = program.meta.get(f"{keys.BINDING_PREFIX}{function.name}.{name}", "")
-            if f"|{GraphModel.TYPE_NAME}|" not in binding or not any(
-                n.startswith((f"{name}.train", f"{name}.fit")) for n in names
+            bound = program.facts.bound(function.name, name)
+            if (
+                bound is None
+                or bound.type_name != GraphModel.TYPE_NAME
+                or not any(n.startswith((f"{name}.train", f"{name}.fit")) for n in names)
             ):
                 continue
             yield Share(f"gradient of {name}, and a copy while it answers", 2 * size)
             assert isinstance(slot.state, Subgraph)
-            if float(slot.state.meta.get("momentum", "0")):
+            if float(slot.state.config.get("momentum", "0")):
                 yield Share(f"momentum of {name}", size)
 
 
@@ -323,7 +325,7 @@ def _queues(program: Program, config: NodeConfig) -> Iterator[Share]:
 def _flash(program: Program, artifact: bytes) -> Iterator[Share]:
     state = sum(_tensor_bytes(slot) for f in program.functions for slot in f.slots.values())
     constants = sum(_constant_bytes(f) for f in program.functions)
-    plans = sum(len(f.meta.get(keys.MEMORY_PLAN_KEY, "")) for f in program.functions)
+    plans = sum(len(f.facts.memory_plan) for f in program.functions)
     for what, size in (
         ("parameters", state),
         ("weights and constants of graphs", constants),

@@ -44,7 +44,7 @@ def clean_work(
     `observe` sees what each pass over a function gets and gives, `reports` gets what it did.
     """
     program = collapsed.program
-    if keys.STRIPPED_KEY in program.meta:
+    if program.facts.stripped:
         return collapsed
     renamed: dict[_Key, _Key] = {}
     kept: dict[_Key, _Kept] = {}

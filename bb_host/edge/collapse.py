@@ -32,7 +32,7 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_host.edge.arrivals import arrivals, backend_slot
-from bb_host.facts import NO_FACTS
+from bb_host.facts import NO_FACTS, FunctionFacts
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.queries import is_constant, reads, without_dead_constants
 from bb_host.ir.rename import short_names, shortened_op
@@ -249,7 +249,7 @@ class _Writer:
             tuple(rename[v] for v in outputs),
             tuple(_bare(shortened_op(op, rename)) for op in ops),
             {rename[v]: known[v] for v in (*inputs, *outputs) if v in known},
-            meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
+            facts=FunctionFacts(backend_slot=slot) if slot else FunctionFacts(),
             opsets=self._opsets,
         )
         return dataclasses.replace(function, name=f"subgraph_{content_digest(function)}"), rename

@@ -48,9 +48,9 @@ _KINDS = {
 
 def form_of(program: Program) -> str:
     """`recorded`, `compiled` or `edge`."""
-    if keys.STRIPPED_KEY in program.meta:
+    if program.facts.stripped:
         return "edge"
-    return "compiled" if keys.COMPILED_KEY in program.meta else "recorded"
+    return "compiled" if program.facts.compiled else "recorded"
 
 
 def describe(program: Program, size: int = 0) -> dict[str, Any]:
@@ -63,18 +63,14 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         suffix = keys.BOOTSTRAP_SUFFIX
         tops = [f for f in program.functions if not f.name.endswith(suffix)]
     else:
-        tops = [f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"]
+        tops = [f for f in program.functions if f.facts.entry]
     return {
         "form": form,
-        "module": program.meta.get(keys.MODULE_KEY) or program.name,
+        "module": program.facts.module or program.name,
         "bytes": size,
-        "program": program.meta.get(keys.PROGRAM_KEY, ""),
-        "accepts": [one for one in program.meta.get(keys.ACCEPTS_KEY, "").split(",") if one],
-        "contracts": {
-            key[len(keys.CONTRACT_PREFIX) :]: digest
-            for key, digest in sorted(program.meta.items())
-            if key.startswith(keys.CONTRACT_PREFIX)
-        },
+        "program": program.facts.program,
+        "accepts": list(program.facts.accepts),
+        "contracts": dict(sorted(program.facts.contracts.items())),
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "partitions": [_partition(program, f) for f in tops],
@@ -123,7 +119,7 @@ def _partition(program: Program, function: Function) -> dict[str, Any]:
     ops = [op for op in _with_bodies(program, function) if not is_constant(op)]
     return {
         "name": function.name,
-        "class": function.meta.get(keys.PARTITION_KEY) or function.meta.get(keys.HOME_KEY, ""),
+        "class": function.facts.partition or function.facts.home,
         "inputs": [_port(function, v) for v in function.inputs],
         "outputs": [_port(function, v) for v in function.outputs],
         "bootstrap": function.name + keys.BOOTSTRAP_SUFFIX in names,
@@ -157,15 +153,15 @@ def _short(domain: str) -> str:
 
 
 def _slots(program: Program, function: Function) -> list[dict[str, Any]]:
-    prefix = f"{keys.BINDING_PREFIX}{function.name}."
-    bound = {k[len(prefix) :]: v.split("|") for k, v in program.meta.items() if k.startswith(prefix)}
+    bound = {slot: b for (target, slot), b in program.facts.bindings.items() if target == function.name}
     found = []
     for name in dict.fromkeys((*function.slots, *bound)):
         slot = function.slots.get(name, Slot(""))
-        role, type_name, slot_id = bound.get(name, [slot.role, slot.concrete_type, ""])
+        known = bound.get(name)
+        role, type_name = (slot.role, slot.concrete_type) if known is None else known[:2]
         entry: dict[str, Any] = {"slot": name, "role": role, "type": type_name or None}
-        if slot_id:
-            entry["slot_id"] = int(slot_id)
+        if known is not None:
+            entry["slot_id"] = known.slot_id
         for key, text in (("at", slot.at), ("peer_class", slot.peer_class)):
             if text:
                 entry[key] = text
@@ -179,7 +175,7 @@ def _state(slot: Slot) -> dict[str, Any]:
     if isinstance(slot.state, Subgraph):
         tensors = [array_of(t) for t in slot.state.initializers.values()]
         return {
-            "config": dict(slot.state.meta),
+            "config": dict(slot.state.config),
             "tensors": len(tensors),
             "parameters": sum(int(np.prod(t.shape)) for t in tensors),
         }
@@ -205,8 +201,8 @@ def _is_plain(value: object) -> bool:
 
 def _memory(function: Function) -> Iterable[dict[str, Any]]:
     """The plans of a function, one per set of shapes; what is wrong with them where they are damaged."""
-    text = function.meta.get(keys.MEMORY_PLAN_KEY)
-    if text is None:
+    text = function.facts.memory_plan
+    if not text:
         return
     try:
         plan = decode(text, function.name)

@@ -28,6 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError, UnsupportedOpsError
 from bb_host.edge.tflite.lower import TFLITE_BACKEND
+from bb_host.facts import FunctionFacts
 from bb_host.ir.queries import ONNX_DOMAINS, is_constant
 from bb_host.program import Function, Program, walk_ops
 from bb_host.program_proto import function_to_proto
@@ -125,7 +126,7 @@ def plan_program(
         found.append(planned)
         if planned.entries and not planned.assumed:
             text = encode(StoredPlan(planned.entries))
-            function = dataclasses.replace(function, meta={**function.meta, keys.MEMORY_PLAN_KEY: text})
+            function = dataclasses.replace(function, facts=function.facts | FunctionFacts(memory_plan=text))
         functions.append(function)
     return dataclasses.replace(program, functions=tuple(functions)), tuple(found)
 
@@ -136,9 +137,9 @@ def _is_tensor_work(function: Function) -> bool:
 
 def _other_backend(program: Program, target: str, function: Function) -> str:
     """The type of the backend that runs a function, where it is not the NumPy backend."""
-    slot = function.meta.get(keys.BACKEND_SLOT_KEY) or keys.ROLE_BACKEND
-    binding = program.meta.get(f"{keys.BINDING_PREFIX}{target}.{slot}", "").split("|")
-    kind = binding[1] if len(binding) == 3 else NumPyBackend.TYPE_NAME
+    slot = function.facts.backend_slot or keys.ROLE_BACKEND
+    bound = program.facts.bound(target, slot)
+    kind = NumPyBackend.TYPE_NAME if bound is None else bound.type_name
     return "" if kind == NumPyBackend.TYPE_NAME else kind
 
 
@@ -154,7 +155,7 @@ def _known_inputs(program: Program, function: Function) -> tuple[dict[str, Value
                 for name, value in zip(function.inputs, op.inputs, strict=False):
                     if name not in types and value in caller.types:
                         types[name] = caller.types[value]
-                    if keys.ENTRY_KEY in caller.meta and value in caller.inputs:
+                    if caller.facts.entry and value in caller.inputs:
                         ports.setdefault(name, value)
     return types, ports
 
@@ -178,8 +179,7 @@ def _uses(function: Function, table: Mapping[FunctionKey, Function]) -> tuple[_U
     for name in (f"{slot}.forward#{variant}", f"{slot}.forward"):
         forward = table.get((keys.COMPONENT_DOMAIN, name))
         if forward is not None:
-            arity = forward.meta.get(keys.COMPONENT_ARITY_KEY, "").split(",")
-            n_parameters = int(arity[1]) if len(arity) == 3 and arity[1].isdigit() else 0
+            n_parameters = forward.facts.arity[1] if len(forward.facts.arity) == 3 else 0
             break
     first = {"forward": 1, "train": 1, "fit": 3}.get(suffix)  # where the parameters begin
     resident = frozenset(() if first is None else function.inputs[first : first + n_parameters])

@@ -27,6 +27,7 @@ from bb_host.edge.quantize.errors import NothingToQuantizeError
 from bb_host.edge.quantize.step import quantize_program
 from bb_host.edge.strip import Stripped, strip
 from bb_host.edge.tflite.lower import BackendChoice, Lowering, lower_program
+from bb_host.facts import ProgramFacts
 from bb_host.passes.one_pass import Pass, Stats
 from bb_host.passes.one_pass import Promise as P
 from bb_host.program import Program
@@ -82,7 +83,7 @@ class TargetProgram:
         """What errors call it."""
         if self.target:
             return f"target {self.target}"
-        return f"module {self.program.meta.get(keys.MODULE_KEY) or self.program.name}"
+        return f"module {self.program.facts.module or self.program.name}"
 
 
 def _collapse(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> TargetProgram:
@@ -120,7 +121,7 @@ def _plan(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> TargetPr
 
 
 def _seal(unit: TargetProgram, options: DeviceOptions, stats: Stats) -> TargetProgram:
-    program = replace(unit.program, meta={**unit.program.meta, keys.COMPILED_KEY: keys.SEALED_VERSION})
+    program = replace(unit.program, facts=unit.program.facts | ProgramFacts(compiled=keys.SEALED_VERSION))
     return replace(unit, program=program, data=seal(to_bytes(program)))
 
 

@@ -86,7 +86,7 @@ def describe_target(
     main = next(f for f in before if f.name == target)
     return TargetReport(
         target,
-        main.meta.get(keys.PARTITION_KEY, ""),
+        main.facts.partition,
         file,
         _engine_ops(before),
         _engine_ops(after),

@@ -53,7 +53,7 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
             functions[function.name] = {"values": values, "ops": ops}
     return {
         "version": VERSION,
-        "module": stripped.program.meta.get(keys.MODULE_KEY, stripped.program.name),
+        "module": (stripped.program.facts.module or stripped.program.name),
         "target": stripped.target,
         "artifact": hashlib.sha256(artifact).hexdigest(),
         "functions": functions,

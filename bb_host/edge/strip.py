@@ -24,6 +24,7 @@ from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.compiler.identity import class_of_target
+from bb_host.facts import FunctionFacts, ProgramFacts
 from bb_host.ir.rename import short_names, shortened_op
 from bb_host.program import Function, Op, Program, Slot, walk_ops
 
@@ -37,10 +38,8 @@ _HOST_ONLY = (
 )
 """Facts of ops that only authors and passes read."""
 
-_FUNCTION_META = frozenset(
-    (keys.ENTRY_KEY, keys.PARTITION_KEY, keys.BACKEND_SLOT_KEY, keys.COMPONENT_ARITY_KEY, keys.CHUNK_KEY)
-)
-"""What a device reads of a function's metadata, beside the peer classes of its selectors."""
+_FUNCTION_FACTS = ("entry", "partition", "backend_slot", "arity", "chunk")
+"""What a device reads of a function's facts, beside the peer classes of its selectors."""
 
 
 class StripError(CompileError):
@@ -58,9 +57,9 @@ class Stripped:
 
 def targets_of(program: Program) -> tuple[str, ...]:
     """The targets of a compiled program, in its order. StripError without a passport."""
-    if keys.COMPILED_KEY not in program.meta:
+    if not program.facts.compiled:
         raise StripError("it is not compiled", f"program {program.name}", "compile it first")
-    return tuple(name for name in program.meta.get(keys.TARGETS_KEY, "").split(",") if name)
+    return program.facts.targets
 
 
 def strip(program: Program, target: str) -> Stripped:
@@ -68,31 +67,23 @@ def strip(program: Program, target: str) -> Stripped:
     if target not in targets_of(program):
         known = ", ".join(targets_of(program))
         raise StripError(f"no target {target!r}", f"program {program.name}", f"targets: {known}")
-    prefix = f"{keys.BINDING_PREFIX}{target}."
-    prefixes = (prefix, keys.PROGRAM_KEY, keys.ACCEPTS_KEY)
-    whole = (keys.HEARS_PREFIX + target, keys.ASKS_PREFIX + target)
     kept = functions_of(program, target)
-    main = next(f for f in kept if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1")
-    own_class, contracts = class_of_target(main), keys.CONTRACT_PREFIX
-    of_target = {
-        key: text
-        for key, text in program.meta.items()
-        if key.startswith(prefixes)
-        or key in whole
-        or (key.startswith(contracts) and own_class in key[len(contracts) :].split("."))
-    }
+    main = next(f for f in kept if f.name == target and f.facts.entry)
+    own_class, said = class_of_target(main), program.facts
+    own = ProgramFacts(
+        heard={name: heard for name, heard in said.heard.items() if name == target},
+        contracts={pair: what for pair, what in said.contracts.items() if own_class in pair.split(".")},
+        bindings={place: bound for place, bound in said.bindings.items() if place[0] == target},
+    )
     stripped = [_function(f) for f in kept]
     functions = tuple(f for f, _ in stripped)
-    meta = {
-        keys.COMPILED_KEY: program.meta[keys.COMPILED_KEY],
-        keys.MODULE_KEY: program.meta.get(keys.MODULE_KEY, program.name),
-        keys.TARGETS_KEY: target,
-        keys.STRIPPED_KEY: "1",
-        **of_target,
-    }
+    facts = ProgramFacts(
+        compiled=said.compiled, module=said.module or program.name, targets=(target,), stripped=True
+    )
+    facts |= said.only("heard", "contracts", "bindings", "program", "accepts") | own
     opsets = _opsets(functions, program.opsets)
     functions = tuple(dataclasses.replace(f, opsets=_used(f, f.opsets, opsets)) for f in functions)
-    result = Program(program.name, functions, meta, opsets)
+    result = Program(program.name, functions, facts, opsets)
     return Stripped(result, target, {f.key: names for f, (_, names) in zip(kept, stripped, strict=True)})
 
 
@@ -101,10 +92,9 @@ def strip(program: Program, target: str) -> Stripped:
 
 def functions_of(program: Program, target: str) -> list[Function]:
     """The functions that a target needs, in the order of the program."""
-    prefix = f"{keys.BINDING_PREFIX}{target}."
-    slots = [key[len(prefix) :] for key in program.meta if key.startswith(prefix)]
+    slots = [slot for name, slot in program.facts.bindings if name == target]
     by_key = {f.key: f for f in program.functions}
-    mains = [f for f in program.functions if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1"]
+    mains = [f for f in program.functions if f.name == target and f.facts.entry]
     if len(mains) != 1:
         raise StripError(f"{len(mains)} entry functions are called {target!r}", f"program {program.name}")
     main = mains[0]
@@ -166,12 +156,14 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
         for name, slot in function.slots.items()
         if slot.state is not None
     }
-    meta = {key: text for key, text in function.meta.items() if key in _FUNCTION_META}
+    facts = function.facts.only(*_FUNCTION_FACTS)
     peer_classes = {
-        keys.SLOT_PEER_CLASS_PREFIX + name: slot.peer_class
+        name: slot.peer_class
         for name, slot in function.slots.items()
         if slot.state is None and slot.peer_class
     }
+    if peer_classes:
+        facts |= FunctionFacts(peer_classes=peer_classes)
     stripped = dataclasses.replace(
         function,
         inputs=tuple(rename[v] for v in function.inputs),
@@ -179,7 +171,7 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
         ops=ops,
         types={rename[v]: function.types[v] for v in typed if v in function.types and v in rename},
         slots=slots,
-        meta={**meta, **peer_classes},
+        facts=facts,
         extra=b"",
         foreign_types={},
     )

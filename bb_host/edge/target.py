@@ -24,7 +24,6 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from bb_edge.input_files import FileRefused, read_artifact
-from bb_edge.ir import keys
 from bb_edge.ir.plain_values import from_json
 from bb_host.compiler.driver import Compiler, as_program
 from bb_host.compiler.identity import accepting
@@ -56,6 +55,7 @@ from bb_host.passes.runner import run_passes
 from bb_host.plain import compile_plain, is_plain
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_bytes
+from bb_host.spelling import module_of
 
 __all__ = [
     "Artifact",
@@ -254,8 +254,8 @@ def build_edge(
     program = _compiled(source, compiler, shapes, opset, name, observe, reports)
     if accepts:
         program = accepting(program, [as_program(model) for model in accepts])
-    module = program.meta.get(keys.MODULE_KEY) or program.name
-    structure = _structure(source) if keys.STRIPPED_KEY in program.meta else ""
+    module = program.facts.module or program.name
+    structure = _structure(source) if program.facts.stripped else ""
     base = file_name(name or module)
     options = DeviceOptions(backend, quantization, max_batch)
 
@@ -265,7 +265,7 @@ def build_edge(
         return unit
 
     data = b""
-    if keys.STRIPPED_KEY not in program.meta:
+    if not program.facts.stripped:
         data = run(PORTABLE_PASSES, TargetProgram(program)).data
     if portable:
         return Build(module, program, data or to_bytes(program), (), summed(reports), base, structure)
@@ -338,9 +338,9 @@ def _compiled(
     if shapes:
         raise EdgeError("shapes are given for a program", "shapes", "they fix inputs of ordinary ONNX models")
     program = as_program(source)
-    if keys.STRIPPED_KEY in program.meta:
+    if program.facts.stripped:
         raise EdgeError("it is an edge artifact already", f"model {program.name}", "give the portable model")
-    if keys.COMPILED_KEY in program.meta:
+    if program.facts.compiled:
         return program
     compilation = (Compiler() if compiler is None else compiler).run(program, observe)
     reports += compilation.passes
@@ -378,10 +378,10 @@ def _origin_of(path: Path) -> dict[str, str]:
         pass  # no source map: the file itself knows less
     try:
         model = read_onnx(path)
+        module = module_of(model)
     except (FileRefused, OSError, ValueError, DecodeError):
         return {}
-    meta = {entry.key: entry.value for entry in model.metadata_props}
-    return {"module": meta[keys.MODULE_KEY]} if keys.MODULE_KEY in meta else {}
+    return {"module": module} if module else {}
 
 
 def _structure(model: onnx.ModelProto) -> str:

@@ -19,6 +19,7 @@ from bb_host.author_lines import author_line, short_line
 from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
+from bb_host.facts import FunctionFacts
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
@@ -126,20 +127,20 @@ class TrainableModel:
     def construct(self, slot: str) -> Construction:
         """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss|fit`."""
         config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
-        meta = {key: _json(key, value) for key, value in config.items()}
-        state = Subgraph(slot, initializers=dict(self.model.parameters), meta=meta)
+        texts = {key: _json(key, value) for key, value in config.items()}
+        state = Subgraph(slot, initializers=dict(self.model.parameters), config=texts)
         forward = self.model.function if self.gradient is None else self.gradient.forward
         n_parameters = len(self.model.parameters)
-        arity = f"{len(self.model.inputs)},{n_parameters},{len(forward.outputs) - 1}"
-        functions = [_named(forward, f"{slot}.forward", {keys.COMPONENT_ARITY_KEY: arity})]
+        arity = len(self.model.inputs), n_parameters, len(forward.outputs) - 1
+        functions = [_named(forward, f"{slot}.forward", FunctionFacts(arity=arity))]
         if self.gradient is not None:
-            functions.append(_named(self.gradient.backward, f"{slot}.train", {}))
+            functions.append(_named(self.gradient.backward, f"{slot}.train"))
         functions.append(
-            _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss", {})
+            _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss")
         )
         fit = None if self.gradient is None else fit_function(self.model.function, self.loss)
         if fit is not None:
-            functions.append(_named(fit, f"{slot}.fit", {}))
+            functions.append(_named(fit, f"{slot}.fit"))
         return Construction(state, tuple(functions))
 
 
@@ -174,9 +175,12 @@ def _json(key: str, value: object) -> str:
         ) from error
 
 
-def _named(function: Function, name: str, meta: dict[str, str]) -> Function:
+def _named(function: Function, name: str, more: FunctionFacts | None = None) -> Function:
     return dataclasses.replace(
-        function, name=name, domain=keys.COMPONENT_DOMAIN, meta={**function.meta, **meta}
+        function,
+        name=name,
+        domain=keys.COMPONENT_DOMAIN,
+        facts=function.facts if more is None else function.facts | more,
     )
 
 

@@ -26,7 +26,7 @@ def component(
     graphs = {f.name: function_to_proto(f) for f in construction.functions}
     env = ComponentEnv(
         slot,
-        config={**{key: json.loads(text) for key, text in state.meta.items()}, **(config or {})},
+        config={**{key: json.loads(text) for key, text in state.config.items()}, **(config or {})},
         tensors=state.initializers,
         graph=lambda suffix: graphs.get(f"{slot}.{suffix}"),
         backend=backend or NumPyBackend(),

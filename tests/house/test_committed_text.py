@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from bb_host.program import Function, Op, Program, Subgraph
 
 # Put together from parts, so that this file passes its own checks.
 DOMAIN = ".".join(["ai", "bytesandbrains"])
@@ -43,6 +46,33 @@ def test_domain_names_live_in_the_ir_only(root: Path, tracked_files: list[Path])
             continue
         found += [f"{place}:{line}: {text!r}" for line, text in literals(path.read_text()) if DOMAIN in text]
     assert found == []
+
+
+SPELLERS = ("program_proto.py", "spelling.py", "text_parser.py", "text_printer.py")
+"""The files of bb_host in which facts are texts."""
+NO_METADATA = ("HOIST_PREFIX", "ROLE_PREFIX", "SEND_SENTINEL_PREFIX", "DEST_SUFFIX_ATTR_PREFIX")
+
+
+def metadata_keys(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of every metadata key that a source takes from `keys`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "keys":
+            name = node.attr
+            if name.endswith(("_KEY", "_PREFIX")) and name not in NO_METADATA:
+                yield node.lineno, name
+
+
+def test_facts_are_texts_where_files_are_read_and_written_and_nowhere_else(root: Path) -> None:
+    """Between passes facts are typed (docs/decisions.md, "What ops say is typed")."""
+    found = {
+        path.name: [f"{path.relative_to(root)}:{line}: keys.{name}" for line, name in metadata_keys(text)]
+        for path in (root / "bb_host").rglob("*.py")
+        if (text := path.read_text()) and (path.name in SPELLERS or "keys." in text)
+    }
+    assert [use for name, uses in found.items() if name not in SPELLERS for use in uses] == []
+    assert len(found["spelling.py"]) > 50, "they are found where they are"
+    for record in (Op, Function, Program, Subgraph):
+        assert "meta" not in {field.name for field in dataclasses.fields(record)}
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.bodies import slots_of
 from bb_host.compiler.options import Options
 from bb_host.compiler.placement import is_single_class, place
 from bb_host.compiler.remarks import warn_of_scopes
-from bb_host.facts import OpFacts
+from bb_host.facts import FunctionFacts, OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
 
@@ -70,8 +69,10 @@ def _stamp(
         stamped += new is not op
         ops.append(new)
     stats.count("peer_classes_stamped", stamped)
-    inputs = {keys.INPUT_CLASS_PREFIX + name: where for name, where in placement.inputs.items()}
-    if not stamped and all(function.meta.get(k) == v for k, v in inputs.items()):
+    inputs = {**function.facts.input_classes, **placement.inputs}
+    if not stamped and inputs == function.facts.input_classes:
         return function
     stamped_ops = flow.stamped(ops, function.ops, ("classes", "leads") if leads else ("classes",))
-    return dataclasses.replace(function, ops=stamped_ops, meta={**function.meta, **inputs})
+    return dataclasses.replace(
+        function, ops=stamped_ops, facts=function.facts | FunctionFacts(input_classes=inputs)
+    )

@@ -95,7 +95,7 @@ class _Composition:
         found = flow.is_bootstrap(function) or any(
             s.at or s.role == keys.ROLE_PEER_SELECTOR for s in function.slots.values()
         )
-        found = found or any(key.startswith(keys.INPUT_CLASS_PREFIX) for key in function.meta)
+        found = found or bool(function.facts.input_classes)
         for op in walk_ops(function.ops):
             if op.domain == keys.WIRE_DOMAIN or op.facts.at:
                 found = True

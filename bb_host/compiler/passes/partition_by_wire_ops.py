@@ -31,6 +31,7 @@ from bb_host.compiler.joins import Joins, check_joins
 from bb_host.compiler.options import Options
 from bb_host.compiler.starts import warn_of_cut_deadlines, warn_of_dead_flows
 from bb_host.errors import InvalidClassName
+from bb_host.facts import FunctionFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
 
@@ -91,7 +92,7 @@ _NOTHING = _Part()
 def _split(function: Function, home: str) -> dict[str, _Part]:
     """The ops and inputs of each class. One class, unstamped: all of them, shared."""
     if "classes" not in flow.summary(function.ops).said and not any(
-        k.startswith(keys.INPUT_CLASS_PREFIX) and v != home for k, v in function.meta.items()
+        where != home for where in function.facts.input_classes.values()
     ):
         return {home: _Part(function.ops, function.inputs, function.outputs, whole=True)}
     ops: dict[str, list[Op]] = {}
@@ -100,7 +101,7 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
         for where in classes_of(op, home):
             ops.setdefault(where, []).append(op)
     for name in function.inputs:
-        where = function.meta.get(keys.INPUT_CLASS_PREFIX + name) or home
+        where = function.facts.input_classes.get(name) or home
         inputs.setdefault(where, []).append(name)
     classes = dict.fromkeys([*ops, *inputs])
     # A constant may be in several classes; as an output it comes from one, from home if it is there.
@@ -140,38 +141,24 @@ def _slots(ops: tuple[Op, ...], declared: dict[str, Slot]) -> dict[str, Slot]:
     return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
 
 
-_DROPPED = (keys.HOME_KEY, keys.MODULE_PHASE_KEY)
-
-
 def _main(root: Function, part: _Part, where: str, name: str, declared: dict[str, Slot]) -> Function:
-    meta = {
-        k: v for k, v in root.meta.items() if k not in _DROPPED and not k.startswith(keys.INPUT_CLASS_PREFIX)
-    }
-    meta.update(
-        {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BODY, keys.PARTITION_KEY: where, keys.ENTRY_KEY: "1"}
-    )
+    said = FunctionFacts(phase=keys.MODULE_PHASE_BODY, partition=where, entry=True)
     return dataclasses.replace(
         root,
         name=name,
         slots=_slots(part.ops, declared),
-        meta=meta,
+        facts=root.facts.without("home", "phase", "input_classes") | said,
         opsets=flow.used_opsets(part.ops, root.opsets),
         **_values(root, part),  # type: ignore[arg-type]
     )
 
 
 def _start(bootstrap: Function, part: _Part, where: str, name: str) -> Function:
-    meta = {
-        k: v
-        for k, v in bootstrap.meta.items()
-        if k != keys.HOME_KEY and not k.startswith(keys.INPUT_CLASS_PREFIX)
-    }
-    meta[keys.PARTITION_KEY] = where
     return dataclasses.replace(
         bootstrap,
         name=name + keys.BOOTSTRAP_SUFFIX,
         slots=_slots(part.ops, bootstrap.slots),
-        meta=meta,
+        facts=bootstrap.facts.without("home", "input_classes") | FunctionFacts(partition=where),
         opsets=flow.used_opsets(part.ops, bootstrap.opsets),
         **_values(bootstrap, part),  # type: ignore[arg-type]
     )

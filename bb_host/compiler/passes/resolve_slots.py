@@ -159,7 +159,7 @@ def _with_home(name: str, slot: Slot, target: TargetSlots) -> Slot:
     if slot.role != keys.ROLE_PEER_SELECTOR or slot.peer_class:
         return slot
     leads = (where for op in target.ops.get(name, ()) for where in reversed([*op.facts.leads.values()]))
-    own = target.main.meta.get(keys.PARTITION_KEY, "self")
+    own = target.main.facts.partition or "self"
     found = next(leads, own)
     return dataclasses.replace(slot, peer_class=found)
 

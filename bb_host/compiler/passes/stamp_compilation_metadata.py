@@ -25,7 +25,7 @@ from bb_host.compiler.options import Options
 from bb_host.compiler.rx_chain import is_rx_gate
 from bb_host.compiler.slot_table import numbering, targets_of
 from bb_host.compiler.sums import with_sums
-from bb_host.facts import OpFacts
+from bb_host.facts import Bound, OpFacts, ProgramFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
 
@@ -35,32 +35,31 @@ _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "Pas
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
     numbers = numbering(targets)
-    made_here = (keys.BINDING_PREFIX, keys.HEARS_PREFIX, keys.ASKS_PREFIX, keys.CONTRACT_PREFIX)
-    meta = {k: v for k, v in program.meta.items() if not k.startswith(made_here)}
-    for name, (heard, asked) in heard_classes(targets).items():
-        meta[keys.HEARS_PREFIX + name] = heard
-        if asked != heard:
-            meta[keys.ASKS_PREFIX + name] = asked
-    meta.update((keys.CONTRACT_PREFIX + pair, digest) for pair, digest in contracts(targets).items())
-    meta[keys.MODULE_KEY] = options.module
-    meta[keys.COMPILED_KEY] = keys.COMPILED_VERSION
-    meta[keys.TARGETS_KEY] = ",".join(t.main.name for t in targets)
-    for target in targets:
-        for name, slot in target.main.slots.items():
-            if slot.role and slot.is_concrete:
-                text = f"{slot.role}|{slot.concrete_type}|{numbers[name]}"
-                meta[f"{keys.BINDING_PREFIX}{target.main.name}.{name}"] = text
-                stats.count("bindings")
+    bindings = {
+        (target.main.name, name): Bound(slot.role, slot.concrete_type, numbers[name])
+        for target in targets
+        for name, slot in target.main.slots.items()
+        if slot.role and slot.is_concrete
+    }
+    stats.count("bindings", len(bindings))
+    facts = program.facts.without("heard", "contracts", "bindings") | ProgramFacts(
+        heard=heard_classes(targets),
+        contracts=contracts(targets),
+        module=options.module,
+        compiled=keys.COMPILED_VERSION,
+        targets=tuple(t.main.name for t in targets),
+        bindings=bindings,
+    )
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
     functions = tuple(map(with_batches, with_sums(functions, stats)))
     imports = _imports(functions, program)
     if (
-        meta == program.meta
+        facts == program.facts
         and imports == program.opsets
         and all(a is b for a, b in zip(functions, program.functions, strict=True))
     ):
         return program
-    return dataclasses.replace(program, functions=functions, meta=meta, opsets=imports)
+    return dataclasses.replace(program, functions=functions, facts=facts, opsets=imports)
 
 
 def _imports(functions: tuple[Function, ...], program: Program) -> dict[str, int]:

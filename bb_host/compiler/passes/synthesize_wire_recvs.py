@@ -38,6 +38,7 @@ from bb_host.facts import OpFacts
 from bb_host.ir.queries import reads
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program
+from bb_host.spelling import spelled
 
 _CORRELATIONS = {
     OP_SEND_REQ: keys.CORRELATION_REQUEST,
@@ -278,7 +279,7 @@ class _Surfaces:
         elif not self.read.isdisjoint(op.outputs):
             raise MalformedWireOp(
                 "its answers are read one by one, and its request keeps a batch",
-                hint=f"{keys.ANSWER_MODE_KEY}={keys.ANSWER_EACH} on the request",
+                hint=f"{spelled(OpFacts(answer_mode=keys.ANSWER_EACH))} on the request",
                 op=op,
             )
         asked = op.facts.request

@@ -157,7 +157,7 @@ def observed_bodies(program: Program) -> dict[FunctionKey, Function]:
 def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> None:
     """CalibrationError for an array that no target reads."""
     known: dict[str, None] = {}
-    for main in (f for f in program.functions if f.meta.get(keys.ENTRY_KEY) == "1"):
+    for main in (f for f in program.functions if f.facts.entry):
         for name in (*main.inputs, *_readable(main)):
             known.update({name: None, f"{main.name}.{name}": None})
     for name in data:

@@ -50,7 +50,7 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
         if asked.data or asked.keep_float or asked.like_litert:
             raise QuantizeError("fp16 takes no calibration data, keeps no layers and has one recipe", where)
         return halve(program), None
-    main = next(f for f in program.functions if f.name == target and f.meta.get(keys.ENTRY_KEY) == "1")
+    main = next(f for f in program.functions if f.name == target and f.facts.entry)
     called = {(op.domain, op.op_type) for op in main.ops}
     bodies = [f for f in program.functions if f.domain == keys.BACKEND_DOMAIN and f.key in called]
     chosen = [f for f in bodies if weighted(f) and not has_pairs(f)]

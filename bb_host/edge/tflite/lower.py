@@ -37,6 +37,7 @@ from bb_host.edge.tflite.regions import Partition, Trials, out_of_reach, partiti
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
 from bb_host.edge.tflite.writer import write
+from bb_host.facts import FunctionFacts, ProgramFacts
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.queries import is_constant, live, reads
 from bb_host.program import Function, Op, Program
@@ -125,7 +126,7 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
     kept: list[Kept] = []
     slots: set[str] = set()
     for function in program.functions:
-        slot = function.meta.get(keys.BACKEND_SLOT_KEY) or keys.ROLE_BACKEND
+        slot = function.facts.backend_slot or keys.ROLE_BACKEND
         if function.domain == keys.BACKEND_DOMAIN and _bound(program, target, slot) == NUMPY_BACKEND:
             work = _Work(function, types.get(function.name, {}), program.opsets, choice, extra)
             changed = work.run()
@@ -137,22 +138,21 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
         functions.append(function)
     if not slots:
         return program, Lowering((), tuple(kept))
-    meta = dict(program.meta)
+    bindings = dict(program.facts.bindings)
     for slot in sorted(slots):
-        key = f"{keys.BINDING_PREFIX}{target}.{slot}"
-        if key in meta:
-            role, _, slot_id = meta[key].split("|")
-            meta[key] = f"{role}|{TFLITE_BACKEND}|{slot_id}"
+        if (bound := program.facts.bound(target, slot)) is not None:
+            bindings[target, slot] = bound._replace(type_name=TFLITE_BACKEND)
+    facts = program.facts | ProgramFacts(bindings=bindings)
     opsets = dict(sorted({**program.opsets, keys.TFLITE_DOMAIN: 1}.items()))
     known = {f.name for f in functions}
     functions += [f for name, f in extra.items() if name not in known]
-    result = dataclasses.replace(program, functions=tuple(functions), meta=meta, opsets=opsets)
+    result = dataclasses.replace(program, functions=tuple(functions), facts=facts, opsets=opsets)
     return result, Lowering(tuple(models), tuple(kept))
 
 
 def _bound(program: Program, target: str, slot: str) -> str:
-    parts = program.meta.get(f"{keys.BINDING_PREFIX}{target}.{slot}", "").split("|")
-    return parts[1] if len(parts) == 3 else NUMPY_BACKEND
+    bound = program.facts.bound(target, slot)
+    return NUMPY_BACKEND if bound is None else bound.type_name
 
 
 def _passed_types(program: Program) -> dict[str, dict[str, ValueType]]:
@@ -292,7 +292,7 @@ class _Work:
         """The region as a function in plain ops; named by its content."""
         constants, inside = self._constants(ops, inputs)
         types = {v: self._type(v) for v in (*inputs, *outputs)}
-        slot = self.function.meta.get(keys.BACKEND_SLOT_KEY)
+        slot = self.function.facts.backend_slot
         body = Function(
             "",
             keys.BACKEND_DOMAIN,
@@ -300,7 +300,7 @@ class _Work:
             tuple(outputs),
             (*constants, *inside),
             types,
-            meta={keys.BACKEND_SLOT_KEY: slot} if slot else {},
+            facts=FunctionFacts(backend_slot=slot) if slot else FunctionFacts(),
             opsets={keys.ONNX_DOMAIN: self.version},
         )
         name = f"fallback_{content_digest(body)}"

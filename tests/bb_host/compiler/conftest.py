@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 
-from bb_edge.ir import keys
 from bb_host.compiler import Compiler, Options, Stats
 from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, pass_named
-from bb_host.program import Function, Op, Program
+from bb_host.program import Program
 from bb_host.program_proto import to_bytes
-from bb_host.text import parse, print_program
-
-_QUIET = frozenset({keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY, keys.HOME_CLASS_KEY})
+from bb_host.text import parse
 
 
 def _program(text: str | Program) -> Program:
@@ -67,30 +64,3 @@ def compiled() -> Callable[..., Program]:
         return (compiler or Compiler()).compile_program(_program(text))
 
     return run
-
-
-@pytest.fixture
-def shown() -> Callable[..., str]:
-    """A program or function as text, without lines, instances and home classes, or only some keys."""
-
-    def show(what: Program | Function, *only: str) -> str:
-        def omit(key: str) -> bool:
-            return key not in only if only else key in _QUIET
-
-        whole = what if isinstance(what, Program) else Program("P", (what,))
-        text = print_program(whole, omit)
-        return text if isinstance(what, Program) else text.split("\n\n", 1)[1]
-
-    return show
-
-
-@pytest.fixture
-def op_of() -> Callable[[Function, str], Op]:
-    """The one op of a type in a function."""
-
-    def find(function: Function, op_type: str) -> Op:
-        found = [op for op in function.ops if op.op_type == op_type]
-        assert len(found) == 1, f"{len(found)} ops {op_type}"
-        return found[0]
-
-    return find

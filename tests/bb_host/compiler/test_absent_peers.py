@@ -12,6 +12,7 @@ from bb_edge.ir import keys
 from bb_host import MS, Graph, Module, PeerSelectorSlot
 from bb_host.compiler import Compiler
 from bb_host.errors import AbsentPeers, BindingError
+from bb_host.spelling import written
 
 Send = Callable[[Graph, Any, Any], None]
 
@@ -47,7 +48,7 @@ def durably(g: Graph, x: Any, peers: Any) -> None:
 
 def gates(program: Any) -> dict[str, list[str]]:
     """By wire port, the gates on the list of peers that it sends to."""
-    (main,) = (f for f in program.functions if f.meta.get(keys.PARTITION_KEY) == "self")
+    (main,) = (f for f in program.functions if written(f.facts).get(keys.PARTITION_KEY) == "self")
     of_wire: dict[str, list[str]] = {}
     for op in main.ops:
         if op.domain == keys.GATE_DOMAIN and op.op_type.endswith("Tx"):

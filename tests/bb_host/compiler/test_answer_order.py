@@ -8,6 +8,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import Compiler, Module, S
 from bb_host.errors import CrossExecutionJoin
+from bb_host.spelling import written
 
 
 class TwoRequests(Module):
@@ -36,7 +37,7 @@ class TwoRequests(Module):
 
 def _server(crossed: bool):
     program = Compiler().compile_program(TwoRequests(crossed))
-    return next(f for f in program.functions if f.meta.get(keys.PARTITION_KEY) == "Server")
+    return next(f for f in program.functions if written(f.facts).get(keys.PARTITION_KEY) == "Server")
 
 
 def test_a_request_is_sent_behind_what_its_answers_read():

@@ -15,6 +15,7 @@ from bb_host.compiler import Compiler
 from bb_host.compiler.driver import as_program
 from bb_host.program import Op, Program
 from bb_host.program_proto import from_proto, to_proto
+from bb_host.spelling import written
 from bb_host.text import parse
 
 TEXT = """program P {module=P}
@@ -105,7 +106,7 @@ def test_a_default_backend_may_be_bound_without_being_declared() -> None:
         .bind_backend("backend", "my.Backend")
         .compile_program(parse(TEXT))
     )
-    assert done.meta[keys.BINDING_PREFIX + "P.backend"] == "backend|my.Backend|2"
+    assert written(done.facts)[keys.BINDING_PREFIX + "P.backend"] == "backend|my.Backend|2"
 
 
 def test_relaxed_types() -> None:

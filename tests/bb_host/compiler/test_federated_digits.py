@@ -110,7 +110,7 @@ def test_two_partitions_with_their_ops(done: Program) -> None:
 def test_bindings_and_passport(done: Program) -> None:
     bindings = {
         k.removeprefix(keys.BINDING_PREFIX): v
-        for k, v in done.meta.items()
+        for k, v in written(done.facts).items()
         if k.startswith(keys.BINDING_PREFIX)
     }
     assert bindings == {
@@ -123,8 +123,8 @@ def test_bindings_and_passport(done: Program) -> None:
         "Client.shard": "data_source|bb.ArrayDataSource|3",
         "Client.backend": "backend|bb.NumPyBackend|6",
     }
-    assert done.meta[keys.COMPILED_KEY] == "v1"
-    assert done.meta[keys.MODULE_KEY] == "FederatedDigits"
+    assert written(done.facts)[keys.COMPILED_KEY] == "v1"
+    assert written(done.facts)[keys.MODULE_KEY] == "FederatedDigits"
 
 
 def test_both_halves_of_both_wires(done: Program) -> None:

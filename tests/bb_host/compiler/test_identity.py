@@ -20,6 +20,7 @@ from bb_host.edge import build_edge
 from bb_host.facts import OpFacts
 from bb_host.learn import mlp, trainable
 from bb_host.program_proto import to_proto
+from bb_host.spelling import written
 from federated_digits.federation import FederatedDigits
 from tests.aids.seals import resealed
 
@@ -60,11 +61,11 @@ def compiled(**changed):
 
 
 def digest(program):
-    return program.meta[keys.PROGRAM_KEY]
+    return written(program.facts)[keys.PROGRAM_KEY]
 
 
 def contract(program):
-    return program.meta[f"{keys.CONTRACT_PREFIX}Hub.Leaf"]
+    return written(program.facts)[f"{keys.CONTRACT_PREFIX}Hub.Leaf"]
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +136,8 @@ def test_every_way_to_a_compiled_program_gives_the_same_digest(base):
 
 def test_another_program_with_the_same_contract_is_accepted(base):
     newer = accepting(compiled(n=3), [base])
-    assert newer.meta[keys.ACCEPTS_KEY] == digest(base)
-    assert keys.ACCEPTS_KEY not in accepting(base, [base]).meta, "it needs no list for itself"
+    assert written(newer.facts)[keys.ACCEPTS_KEY] == digest(base)
+    assert keys.ACCEPTS_KEY not in written(accepting(base, [base]).facts), "it needs no list for itself"
 
 
 def test_another_contract_is_never_accepted(base):
@@ -146,7 +147,7 @@ def test_another_contract_is_never_accepted(base):
 
 
 def test_a_program_without_a_digest_is_none_to_accept(base):
-    old = replace(base, meta={k: v for k, v in base.meta.items() if k != keys.PROGRAM_KEY})
+    old = replace(base, facts=base.facts.without("program"))
     with pytest.raises(IdentityError, match="no digest"):
         accepting(base, [old])
     with pytest.raises(IdentityError, match="no peers"):
@@ -210,8 +211,8 @@ def test_another_model_with_as_many_parameters_is_another_contract():
     """Parameters travel as one vector: a sum over two layouts would be of no model."""
     wide, deep = learner([64, 10]), learner([64, 10])
     key = f"{keys.CONTRACT_PREFIX}Client.Server"
-    assert wide.meta[key] == deep.meta[key]
+    assert written(wide.facts)[key] == written(deep.facts)[key]
     other = learner([64, 9, 10])
-    assert other.meta[key] != wide.meta[key]
+    assert written(other.facts)[key] != written(wide.facts)[key]
     with pytest.raises(IdentityError, match="Client and Server"):
         accepting(other, [wide])

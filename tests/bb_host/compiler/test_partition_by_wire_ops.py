@@ -12,6 +12,7 @@ from bb_host.compiler import Options, Stats
 from bb_host.compiler.pipeline import pass_named
 from bb_host.compiler.wire_edges import wire_edges
 from bb_host.program import Program
+from bb_host.spelling import written
 from bb_host.text import parse
 
 TWO = """
@@ -51,13 +52,13 @@ def test_each_class_gets_its_ops_inputs_outputs_types_and_slots(run_pass: Callab
     assert set(server.types) == {"x", "k", "p", "__send_sentinel_1", "home"}
     assert list(server.slots) == ["fast"]
     assert list(client.slots) == ["shard", "fast"]
-    assert server.meta[keys.PARTITION_KEY] == "Server"
-    assert server.meta[keys.ENTRY_KEY] == client.meta[keys.ENTRY_KEY] == "1"
-    assert keys.HOME_KEY not in server.meta
-    assert not any(k.startswith(keys.INPUT_CLASS_PREFIX) for f in done.functions for k in f.meta)
+    assert written(server.facts)[keys.PARTITION_KEY] == "Server"
+    assert written(server.facts)[keys.ENTRY_KEY] == written(client.facts)[keys.ENTRY_KEY] == "1"
+    assert keys.HOME_KEY not in written(server.facts)
+    assert not any(f.facts.input_classes for f in done.functions)
     assert start.inputs == ("seed",)
-    assert start.meta[keys.MODULE_PHASE_KEY] == "bootstrap"
-    assert keys.ENTRY_KEY not in start.meta
+    assert written(start.facts)[keys.MODULE_PHASE_KEY] == "bootstrap"
+    assert keys.ENTRY_KEY not in written(start.facts)
     assert set(client.opsets) == {"", keys.WIRE_DOMAIN, keys.ROLE_DATA_LOADER_DOMAIN}
     assert library.name == "Hoist_x"
     assert stats.counters == {"partition_count": 2, "wire_ops": 2}

@@ -77,8 +77,8 @@ def test_the_whole_way_and_the_same_bytes_every_time(program: Callable[[str], Pr
     assert to_bytes(given) == before
     assert to_bytes(BOUND.compile_program(program(FEDERATED))) == to_bytes(done)
     assert [f.name for f in done.functions] == ["Server", "Client"]
-    assert done.meta[keys.COMPILED_KEY] == "v1"
-    assert done.meta[keys.TARGETS_KEY] == "Server,Client"
+    assert written(done.facts)[keys.COMPILED_KEY] == "v1"
+    assert written(done.facts)[keys.TARGETS_KEY] == "Server,Client"
 
 
 def test_every_pass_is_idempotent_at_its_place(program: Callable[[str], Program]) -> None:
@@ -119,8 +119,8 @@ def test_a_span_per_pass_with_time_and_counters(
         assert name in counted
     assert run.duration_ns > 0
     assert "compiler.partition_by_wire_ops { partition_count: 2, wire_ops: 5 } took" in caplog.text
-    assert run.program.meta[keys.TELEMETRY_PREFIX + "gates_inserted"] == "8"
-    assert run.program.meta[keys.TELEMETRY_PREFIX + "partition_count"] == "2"
+    assert written(run.program.facts)[keys.TELEMETRY_PREFIX + "gates_inserted"] == "8"
+    assert written(run.program.facts)[keys.TELEMETRY_PREFIX + "partition_count"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ function program.A() -> () {partition=A, entry=1}
         written(op.facts).get(keys.RECV_SLOT_ID_KEY) for op in done.functions[0].ops if op.op_type == "Recv"
     ]
     assert recvs == ["4", "5", None]
-    assert done.meta[keys.MODULE_KEY] == "Mod"
-    bindings = {k: v for k, v in done.meta.items() if k.startswith(keys.BINDING_PREFIX)}
+    assert written(done.facts)[keys.MODULE_KEY] == "Mod"
+    bindings = {k: v for k, v in written(done.facts).items() if k.startswith(keys.BINDING_PREFIX)}
     assert bindings == {
         keys.BINDING_PREFIX + "A.m": "model|a.M|4",
         keys.BINDING_PREFIX + "A.backend": "backend|bb.NumPyBackend|5",

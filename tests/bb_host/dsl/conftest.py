@@ -8,14 +8,13 @@ from typing import Any
 import onnx
 import pytest
 
-from bb_edge.ir import keys
 from bb_host import Graph, Module
 from bb_host.program import Program
 from bb_host.program_proto import from_proto, to_proto
 from bb_host.text import print_function
 from tests.aids.handles import refuse_comparisons_of_ours
 
-_OMITTED = (keys.SOURCE_LINE_KEY, keys.MODULE_INSTANCE_KEY)
+_OMITTED = ("source", "scope")
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +56,6 @@ def notation() -> Callable[..., str]:
     """The text of a program's function without source lines and module instances."""
 
     def text(program: Program, index: int = 0) -> str:
-        return print_function(program.functions[index], omit=lambda key: key in _OMITTED)
+        return print_function(program.functions[index], _OMITTED)
 
     return text

@@ -21,7 +21,7 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
-from bb_host.facts import OpFacts
+from bb_host.facts import OpFacts, ProgramFacts
 from bb_host.program import Function, Op, Program, Slot
 from bb_host.program_proto import to_proto
 from bb_host.spelling import written
@@ -63,7 +63,7 @@ def test_a_call_is_a_node_of_the_childs_function(record: Record) -> None:
     assert (call.inputs, call.outputs) == (("q",), ("y", "z"))
     assert child.types["query"] == ValueType(types.TENSOR_F32, (3,))
     assert list(child.slots) == ["model"]
-    assert keys.HOME_KEY not in child.meta
+    assert keys.HOME_KEY not in written(child.facts)
 
 
 def test_equal_modules_share_a_function_and_different_ones_do_not(record: Record) -> None:
@@ -158,7 +158,7 @@ def test_a_bootstrap_is_a_sibling_function(record: Record) -> None:
     body, start = program.functions
     assert start.name == "VectorStore__bootstrap"
     assert start.domain == body.domain
-    assert start.meta == {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BOOTSTRAP}
+    assert written(start.facts) == {keys.MODULE_PHASE_KEY: keys.MODULE_PHASE_BOOTSTRAP}
     assert start.inputs == ("seed_corpus",)
     assert [op.op_type for op in start.ops] == ["Add"]
     assert list(start.slots) == ["index"]
@@ -261,11 +261,11 @@ def test_a_compiled_model_is_a_module_with_components_of_its_own(record: Record)
         "Scorer_model.forward",
     ]
     inner = by_name["Scorer"]
-    assert inner.meta == {}
+    assert written(inner.facts) == {}
     assert inner.slots["Scorer_model"].concrete_type == "bb.GraphModel"
     assert inner.slots["Scorer_model"].state == b"\xa0"
     assert inner.ops[0].facts == OpFacts(slot="Scorer_model", concrete_type="bb.GraphModel", instance=0)
-    assert by_name["subgraph_ab"].meta == {}
+    assert written(by_name["subgraph_ab"].facts) == {}
     assert by_name["Main"].slots["model"].role == keys.ROLE_MODEL
     assert written(by_name["Main"].ops[0].facts)[keys.SLOT_ID_KEY] == "1"
 
@@ -314,7 +314,8 @@ def test_models_that_cannot_be_modules() -> None:
         (_compiled(functions=()), "holds no functions"),
         (
             _compiled(
-                functions=(program.functions[0], two), meta={**program.meta, keys.TARGETS_KEY: "Scorer,Other"}
+                functions=(program.functions[0], two),
+                facts=program.facts | ProgramFacts(targets=("Scorer", "Other")),
             ),
             "has 2 partitions",
         ),
@@ -424,7 +425,7 @@ def test_a_child_with_the_roots_name_gets_another(record: Record) -> None:
 
     program = record(lambda g: g.output("y", g.call(Main(), x=1.0)["y"]))
     assert names(program) == ["Main", "Main_2"]
-    assert program.meta[keys.MODULE_KEY] == "Main"
+    assert written(program.facts)[keys.MODULE_KEY] == "Main"
 
 
 def test_functions_and_slots_are_records() -> None:

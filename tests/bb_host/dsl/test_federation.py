@@ -57,7 +57,7 @@ def _op(program: Program, output: str) -> Op:
 def test_it_records_as_written(record: Callable[..., Program], notation: Callable[..., str]) -> None:
     program = record(FederatedDigits())
     assert program.name == "FederatedDigits"
-    assert program.meta == {keys.MODULE_KEY: "FederatedDigits"}
+    assert written(program.facts) == {keys.MODULE_KEY: "FederatedDigits"}
     assert notation(program).splitlines()[:12] == [
         "function program.FederatedDigits() -> () {home=Server}",
         "  slot clients: peer_selector peer_class=Client",

@@ -86,7 +86,7 @@ def test_scopes_are_stamped(record: Record) -> None:
         g.output("y", z)
 
     function = record(body).functions[0]
-    assert function.meta[keys.INPUT_CLASS_PREFIX + "x"] == "Client"
+    assert written(function.facts)[keys.INPUT_CLASS_PREFIX + "x"] == "Client"
     stamps = [(op.op_type, written(op.facts).get(keys.AT_CLASS_KEY), op.facts.scope) for op in function.ops]
     assert stamps == [
         ("Constant", None, "Main_cell"),

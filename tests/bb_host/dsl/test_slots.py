@@ -147,7 +147,7 @@ def test_a_config_may_bring_its_own_state_and_graphs(record: Record) -> None:
 
     class Config:
         def construct(self, slot: str) -> Made:
-            state = Subgraph("state", initializers={"w": np.ones(3, np.float32)}, meta={"lr": "0.1"})
+            state = Subgraph("state", initializers={"w": np.ones(3, np.float32)}, config={"lr": "0.1"})
             forward = Function(f"{slot}.forward", keys.COMPONENT_DOMAIN, ("x",), ("x",), opsets={"": 21})
             return Made(state, (forward,))
 

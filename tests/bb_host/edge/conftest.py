@@ -28,13 +28,18 @@ from bb_host import (
     PeerSelectorSlot,
     S,
 )
+from bb_host.facts import Bound, FunctionFacts, ProgramFacts
 from bb_host.ir.queries import captured
 from bb_host.learn import mlp, trainable
 from bb_host.program import Function, Op, Program
 from bb_host.text import parse_function
 
-COMPILED = {keys.COMPILED_KEY: keys.COMPILED_VERSION, keys.TARGETS_KEY: "Main", keys.MODULE_KEY: "M"}
-BACKEND = {f"{keys.BINDING_PREFIX}Main.backend": "backend|bb.NumPyBackend|1"}
+COMPILED = ProgramFacts(
+    compiled=keys.COMPILED_VERSION,
+    targets=("Main",),
+    module="M",
+    bindings={("Main", "backend"): Bound("backend", "bb.NumPyBackend", 1)},
+)
 
 
 def main_of(text: str) -> Function:
@@ -42,8 +47,8 @@ def main_of(text: str) -> Function:
     function = parse_function(text)
     domains = {op.domain for op in function.ops}
     opsets = {domain: 21 if domain == "" else 1 for domain in sorted({"", *domains})}
-    meta = {**function.meta, keys.ENTRY_KEY: "1", keys.PARTITION_KEY: "self"}
-    return dataclasses.replace(function, opsets=opsets, meta=meta)
+    facts = function.facts | FunctionFacts(entry=True, partition="self")
+    return dataclasses.replace(function, opsets=opsets, facts=facts)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +64,7 @@ def compiled() -> Callable[..., Program]:
         functions = (main_of(text), *(dataclasses.replace(parse_function(t), opsets={"": 21}) for t in more))
         opsets = {d: v for f in functions for d, v in f.opsets.items()}
         opsets.update({f.domain: 1 for f in functions})
-        return Program("M", functions, {**COMPILED, **BACKEND}, opsets)
+        return Program("M", functions, COMPILED, opsets)
 
     return build
 

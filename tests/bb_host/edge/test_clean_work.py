@@ -13,6 +13,7 @@ from bb_host import Module
 from bb_host.edge.clean_work import clean_work
 from bb_host.edge.collapse import Collapsed, collapse
 from bb_host.edge.target import build_edge
+from bb_host.facts import ProgramFacts
 from bb_host.passes.one_pass import PassReport
 from bb_host.program_proto import to_bytes
 
@@ -106,7 +107,7 @@ def test_graphs_of_components_keep_their_names(compiled):
 
 def test_an_artifact_is_left_alone(compiled):
     program = compiled(text("x: F32[4]", "y", "a = Identity(x)", "y = Neg(a)"))
-    program = dataclasses.replace(program, meta={**program.meta, keys.STRIPPED_KEY: "1"})
+    program = dataclasses.replace(program, facts=program.facts | ProgramFacts(stripped=True))
     collapsed = collapse(program)
     assert clean_work(Collapsed(collapsed.program, collapsed.origins)).program is collapsed.program
 

@@ -15,6 +15,7 @@ from bb_host.edge.collapse import collapse
 from bb_host.facts import NO_FACTS, OpFacts
 from bb_host.program import Op, Program
 from bb_host.program_proto import to_bytes
+from bb_host.spelling import written
 
 CALL = "subgraph"
 
@@ -167,7 +168,7 @@ def test_bodies_are_named_by_content_and_hold_nothing_of_the_author(compiled):
 
 def test_the_backend_slot_stands_on_the_function(compiled):
     after = collapse(compiled(text("x: F32[4]", "y", "y = Neg(x) {slot=fast}"))).program
-    assert after.functions[1].meta == {keys.BACKEND_SLOT_KEY: "fast"}
+    assert written(after.functions[1].facts) == {keys.BACKEND_SLOT_KEY: "fast"}
 
 
 def test_origins_lead_back(compiled):

@@ -24,6 +24,7 @@ from bb_edge.roles.errors import UnsupportedOpsError
 from bb_host.edge import build_edge
 from bb_host.edge.inspection import describe, render
 from bb_host.edge.target import EdgeError
+from bb_host.facts import Bound, ProgramFacts
 from bb_host.program import Program
 from bb_host.program_proto import from_proto
 from benchmarks import models
@@ -151,8 +152,8 @@ def test_shapes_that_depend_on_data_are_left_to_the_device() -> None:
 
 def test_another_backend_plans_for_itself(compiled: Callable[..., Program]) -> None:
     program = compiled("function program.Main(x: F32[2,2]) -> (y)\n  y: F32[2,2] = Relu(x)\n")
-    bound = {f"{keys.BINDING_PREFIX}Main.backend": "backend|my.Backend|1"}
-    program = dataclasses.replace(program, meta={**program.meta, **bound})
+    bound = ProgramFacts(bindings={("Main", "backend"): Bound("backend", "my.Backend", 1)})
+    program = dataclasses.replace(program, facts=program.facts | bound)
     (artifact,) = build_edge(program).artifacts
     assert artifact.planned[0].reason == "my.Backend plans its memory itself"
 

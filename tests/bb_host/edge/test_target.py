@@ -26,7 +26,7 @@ from bb_host.edge import EdgeError, StripError, build_edge, compile_edge, target
 from bb_host.edge.source_map import source_map, to_json
 from bb_host.edge.strip import strip
 from bb_host.edge.target import OverwriteError
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.facts import NO_FACTS, Bound, OpFacts, ProgramFacts
 from bb_host.program import Program, walk_ops
 from bb_host.program_proto import from_proto, to_bytes, to_proto
 
@@ -169,7 +169,7 @@ def test_a_model_that_is_never_trained_hands_out_no_activations(build):
         for target in ("Server", "Client")
     }
     assert len(found["Server"].outputs) == 1 < len(found["Client"].outputs)
-    assert found["Server"].meta[keys.COMPONENT_ARITY_KEY] == "1,4,0"
+    assert found["Server"].facts.arity == (1, 4, 0)
 
 
 def test_a_targets_own_graph_variant_is_taken(compiled):
@@ -177,8 +177,9 @@ def test_a_targets_own_graph_variant_is_taken(compiled):
     graph = "function component.g(x: F32[4]) -> (y)\n  y = Exp(x)\n"
     program = compiled("function program.Main(x: F32[4]) -> (y)\n  y = Neg(x)\n", *[graph] * len(names))
     graphs = [dataclasses.replace(f, name=n) for f, n in zip(program.functions[1:], names, strict=True)]
-    meta = {**program.meta, f"{keys.BINDING_PREFIX}Main.m": "model|bb.GraphModel|2"}
-    stripped = strip(Program("M", (program.functions[0], *graphs), meta, program.opsets), "Main").program
+    bound = ProgramFacts(bindings={("Main", "m"): Bound("model", "bb.GraphModel", 2)})
+    program = Program("M", (program.functions[0], *graphs), program.facts | bound, program.opsets)
+    stripped = strip(program, "Main").program
     assert [f.name for f in stripped.functions] == ["Main", "m.forward#Main"]
 
 
@@ -334,7 +335,7 @@ def test_shapes_are_for_ordinary_models(tiny):
 def test_an_invalid_model_is_refused_before_anything_is_written(build, tmp_path):
     program = build.program
     functions = tuple(dataclasses.replace(f, opsets={}) for f in program.functions)
-    broken = Program(program.name, functions, program.meta, program.opsets)
+    broken = Program(program.name, functions, program.facts, program.opsets)
     with pytest.raises(EdgeError, match="checker"):
         compile_edge(broken, None, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
-from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
 from bb_edge.roles import ComponentError
+from bb_host.facts import FunctionFacts
 from bb_host.learn import LOSSES, LearnError, loss_function, mlp, trainable
 from bb_host.learn.losses import row_losses
 
@@ -88,7 +88,7 @@ def chunked(model: Any, chunk: int) -> Any:
         def construct(self, slot: str) -> Any:
             made = model.construct(slot)
             functions = tuple(
-                dataclasses.replace(f, meta={**f.meta, keys.CHUNK_KEY: str(chunk)})
+                dataclasses.replace(f, facts=f.facts | FunctionFacts(chunk=chunk))
                 if f.name.endswith(".fit")
                 else f
                 for f in made.functions

@@ -14,6 +14,7 @@ from bb_edge.ir import keys
 from bb_host.learn import LearnError, ModelImportError, import_onnx, loss_function, mlp, trainable
 from bb_host.program import Program, Subgraph
 from bb_host.program_proto import to_proto, write_attribute
+from bb_host.spelling import written
 
 
 class Ctx:
@@ -97,12 +98,12 @@ def test_construction_is_what_the_artifact_holds():
     found = model.construct("net")
     assert isinstance(found.attribute, Subgraph)
     assert list(found.attribute.initializers) == ["w1", "b1", "w2", "b2"]
-    assert found.attribute.meta == {"learning_rate": "0.25", "momentum": "0.5"}
+    assert found.attribute.config == {"learning_rate": "0.25", "momentum": "0.5"}
     forward, train, loss, fit = found.functions
     assert [f.name for f in found.functions] == ["net.forward", "net.train", "net.loss", "net.fit"]
     assert {f.domain for f in found.functions} == {keys.COMPONENT_DOMAIN}
     assert forward.inputs == ("x", "w1", "b1", "w2", "b2")
-    assert forward.meta[keys.COMPONENT_ARITY_KEY] == f"1,4,{len(forward.outputs) - 1}"
+    assert written(forward.facts)[keys.COMPONENT_ARITY_KEY] == f"1,4,{len(forward.outputs) - 1}"
     assert train.inputs == (*forward.inputs, *forward.outputs[1:], "d_logits")
     assert train.outputs == ("d_w1", "d_b1", "d_w2", "d_b2")
     assert loss.inputs == ("output", "target")
@@ -120,7 +121,7 @@ def test_component_functions_pass_the_checker():
 def test_a_model_that_only_runs_has_no_gradient():
     found = trainable(small_net(), learning=False).construct("model")
     assert [f.name for f in found.functions] == ["model.forward", "model.loss"]
-    assert found.functions[0].meta[keys.COMPONENT_ARITY_KEY] == "1,6,0"
+    assert written(found.functions[0].facts)[keys.COMPONENT_ARITY_KEY] == "1,6,0"
 
 
 # --- learning -------------------------------------------------------------------------------------

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+import dataclasses
+from typing import Any
 
 import pytest
 
 from bb_edge.ir import keys
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.facts import NO_FACTS, Bound, Facts, FunctionFacts, Heard, OpFacts, ProgramFacts
 from bb_host.program_proto import ProgramProtoError, from_proto, to_proto
-from bb_host.spelling import SpellingError, op_facts, written
+from bb_host.spelling import SpellingError, function_facts, op_facts, program_facts, written
 from bb_host.text import TextError, parse, print_program
 
 OF_TYPE: dict[str, Any] = {
@@ -20,9 +21,20 @@ OF_TYPE: dict[str, Any] = {
     "tuple[str, ...]": ("Server", "Client"),
     "tuple[int, ...]": (7, 0),
     "Mapping[str, str]": {"x": "Server", "a=b": "Client"},
+    "Mapping[str, int]": {"wire_ops": 2},
+    "Mapping[str, Heard]": {"Server": Heard(("Client",), ("Client",)), "Client": Heard(("Server",), ())},
+    "Mapping[tuple[str, str], Bound]": {("Server", "model"): Bound("model", "bb.GraphModel", 3)},
 }
 """One value per type that a fact has."""
-EVERYTHING = OpFacts(**{name: OF_TYPE[str(kind)] for name, kind in OpFacts.__annotations__.items()})
+KINDS = {OpFacts: op_facts, FunctionFacts: function_facts, ProgramFacts: program_facts}
+
+
+def everything(kind: type[Facts]) -> Any:
+    """All facts of a kind, said."""
+    return kind(**{name: OF_TYPE[str(of)] for name, of in kind.__annotations__.items()})
+
+
+EACH = [(kind, name) for kind in KINDS for name in kind.__annotations__]
 
 
 def test_what_is_not_said_has_its_default() -> None:
@@ -56,27 +68,30 @@ def test_equal_facts_have_one_hash() -> None:
     assert hash(one) == hash(other)
 
 
-def test_every_fact_is_spelled_and_read_back() -> None:
-    texts = written(EVERYTHING)
-    assert op_facts(texts) == EVERYTHING
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_fact_is_spelled_and_read_back(kind: type[Facts]) -> None:
+    said = everything(kind)
+    texts = written(said)
+    assert KINDS[kind](texts) == said
     assert all(isinstance(text, str) for text in texts.values())
-    assert get_type_hints(OpFacts).keys() == vars(EVERYTHING).keys()
+    assert list(vars(said)) == list(kind.__annotations__)
 
 
-@pytest.mark.parametrize("name", OpFacts.__annotations__)
-def test_a_fact_goes_through_protos_and_text(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), EACH, ids=[f"{kind.__name__}.{name}" for kind, name in EACH])
+def test_a_fact_goes_through_protos_and_text(kind: type[Facts], name: str) -> None:
     program = parse("function F(x) -> (y)\n  y = Relu(x)\n")
     (function,) = program.functions
-    op = function.ops[0].saying(EVERYTHING.only(name))
-    assert op.facts != NO_FACTS
-    function = type(function)(**{**_fields(function), "ops": (op,)})
-    program = type(program)(**{**_fields(program), "functions": (function,)})
+    said = everything(kind).only(name)
+    if kind is OpFacts:
+        function = dataclasses.replace(function, ops=(function.ops[0].with_facts(said),))
+    elif kind is FunctionFacts:
+        function = dataclasses.replace(function, facts=said)
+    else:
+        program = dataclasses.replace(program, facts=said)
+    program = dataclasses.replace(program, functions=(function,))
     for again in (from_proto(to_proto(program)), parse(print_program(program))):
-        assert again.functions[0].ops[0].facts == op.facts
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+        (same,) = again.functions
+        assert said in (same.ops[0].facts, same.facts, again.facts)
 
 
 def test_what_says_nothing_is_not_written() -> None:
@@ -111,3 +126,15 @@ def test_a_text_that_spells_no_fact_is_refused_with_its_key(key: str, text: str,
     with pytest.raises(ProgramProtoError, match=said) as caught:
         from_proto(model)
     assert (caught.value.what, caught.value.where) == (f"Relu: {said}", "function F")
+
+
+def test_a_binding_that_is_none_is_refused_with_its_key() -> None:
+    key = f"{keys.BINDING_PREFIX}Server.model"
+    with pytest.raises(SpellingError, match=r"binding\.Server\.model is 'model', not role\|type\|number"):
+        program_facts({key: "model"})
+
+
+def test_what_a_target_asks_is_what_it_hears_where_nothing_else_is_said() -> None:
+    facts = program_facts({f"{keys.HEARS_PREFIX}Server": "A,B", f"{keys.HEARS_PREFIX}Hub": ""})
+    assert facts.heard == {"Server": Heard(("A", "B"), ("A", "B")), "Hub": Heard((), ())}
+    assert written(facts) == {f"{keys.HEARS_PREFIX}Server": "A,B", f"{keys.HEARS_PREFIX}Hub": ""}

@@ -25,6 +25,7 @@ from bb_host.program_proto import (
     to_proto,
     write_attribute,
 )
+from bb_host.spelling import written
 from bb_host.text import parse, print_program
 
 CONFIGURATIONS = "device_configurations" in onnx.NodeProto.DESCRIPTOR.fields_by_name
@@ -117,7 +118,7 @@ def test_what_is_read() -> None:
     assert function.slots["model"].role == "model"
     assert function.slots["codec"].concrete_type == "test.Codec"
     assert function.slots["codec"].state == b"\xa0"
-    assert function.meta == {keys.HOME_KEY: "Server"}
+    assert written(function.facts) == {keys.HOME_KEY: "Server"}
     assert function.types["a"] == ValueType(types.TENSOR_F32, ("batch",))
     (op,) = function.ops
     assert (op.inputs, op.outputs, op.name) == (("a", "", "b"), ("c", ""), "n1")
@@ -135,7 +136,7 @@ def test_what_is_read() -> None:
     assert isinstance(op.attrs["ref"], RawAttribute)
     graph = op.attrs["g"]
     assert isinstance(graph, Subgraph)
-    assert (graph.inputs, graph.outputs, graph.meta) == (("x",), ("y",), {"lr": "0.1"})
+    assert (graph.inputs, graph.outputs, graph.config) == (("x",), ("y",), {"lr": "0.1"})
     assert graph.types["z"] == ValueType(types.TENSOR_I64, ())
     np.testing.assert_array_equal(array_of(graph.initializers["w"]), np.arange(6.0).reshape(2, 3))
     assert [o.op_type for o in walk_ops(function.ops)] == ["Sum", "Relu"]
@@ -158,7 +159,7 @@ def test_the_runtimes_own_classes_are_read_too() -> None:
 
 
 def test_a_fresh_program_has_our_versions() -> None:
-    model = to_proto(Program("P", (Function("P", keys.PROGRAM_DOMAIN, opsets={"": 21}),), {}, {"": 21}))
+    model = to_proto(Program("P", (Function("P", keys.PROGRAM_DOMAIN, opsets={"": 21}),), opsets={"": 21}))
     assert (model.ir_version, model.graph.name) == (10, "P")
     assert len(model.graph.node) == len(model.graph.input) == 0
     assert from_proto(model).extra == b""
@@ -189,7 +190,7 @@ def test_slots_keep_their_order_within_their_kind() -> None:
         "a": Slot("model", at="Client"),
         "b": Slot("peer_selector", peer_class="Client"),
     }
-    program = Program("P", (Function("P", "d", slots=slots, opsets={"": 21}),), {}, {"": 21, "d": 1})
+    program = Program("P", (Function("P", "d", slots=slots, opsets={"": 21}),), opsets={"": 21, "d": 1})
     again = from_proto(to_proto(program))
     assert list(again.functions[0].slots) == ["a", "b", "c"]
     assert to_proto(again) == to_proto(program)

@@ -13,6 +13,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.facts import OpFacts
 from bb_host.program import Program, Subgraph
 from bb_host.program_proto import from_proto, to_bytes, to_proto
+from bb_host.spelling import written
 from bb_host.text import TextError, parse, parse_function, print_function, print_program
 
 GOSSIP = """\
@@ -90,7 +91,7 @@ def test_subgraphs_hold_initializers_and_ops() -> None:
 def test_a_text_without_program_line_is_named_after_its_first_function() -> None:
     program = parse("function program.Main(x) -> (y)\n  y = Relu(x)\n")
     assert program.name == "Main"
-    assert program.meta == {keys.MODULE_KEY: "Main"}
+    assert written(program.facts) == {keys.MODULE_KEY: "Main"}
     assert program.opsets == {"": 21, keys.PROGRAM_DOMAIN: 1}
     onnx.checker.check_model(to_proto(program))
 
@@ -125,7 +126,7 @@ def test_comments_and_types_in_long_form_are_read() -> None:
 
 
 def test_metadata_can_be_left_out() -> None:
-    text = print_program(parse(GOSSIP), omit=lambda key: key == keys.SOURCE_LINE_KEY)
+    text = print_program(parse(GOSSIP), omit=("source",))
     assert "a.py" not in text
     assert "slot=peers" in text
 

@@ -13,7 +13,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host.program import Function, Op, Program, Slot, Subgraph
 from bb_host.program_proto import from_proto, to_proto
-from bb_host.spelling import op_facts
+from bb_host.spelling import function_facts, op_facts, program_facts
 from bb_host.text import parse, print_program
 
 NAMES = st.one_of(
@@ -162,7 +162,7 @@ def functions(draw: Any) -> Function:
         ops,
         _types(draw, values),
         ordered,
-        draw(METAS),
+        function_facts(draw(METAS)),
         opsets,
     )
 
@@ -180,7 +180,7 @@ def test_text_and_protos_give_programs_back(data: Any) -> None:
     program = Program(
         data.draw(NAMES),
         tuple(data.draw(st.lists(functions(), max_size=2))),
-        data.draw(METAS),
+        program_facts(data.draw(METAS)),
         data.draw(st.dictionaries(DOMAINS, st.integers(1, 30), max_size=3)),
     )
     text = print_program(program)

@@ -17,6 +17,7 @@ from bb_host.cli import main
 from bb_host.edge.target import build_edge
 from bb_host.edge.tflite import lower
 from bb_host.edge.tflite.lower import MODEL, NUMPY_BACKEND, TFLITE_BACKEND
+from bb_host.spelling import written
 from benchmarks import models
 
 
@@ -27,7 +28,7 @@ def _models(build):
 
 def _backends(build):
     (artifact,) = build.artifacts
-    bindings = [v for k, v in artifact.program.meta.items() if k.startswith(keys.BINDING_PREFIX)]
+    bindings = [v for k, v in written(artifact.program.facts).items() if k.startswith(keys.BINDING_PREFIX)]
     return [v.split("|")[1] for v in bindings if v.startswith(keys.ROLE_BACKEND)]
 
 
@@ -75,7 +76,7 @@ def test_auto_keeps_a_fallback_with_the_same_signature_and_a_plan():
     body = program.function(keys.BACKEND_DOMAIN, node.attrs["fallback"].decode())
     assert (len(body.inputs), len(body.outputs)) == (len(node.inputs), len(node.outputs))
     assert all(op.domain == keys.ONNX_DOMAIN for op in body.ops)
-    assert keys.MEMORY_PLAN_KEY in body.meta
+    assert keys.MEMORY_PLAN_KEY in written(body.facts)
 
 
 def test_the_fallback_computes_the_same(reference):
