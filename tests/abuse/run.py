@@ -17,6 +17,7 @@ sys.path[:0] = [
 ]
 
 from abused.flood import BUDGET, Flood  # noqa: E402
+from abused.reports import ReportWorld  # noqa: E402
 from abused.world import World  # noqa: E402
 
 
@@ -34,9 +35,32 @@ def flood(seconds: float) -> int:
     return int(found.grown_bytes > 1.1 * BUDGET or not during)
 
 
+def reports(seed: int, faults: int) -> bool:
+    """Durable reports of three devices to a hub; whether each was counted, once."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
+        world = ReportWorld(Path(folder))
+        try:
+            world.abuse(seed, faults)
+            world.settle()
+        finally:
+            world.close()
+    wrong = world.wrong()
+    told, heard = sum(world.told.values()), sum(map(len, world.heard.values()))
+    kinds = dict(Counter(done.partition(" ")[2] for done in world.done))
+    took = time.monotonic() - started
+    print(
+        f"seed {seed}: {told} reports told, {heard} heard, {world.rolled_back} roll-backs said, "
+        f"{took:.0f} s; {kinds}; {'; '.join(wrong) or 'as it must be'}",
+        flush=True,
+    )
+    return not wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev abuse", description=__doc__)
     parser.add_argument("--durable", action="store_true", help="state folders, and nothing may be lost")
+    parser.add_argument("--reports", action="store_true", help="durable reports, folders put back and mixed")
     parser.add_argument("--clients", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--faults", type=int, default=12)
@@ -47,8 +71,11 @@ def main() -> int:
     args = parser.parse_args()
     if args.flood:
         return flood(args.flood)
+    seeds = range(args.seed, args.seed + args.seeds)
+    if args.reports:
+        return int(not all([reports(seed, args.faults) for seed in seeds]))
     failed = 0
-    for seed in range(args.seed, args.seed + args.seeds):
+    for seed in seeds:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
             world = World(Path(folder), args.clients, args.rounds, durable=args.durable)

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from abused.flood import BUDGET, Flood
+from abused.reports import ReportWorld
 from abused.world import World
 
 from bb_edge.ir.ids import PeerId
@@ -56,4 +57,27 @@ def test_the_oracle_sees_what_is_wrong(tmp_path: Path) -> None:
     assert any("lost" in text for text in world.wrong())
     world.told[1] = [[1, 1.0, 1, [str(PeerId.from_name("client-1"))]], [1, 1.5, 2, []]]
     assert any("two ways" in text for text in world.wrong())
+    world.close()
+
+
+def test_every_durable_report_is_heard_once_whoever_is_away_killed_put_back_or_full(tmp_path: Path) -> None:
+    world = ReportWorld(tmp_path, devices=2)
+    try:
+        world.abuse(seed=6, faults=4, away_s=2.0, every_s=0.5)
+        world.settle()
+    finally:
+        world.close()
+    assert world.complete and not world.wrong(), (world.wrong(), world.done)
+    assert min(world.told.values()) > 20
+
+
+def test_the_oracle_of_reports_sees_what_is_lost_and_what_comes_twice(tmp_path: Path) -> None:
+    world = ReportWorld(tmp_path, devices=1)
+    world.told["device-0"] = 3
+    world.heard["device-0"] |= {1: [0], 2: [0, 1], 3: [0]}
+    assert not world.wrong(), "the hub was killed between the two"
+    world.heard["device-0"][3] = [0, 0]
+    assert "[3] were heard twice" in world.wrong()[0]
+    del world.heard["device-0"][1]
+    assert "[1] of 3" in world.wrong()[0]
     world.close()
