@@ -142,6 +142,15 @@ _IDS = 0x6964730A
 """Tells the seed of the ids from that of the generator."""
 
 
+def first_epoch(seed: int) -> int:
+    """Returns the epoch that a node has which is installed with that seed and without an incarnation.
+
+    Simulations tell it of nodes that are not installed before somebody sends them something.
+    """
+    ids = random.Random(random.Random(seed).getrandbits(128) ^ _IDS)
+    return wiring.epoch_of(ids)
+
+
 @dataclass(slots=True)
 class _Installer:
     """Builds one node; everything lives in locals of it until the node stands."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from random import Random
 
 from bb_edge.engine.binding import BindEnv, Core, OpContext
 from bb_edge.engine.engine import Engine, Parts
@@ -85,6 +86,11 @@ class Bound:
     of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
 
 
+def epoch_of(ids: Random) -> int:
+    """Returns the best-effort epoch of a node: the first that is drawn from the generator of its ids."""
+    return ids.getrandbits(56) or 1
+
+
 def core(
     runtime: Runtime,
     slots: Slots,
@@ -114,7 +120,7 @@ def core(
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     sources = DurableReceiver(lambda: runtime.ids.getrandbits(63) or 1, config.max_peers)
-    links = Links(runtime.ids.getrandbits(56) or 1, sources, links_config)
+    links = Links(epoch_of(runtime.ids), sources, links_config)
     peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, dealt)
     wish = SnapshotWish(runtime, durable)
     room = OutboxRoom(config.outbox_records, config.outbox_bytes)

@@ -21,6 +21,7 @@ from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 from bb_host.cli_acl import add_acl
 from bb_host.cli_models import add_export, list_trainable, named_by_file, started_from
+from bb_host.cli_simulate import add_simulate
 
 if TYPE_CHECKING:
     from bb_host.diagnostics import Policy, ProgramWarning
@@ -151,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     p.set_defaults(run=_compile)
     add_export(verbs)
     add_acl(verbs)
+    add_simulate(verbs)
     p = verbs.add_parser("inspect", help="show what a program or an ordinary model holds")
     p.add_argument("file", type=Path, help="a recorded, compiled, edge or ordinary .onnx, or a program file")
     p.add_argument("--json", action="store_true")

@@ -1,16 +1,20 @@
 """Runs several nodes in one process under a simulated clock, without threads and sockets.
 
 The nodes are the same as on devices. The seed decides everything: the same seed gives the same bytes. Time
-jumps to whatever is due next.
+jumps to whatever is due next, and only nodes that have something to do are polled.
+
+What a node is given, and in which order, depends on the seed and on the peers alone, never on who else shares
+the process: events are ordered by time, receiver, sender and number in the pair, and a delay is drawn from
+seed, pair and number. So nodes can be spread over processes that exchange `Arrival`s between windows of
+simulated time, and every node computes the same bits (`bb_host.simulate` does that).
 """
 
 from __future__ import annotations
 
 import hashlib
 import heapq
-import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import IngressFull
@@ -26,6 +30,9 @@ POLLS_PER_INSTANT = 100_000
 A node that works through its queues needs a poll per thousand ops, so ten or so.
 """
 
+_FIRST = b""
+"""The receiver of what `Simulation.at` is told to do: before everything else of the same instant."""
+
 
 class SimulationError(BBError):
     """The simulation cannot go on: a peer is unknown, or there were more events than `max_events`."""
@@ -40,10 +47,79 @@ class Seen:
     step: steps.EngineStep
 
 
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a node is told of another one, as over a broker."""
+
+    up: bool
+    epoch: int
+    session: int
+    classes: tuple[str, ...]
+    meta: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What comes to a node, from whom, and when. `number` counts what went from the one to the other.
+
+    An envelope is two pieces, of which the first may be shared by those of many peers.
+    """
+
+    at_ns: int
+    target: PeerId
+    source: PeerId
+    number: int
+    content: tuple[bytes, bytes] | Presence
+
+    @property
+    def order(self) -> tuple[int, bytes, bytes, int]:
+        """Time, receiver, sender, number: no two are alike, and who computed them does not matter."""
+        return self.at_ns, self.target.to_bytes(), self.source.to_bytes(), self.number
+
+
+def keyed_number(seed: int, purpose: str, *key: bytes | int) -> int:
+    """Returns a number of 64 bits that depends on seed, purpose and key alone: randomness as a function.
+
+    A stream of random numbers would depend on who draws first.
+    """
+    mixed = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8)
+    for part in key:
+        mixed.update(part if isinstance(part, bytes) else part.to_bytes(16, "big", signed=True))
+        mixed.update(b"/")
+    return int.from_bytes(mixed.digest(), "big")
+
+
 def classes_heard(listener: DrivenNode, about: DrivenNode) -> tuple[str, ...]:
     """The classes in which one node is told of another's presence, as over a broker; empty for in none."""
     hears = listener.hears
     return about.classes if hears is None else tuple(name for name in about.classes if name in hears)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """What went from one node to another: how much, when the last of it arrives, and a digest of it all."""
+
+    number: int = 0
+    arrives_ns: int = 0
+    trace: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Polled:
+    """What is to be done, and may give any node something to do."""
+
+    act: Callable[[], None]
+
+
+class _Member:
+    """A node that takes part, with what the simulation knows of it."""
+
+    __slots__ = ("due_ns", "keeper", "node", "place")
+
+    def __init__(self, node: DrivenNode, keeper: Keeps | None, place: int) -> None:
+        self.node, self.keeper, self.place = node, keeper, place
+        self.due_ns: int | None = None
+        """As its last entry among the dues says; None where it has none."""
 
 
 class Simulation:
@@ -52,68 +128,98 @@ class Simulation:
     Every envelope takes `latency_ns` plus up to `jitter_ns`; between two nodes the order is kept. With
     `presence`, nodes are told of each other when one is added or removed.
 
-    `seen` lists every step of the nodes that is not an envelope, in order. `delivered` and `lost` count
-    envelopes; `now_ns` is the simulated time.
+    `seen` lists every step of the nodes that is not an envelope, in order; `report` gets them instead where
+    it is given. `elsewhere` gets what is sent to peers that `is_here` denies; without it all is kept here.
+    `wake` is asked when an envelope comes to somebody who is no node, and may add it; what still comes to
+    nobody is lost. `delivered` and `lost` count envelopes, `sent_bytes` their bytes;
+    `now_ns` is the simulated time.
     """
 
     def __init__(
-        self, seed: int = 0, latency_ns: int = 1_000_000, jitter_ns: int = 0, presence: bool = True
+        self,
+        seed: int = 0,
+        latency_ns: int = 1_000_000,
+        jitter_ns: int = 0,
+        presence: bool = True,
+        *,
+        report: Callable[[Seen], None] | None = None,
+        elsewhere: Callable[[Arrival], None] | None = None,
+        wake: Callable[[Arrival], bool] | None = None,
     ) -> None:
         self._presence = presence
-        self._random = random.Random(seed)
+        self._seed = seed
         self._latency_ns = latency_ns
         self._jitter_ns = jitter_ns
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
-        self._next = 0
-        self._nodes: dict[PeerId, DrivenNode] = {}
-        self._keepers: dict[PeerId, Keeps] = {}
+        self._events: list[tuple[int, bytes, bytes, int, Arrival | _Polled | Callable[[], None]]] = []
+        self._acts = 0
+        self._members: dict[PeerId, _Member] = {}
+        self._places = 0
+        self._due: list[tuple[int, int, _Member]] = []  # entries that are not a member's last are void
+        self._touched: set[PeerId] = set()
         self._sessions: dict[PeerId, int] = {}  # how often each node was added
         self._cut_off: dict[PeerId, list[tuple[int, steps.SendEnvelope]]] = {}  # what waits, and until when
-        self._arrival: dict[tuple[PeerId, PeerId], int] = {}
-        self._trace = hashlib.sha256()
+        self._pairs: dict[tuple[PeerId, PeerId], _Pair] = {}
+        self._told: dict[tuple[PeerId, PeerId], int] = {}  # presences, listener first
+        self._elsewhere = elsewhere
+        self._wake = wake
         self.now_ns = 0
         self.seen: list[Seen] = []
+        self._report = self.seen.append if report is None else report
         self.delivered = 0
         self.lost = 0
+        self.sent_bytes = 0
 
     @property
     def nodes(self) -> tuple[DrivenNode, ...]:
-        return tuple(self._nodes.values())
+        return tuple(member.node for member in self._members.values())
 
     def trace_hash(self) -> str:
-        """A SHA-256 in hex over every envelope that was sent: time, sender, receiver and bytes."""
-        return self._trace.hexdigest()
+        """A SHA-256 in hex over every envelope that was sent: times and bytes, pair by pair."""
+        return combined_trace(self.trace_digests())
+
+    def trace_digests(self) -> dict[tuple[bytes, bytes], bytes]:
+        """The digest of what went from each node to each other one, by their ids as bytes."""
+        return {
+            (source.to_bytes(), target.to_bytes()): pair.trace.digest()
+            for (source, target), pair in self._pairs.items()
+        }
+
+    # --- who takes part -------------------------------------------------------------------------------
 
     def add(self, node: DrivenNode, keeper: Keeps | None = None) -> None:
         """Adds a node, and the keeper of its state if it has one.
 
         As over a broker, a node is told of those in the classes that it hears, and they of it in theirs.
         """
-        self._nodes[node.peer_id] = node
-        self._sessions[node.peer_id] = self._sessions.get(node.peer_id, 0) + 1
-        self._keepers.pop(node.peer_id, None)
-        if keeper is not None:
-            self._keepers[node.peer_id] = keeper
+        peer = node.peer_id
+        before = self._members.pop(peer, None)
+        if before is not None:
+            before.due_ns = None
+        self._places += 1
+        self._members[peer] = _Member(node, keeper, self._places)
+        self._sessions[peer] = self._sessions.get(peer, 0) + 1
+        node.set_waker(lambda: self._touched.add(peer))
         if self._presence:
             node.presences_come()
-        for other in tuple(self._nodes.values()):
-            if other is not node:
-                self._tell(other, node, True)
-                self._tell(node, other, True)
-        self.at(self.now_ns, lambda: None)
+        for other in tuple(self._members.values()):
+            if other.node is not node:
+                self._tell(other.node, node, True)
+                self._tell(node, other.node, True)
+        self._touched.add(peer)
 
     def remove(self, peer: PeerId) -> None:
         """Removes a node as if it had died: envelopes on their way to it are lost, the others are told.
 
         Raises SimulationError where there is no such node.
         """
-        gone = self._nodes.pop(peer, None)
-        self._keepers.pop(peer, None)
+        gone = self._members.pop(peer, None)
         self._cut_off.pop(peer, None)
         if gone is None:
             raise SimulationError(f"there is no node {peer.short()}", "simulation")
-        for other in self._nodes.values():
-            self._tell(other, gone, False)
+        gone.due_ns = None
+        gone.node.set_waker(None)
+        for other in self._members.values():
+            self._tell(other.node, gone.node, False)
 
     def connect(self, peer: PeerId, up: bool) -> None:
         """Takes a node's connection away, or gives it back, as if its broker were gone.
@@ -122,20 +228,22 @@ class Simulation:
         sends meanwhile waits for its connection or its own deadline, what is sent to it is lost. Raises
         SimulationError where there is no such node.
         """
-        node = self._nodes.get(peer)
-        if node is None:
+        member = self._members.get(peer)
+        if member is None:
             raise SimulationError(f"there is no node {peer.short()}", "simulation")
+        node = member.node
         node.connected(up)
+        self._touched.add(peer)
         if not up:
             self._cut_off.setdefault(peer, [])
             return
         if (waits := self._cut_off.pop(peer, None)) is None:
             return
         self._sessions[peer] += 1
-        for other in self._nodes.values():
-            if other is not node and other.peer_id not in self._cut_off:
-                self._tell(other, node, True)
-                self._tell(node, other, True)
+        for other in self._members.values():
+            if other is not member and other.node.peer_id not in self._cut_off:
+                self._tell(other.node, node, True)
+                self._tell(node, other.node, True)
         for until_ns, step in waits:
             if not until_ns or until_ns > self.now_ns:
                 self._send(peer, step)
@@ -146,18 +254,32 @@ class Simulation:
         classes = classes_heard(listener, about)
         if not classes:
             return
-        peer, epoch, session = about.peer_id, about.epoch, self._sessions[about.peer_id]
-        address, meta = Address.empty().with_peer(peer).to_bytes(), about.presence_meta
+        peer = about.peer_id
+        content = Presence(up, about.epoch, self._sessions[peer], classes, about.presence_meta)
+        pair = listener.peer_id, peer
+        number = self._told[pair] = self._told.get(pair, 0) + 1
+        # Below zero: what is told of a peer comes before what that peer sends at the same time.
+        self.arrive(
+            [Arrival(self.now_ns + self._latency_ns, listener.peer_id, peer, number - (1 << 62), content)]
+        )
 
-        def tell() -> None:
-            listener.peer_presence(peer, up, (address,), meta, epoch=epoch, classes=classes, session=session)
+    # --- time -----------------------------------------------------------------------------------------
 
-        self.at(self.now_ns + self._latency_ns, tell)
+    def at(self, when_ns: int, act: Callable[[], None], *, polled: bool = True) -> None:
+        """Calls `act()` at the simulated time `when_ns`, before whatever comes to nodes at that time.
 
-    def at(self, when_ns: int, act: Callable[[], None]) -> None:
-        """Calls `act()` at the simulated time `when_ns`."""
-        heapq.heappush(self._events, (when_ns, self._next, act))
-        self._next += 1
+        Then all nodes are looked at, since it may have done anything with them; not so without `polled`,
+        for what only calls this simulation.
+        """
+        heapq.heappush(
+            self._events, (when_ns, _FIRST, _FIRST, self._acts, act if not polled else _Polled(act))
+        )
+        self._acts += 1
+
+    def arrive(self, arrivals: Iterable[Arrival]) -> None:
+        """Takes what is to come to nodes here, from wherever it was sent."""
+        for arrival in arrivals:
+            heapq.heappush(self._events, (*arrival.order, arrival))
 
     def run(
         self, until: Callable[[], bool] | None = None, for_ns: int | None = None, max_events: int = 1_000_000
@@ -167,89 +289,171 @@ class Simulation:
         Raises SimulationError after `max_events` instants at which something happened.
         """
         end = None if for_ns is None else self.now_ns + for_ns
+        self._touched.update(self._members)  # whoever calls may have given nodes something to do
         for _ in range(max_events):
-            when = self._poll_all()
+            self._poll_instant()
             if until is not None and until():
                 return
-            if self._events and (when is None or self._events[0][0] <= when):
-                when = self._events[0][0]
+            when = self.next_ns
             if when is None:
                 return
             if end is not None and when > end:
                 self.now_ns = end
                 return
             self.now_ns = max(self.now_ns, when)
-            while self._events and self._events[0][0] <= self.now_ns:
-                heapq.heappop(self._events)[2]()
+            self._happen()
         raise SimulationError(
             f"it has not ended after {max_events} events",
             "simulation",
             "raise max_events, or look for a loop",
         )
 
-    def _poll_all(self) -> int | None:
-        """Polls all nodes until none has work now; returns when the next one has, None for never."""
+    def run_window(self, end_ns: int) -> None:
+        """Runs all that is due before `end_ns`; the time is then that of the last event."""
+        while (when := self.next_ns) is not None and when < end_ns:
+            self.now_ns = max(self.now_ns, when)
+            self._happen()
+            self._poll_instant()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next event or poll is due, in simulated time; None where nothing is."""
+        self._look_at_touched()
+        due = self._due
+        while due and due[0][2].due_ns != due[0][0]:
+            heapq.heappop(due)
+        when = due[0][0] if due else None
+        if self._events and (when is None or self._events[0][0] <= when):
+            when = self._events[0][0]
+        return when
+
+    def _happen(self) -> None:
+        """Everything of this instant that comes to nodes."""
+        events = self._events
+        while events and events[0][0] <= self.now_ns:
+            event = heapq.heappop(events)[4]
+            if isinstance(event, Arrival):
+                self.deliver(event)
+            elif isinstance(event, _Polled):
+                event.act()
+                self._touched.update(self._members)
+            else:
+                event()
+
+    def deliver(self, arrival: Arrival) -> None:
+        """What comes to a node comes now."""
+        member, content = self._members.get(arrival.target), arrival.content
+        if isinstance(content, Presence):
+            if member is not None:
+                address = Address.empty().with_peer(arrival.source).to_bytes()
+                member.node.peer_presence(
+                    arrival.source,
+                    content.up,
+                    (address,),
+                    content.meta,
+                    epoch=content.epoch,
+                    classes=content.classes,
+                    session=content.session,
+                )
+            return
+        if member is None and self._wake is not None and self._wake(arrival):
+            member = self._members.get(arrival.target)
+        if member is None or arrival.target in self._cut_off:
+            self.lost += 1
+            return
+        try:
+            observed = Address.empty().with_peer(arrival.source).to_bytes()
+            body, rest = content  # joined here and not before: copies for all peers at once would be many
+            member.node.deliver_inbound(body + rest, arrival.source, observed)
+            self.delivered += 1
+        except IngressFull:
+            self.lost += 1
+
+    def _look_at_touched(self) -> None:
+        """Finds out when those are due that were polled, or were given something."""
+        while self._touched:
+            member = self._members.get(self._touched.pop())
+            if member is None:
+                continue
+            when = next_due_ns(member.node, member.keeper)
+            if when != member.due_ns:
+                member.due_ns = when
+                if when is not None:
+                    heapq.heappush(self._due, (when, member.place, member))
+
+    def _poll_instant(self) -> None:
+        """Polls until nobody has work at this instant."""
         for _ in range(POLLS_PER_INSTANT):
-            earliest: int | None = None
-            busy = False
-            for node in tuple(self._nodes.values()):
-                keeper = self._keepers.get(node.peer_id)
-                due = next_due_ns(node, keeper)
-                if due is not None and due <= self.now_ns:
-                    busy = True
-                    polled = node.poll(self.now_ns)
-                    if keeper is not None:
-                        keeper.take(polled, self.now_ns)
-                    for step in polled:
-                        self._handle(node, step)
-                    due = next_due_ns(node, keeper)
-                if due is not None:
-                    earliest = due if earliest is None else min(earliest, due)
-            if not busy:
-                return earliest
-            if earliest is None or earliest > self.now_ns:
-                return earliest
+            self._look_at_touched()
+            ready: dict[int, _Member] = {}
+            while self._due and self._due[0][0] <= self.now_ns:
+                when, place, member = heapq.heappop(self._due)
+                if member.due_ns == when:
+                    ready[place] = member
+            if not ready:
+                return
+            for _, member in sorted(ready.items()):
+                self._poll(member)
         raise SimulationError(
             f"nodes still have work after {POLLS_PER_INSTANT} polls at one instant",
             f"simulation at {self.now_ns} ns",
             "look for a loop, such as an EventSource that publishes its own event",
         )
 
-    def _handle(self, node: DrivenNode, step: steps.EngineStep) -> None:
-        if isinstance(step, steps.SendEnvelope):
-            self._send(node.peer_id, step)
-        else:
-            self.seen.append(Seen(self.now_ns, node.peer_id, step))
+    def _poll(self, member: _Member) -> None:
+        node, keeper = member.node, member.keeper
+        member.due_ns = None
+        self._touched.add(node.peer_id)
+        polled = node.poll(self.now_ns)
+        if keeper is not None:
+            keeper.take(polled, self.now_ns)
+        for step in polled:
+            if isinstance(step, steps.SendEnvelope):
+                self._send(node.peer_id, step)
+            else:
+                self._report(Seen(self.now_ns, node.peer_id, step))
 
     def _send(self, source: PeerId, step: steps.SendEnvelope) -> None:
         waiting = self._cut_off.get(source)
         if waiting is not None:
             waiting.append((self.now_ns + step.expires_in_ns if step.expires_in_ns else 0, step))
             return
-        target, body, rest = step.peer, step.body, step.rest
-        self._trace.update(self.now_ns.to_bytes(8, "big") + source.to_bytes() + target.to_bytes())
-        self._trace.update(body)
-        self._trace.update(rest)
-        delay = self._latency_ns + (self._random.randrange(self._jitter_ns) if self._jitter_ns else 0)
-        when = max(self.now_ns + delay, self._arrival.get((source, target), 0))
-        self._arrival[source, target] = when
-        observed = Address.empty().with_peer(source).to_bytes()
+        target = step.peer
+        pair = self._pairs.get((source, target))
+        if pair is None:
+            pair = self._pairs[source, target] = _Pair()
+        pair.number += 1
+        self.sent_bytes += step.size
+        pair.trace.update(self.now_ns.to_bytes(8, "big"))
+        pair.trace.update(step.body)
+        pair.trace.update(step.rest)
+        pair.arrives_ns = max(self.now_ns + self.delay_ns(source, target, pair.number), pair.arrives_ns)
+        arrival = Arrival(pair.arrives_ns, target, source, pair.number, (step.body, step.rest))
+        if self._elsewhere is None or self.is_here(target):
+            self.arrive([arrival])
+        else:
+            self._elsewhere(arrival)
 
-        def arrive() -> None:
-            node = self._nodes.get(target)
-            if node is None or target in self._cut_off:
-                self.lost += 1
-                return
-            try:
-                # Joined here and not before: copies for all peers at once would be many.
-                node.deliver_inbound(body + rest, source, observed)
-                self.delivered += 1
-            except IngressFull:
-                self.lost += 1
+    def is_here(self, peer: PeerId) -> bool:
+        """Whether what is sent to that peer stays in this process."""
+        return peer in self._members
 
-        self.at(when, arrive)
+    def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
+        """How long an envelope of a pair is under way; at least the latency."""
+        if not self._jitter_ns:
+            return self._latency_ns
+        drawn = keyed_number(self._seed, "delay", source.to_bytes(), target.to_bytes(), number)
+        return self._latency_ns + drawn % self._jitter_ns
 
     def events(self, topic: str | None = None) -> list[steps.AppEvent]:
         """The app events seen so far, of one topic or of all."""
         events = [s.step for s in self.seen if isinstance(s.step, steps.AppEvent)]
         return [event for event in events if topic is None or event.topic == topic]
+
+
+def combined_trace(digests: Mapping[tuple[bytes, bytes], bytes]) -> str:
+    """A SHA-256 in hex over the digests of all pairs, in the order of their ids."""
+    combined = hashlib.sha256()
+    for (source, target), digest in sorted(digests.items()):
+        combined.update(source + target + digest)
+    return combined.hexdigest()

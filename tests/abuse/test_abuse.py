@@ -73,7 +73,7 @@ def test_every_durable_report_is_heard_once_whoever_is_away_killed_put_back_or_f
 
 def test_the_oracle_of_reports_sees_what_is_lost_and_what_comes_twice(tmp_path: Path) -> None:
     world = ReportWorld(tmp_path, devices=1)
-    world.told["device-0"] = 3
+    world.due["device-0"] = 3
     world.heard["device-0"] |= {1: [0], 2: [0, 1], 3: [0]}
     assert not world.wrong(), "the hub was killed between the two"
     world.heard["device-0"][3] = [0, 0]

@@ -63,7 +63,10 @@ class ReportWorld:
         self.unexpected: list[str] = []
         self.hurt: set[Child] = set()
         """Those that are meant to end with another code than 0."""
+        self.gone: set[Child] = set()
         self.told: dict[str, int] = defaultdict(int)
+        self.due: dict[str, int] = {}
+        """By device: up to which number the hub has to have heard, as last asked."""
         self.heard: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in self.names}
         """By device and number: how often the hub, or that device, had been disturbed when it was said."""
         self.disturbed: dict[str, int] = defaultdict(int)
@@ -93,7 +96,7 @@ class ReportWorld:
         child = self.nodes[name]
         self.hurt.add(child)
         child.signal(signal.SIGKILL)
-        child.ended.wait()
+        self._until_gone(child)
         self.disturbed[name] += name == HUB
 
     def _end(self, name: str) -> None:
@@ -101,6 +104,7 @@ class ReportWorld:
         child.signal(signal.SIGTERM)
         if not child.end(30):
             self.unexpected.append(f"{name} does not end: {child.tail}")
+        self._until_gone(child)
 
     def close(self) -> None:
         for child in self.nodes.values():
@@ -109,6 +113,11 @@ class ReportWorld:
         self.broker.kill()
 
     # --- listening ------------------------------------------------------------------------------------
+
+    def _until_gone(self, child: Child) -> None:
+        """Returns once it has ended and all that it said was heard: as said before whatever follows."""
+        while child not in self.gone:
+            self.listen(0.05)
 
     def listen(self, seconds: float) -> None:
         """Takes in what is said in so many seconds."""
@@ -119,6 +128,7 @@ class ReportWorld:
     def _hear(self, event: Line | Ended) -> None:
         name = event.child.name
         if isinstance(event, Ended):
+            self.gone.add(event.child)
             if event.code != 0 and event.child not in self.hurt:
                 self.unexpected.append(f"{name} ended with {event.code}: {event.child.tail}")
             return
@@ -136,10 +146,10 @@ class ReportWorld:
 
     def _until_heard(self) -> bool:
         """Whether the hub has said, within the patience of a test, every number that is told by now."""
-        last = dict(self.told)
+        self.due = dict(self.told)
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not self.unexpected:
-            if all(self.heard[name].keys() >= set(range(1, number + 1)) for name, number in last.items()):
+            if all(self.heard[name].keys() >= set(range(1, number + 1)) for name, number in self.due.items()):
                 return True
             self.listen(0.2)
         return False
@@ -206,7 +216,6 @@ class ReportWorld:
                 self._end(name)
             else:
                 self._kill(name)
-        self.listen(0.1)  # what they had still said is before the disturbance
         for name in names:
             self.disturbed[name] += 1
             shutil.rmtree(self.state(name))
@@ -258,8 +267,9 @@ class ReportWorld:
         found = list(self.unexpected)
         for name in self.names:
             heard = self.heard[name]
-            if lost := sorted(set(range(1, self.told[name] + 1)) - heard.keys()):
-                found.append(f"{name} told {lost} of {self.told[name]}, the hub never heard them")
+            due = self.due.get(name, 0)
+            if lost := sorted(set(range(1, due + 1)) - heard.keys()):
+                found.append(f"{name} told {lost} of {due}, the hub never heard them")
             twice = [number for number, when in heard.items() if len(set(when)) < len(when)]
             if twice:
                 found.append(f"{name}: {sorted(twice)} were heard twice")

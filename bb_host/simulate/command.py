@@ -1,0 +1,277 @@
+"""The verb `simulate`: from a command line to scenarios, and what is shown of them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bb_edge.cli.arguments import given_value
+from bb_edge.loading import load
+from bb_edge.registry import load_all
+from bb_host.compiler import Compiler
+from bb_host.edge import build_edge
+from bb_host.simulate.conditions import NS, Conditions, read_trace
+from bb_host.simulate.dealing import Rule
+from bb_host.simulate.errors import ScenarioError
+from bb_host.simulate.report import Columns, ProgressLine, draw, event_record, summary, write_lines
+from bb_host.simulate.run import Outcome, simulate
+from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
+from bb_host.simulate.shard import Event
+from bb_host.source_file import read_source
+
+MANY = "Client"
+"""The class that `--clients` means, where a program has several."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the verb; returns its exit code. Raises ScenarioError and what compiling and installing raise."""
+    load_all(arguments.load)
+    artifacts = _compiled(arguments.file)
+    base = _scenario(arguments, artifacts)
+    if arguments.plot is not None:
+        Columns.parse(arguments.plot)  # before hours have passed
+    if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
+        raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
+    runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
+    for label, scenario in _swept(base, arguments):
+        outcome, told = _run(label, scenario, arguments)
+        runs[label] = outcome, told
+        if arguments.json:
+            print(json.dumps({"summary": told}), flush=True)
+    _finish(runs, arguments)
+    return 0
+
+
+def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple[Outcome, dict[str, Any]]:
+    line = None if arguments.quiet else ProgressLine()
+
+    def told(event: Event) -> None:
+        if line is not None:
+            line.clear()
+        if arguments.json:
+            print(json.dumps(event_record(event)), flush=True)
+        elif not arguments.sweep:
+            print(
+                f"{event.at_ns / 1e9:10.3f} s  {event.node:12} {event.topic}  {json.dumps(event.value)}",
+                flush=True,
+            )
+
+    began = time.monotonic()
+    try:
+        outcome = simulate(
+            scenario,
+            arguments.workers,
+            arguments.on,
+            for_ns=None if arguments.seconds is None else round(arguments.seconds * NS),
+            event=told,
+            watch=line,
+        )
+    finally:
+        if line is not None:
+            line.clear()
+    counts = {group.peer_class: group.count for group in scenario.groups}
+    about = {"run": label, "seed": scenario.seed, "nodes": counts, "workers": arguments.workers}
+    found = summary(outcome, time.monotonic() - began, about)
+    for kind, (count, first) in outcome.trouble.items():
+        print(f"bb-host: {label or 'the run'}: {kind} {count:,} times, first: {first}", file=sys.stderr)
+    return outcome, found
+
+
+def _finish(runs: Mapping[str, tuple[Outcome, dict[str, Any]]], arguments: argparse.Namespace) -> None:
+    """The table, and the files of `--out`."""
+    events = {label: outcome.events for label, (outcome, _) in runs.items()}
+    everything = [event for mine in events.values() for event in mine]
+    columns = Columns.of(everything) if arguments.plot is None else Columns.parse(arguments.plot)
+    if not arguments.json:
+        for label, (outcome, told) in runs.items():
+            rows = [] if columns is None else columns.rows(outcome.events)
+            last = (
+                ", ".join(f"{name} {value:.6g}" for name, value in rows[-1].items()) if rows else "no numbers"
+            )
+            print(
+                f"{label + ': ' if label else ''}{told['simulated_s']:,.2f} s simulated in "
+                f"{told['seconds']:,.1f} s, {outcome.awake:,} nodes woke, "
+                f"{outcome.sent_bytes / 1e6:,.2f} MB sent; last: {last}; trace {outcome.trace[:16]}"
+            )
+    if arguments.out is None:
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    summaries = [told for _, told in runs.values()]
+    (arguments.out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n", encoding="utf-8")
+    for label, mine in events.items():
+        write_lines(arguments.out / (f"events.{label}.jsonl" if label else "events.jsonl"), mine)
+    if columns is not None and not draw(arguments.out / "picture.png", columns, events):
+        print("bb-host: no picture: matplotlib is not installed", file=sys.stderr)
+
+
+# --- from the command line to a scenario ------------------------------------------------------------------
+
+
+def _compiled(file: Path) -> list[tuple[str, str, bytes]]:
+    """(class, target, artifact) of each target of a program file."""
+    if file.suffix == ".onnx":
+        raise ScenarioError("a model has nobody to talk to", str(file), "give the file of a program: FILE.py")
+    source = read_source(file)
+    build = build_edge(source.module, source.compiler or Compiler())
+    found = []
+    for artifact in build.artifacts:
+        target = load(artifact.data).targets[artifact.target]
+        found.append((target.peer_class, artifact.target, artifact.data))
+    return found
+
+
+def _scenario(arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]]) -> Scenario:
+    counts = _counts(arguments, [peer_class for peer_class, _, _ in artifacts])
+    groups = tuple(
+        Group(peer_class, target, data, counts[peer_class], large=counts[peer_class] == 1)
+        for peer_class, target, data in artifacts
+    )
+    rules = _rules(arguments)
+    dealt = tuple(
+        Dealt(slot, path, rules.get(slot, rules[""]), labels=arguments.labels)
+        for slot, path in _files(arguments)
+    )
+    unused = rules.keys() - {slot for slot, _ in _files(arguments)} - {""}
+    if unused:
+        raise ScenarioError(
+            f"no data are given for {', '.join(sorted(unused))}", "--deal", "add --data SLOT=FILE.npz"
+        )
+    return Scenario(
+        groups,
+        arguments.seed,
+        _ms(arguments.latency, "--latency"),
+        _ms(arguments.jitter, "--jitter"),
+        _settings(arguments.set),
+        dealt,
+        _conditions(arguments),
+        tuple(arguments.load),
+    )
+
+
+def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, int]:
+    """How many nodes each class has: one, where nothing else is said."""
+    counts = dict.fromkeys(classes, 1)
+    asked = list(arguments.nodes)
+    if arguments.clients is not None:
+        only = classes[0] if len(classes) == 1 else MANY
+        asked.append(f"{only}={arguments.clients}")
+    for text in asked:
+        name, _, number = text.partition("=")
+        if name not in counts:
+            hint = f"its classes: {', '.join(classes)}; write --nodes {classes[-1]}=100"
+            raise ScenarioError(f"the program has no class {name!r}", "--clients, --nodes", hint)
+        if not number.isdigit() or not int(number):
+            raise ScenarioError(f"{text!r} is no number of nodes", "--nodes", "write --nodes Client=100")
+        counts[name] = int(number)
+    return counts
+
+
+def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
+    found = []
+    for text in arguments.data:
+        slot, equals, path = text.partition("=")
+        if not equals or not slot or not path:
+            raise ScenarioError(f"{text!r} names no slot and file", "--data", "write --data shard=train.npz")
+        found.append((slot, Path(path)))
+    return found
+
+
+def _rules(arguments: argparse.Namespace) -> dict[str, Rule]:
+    rules = {"": Rule("iid")}
+    for text in arguments.deal:
+        slot, equals, rule = text.partition("=")
+        if equals:
+            rules[slot] = Rule.parse(rule)
+        else:
+            rules[""] = Rule.parse(text)
+    return rules
+
+
+def _settings(texts: Sequence[str]) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        slot, dot, key = name.partition(".")
+        if not (equals and dot and slot and key):
+            raise ScenarioError(f"{text!r} configures nothing", "--set", "write --set SLOT.KEY=VALUE")
+        found.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
+    return found
+
+
+def _conditions(arguments: argparse.Namespace) -> Conditions:
+    found = Conditions()
+    if arguments.available is not None:
+        if arguments.available.endswith(".csv"):
+            found = dataclasses.replace(found, trace=read_trace(Path(arguments.available)))
+        else:
+            share, period = _pair(arguments.available, "--available", 600.0)
+            found = dataclasses.replace(found, up_share=share, up_period_ns=period)
+    if arguments.slow is not None:
+        share, more = _pair(arguments.slow, "--slow", None)
+        found = dataclasses.replace(found, slow_share=share, slow_by_ns=more)
+    if arguments.dropouts is not None:
+        chance, gone = _pair(arguments.dropouts, "--dropouts", 30.0)
+        found = dataclasses.replace(found, dropout_chance=chance, dropout_ns=gone)
+    return found
+
+
+def _pair(text: str, flag: str, seconds: float | None) -> tuple[float, int]:
+    """A share from 0 to 1 and nanoseconds, of `SHARE:SECONDS`."""
+    share, colon, rest = text.partition(":")
+    with contextlib.suppress(ValueError):
+        part, time_s = float(share), float(rest) if colon else seconds
+        if 0 <= part <= 1 and time_s is not None and 0 < time_s < 1e9:
+            return part, round(time_s * NS)
+    default = "" if seconds is None else f"; without a time it is {seconds:g} s"
+    raise ScenarioError(f"{text!r} is no share and time", flag, f"write {flag} 0.1:20{default}")
+
+
+def _ms(value: float, flag: str) -> int:
+    if not 0 <= value < 1e9:
+        raise ScenarioError(f"{value} ms", flag, "give milliseconds, 0 or more")
+    return round(value * MS)
+
+
+def _swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str, Scenario]]:
+    """(label, scenario) of each run: the base alone, or one for each combination of swept values."""
+    axes: list[list[tuple[str, str]]] = []
+    for text in arguments.sweep:
+        name, equals, values = text.partition("=")
+        if not equals or not name or not all(values.split(",")):
+            raise ScenarioError(f"{text!r} names no values", "--sweep", "write --sweep seed=0,1,2")
+        axes.append([(name, value) for value in values.split(",")])
+    for combination in itertools.product(*axes):
+        scenario = base
+        for name, value in combination:
+            scenario = _with(scenario, name, value)
+        yield ",".join(f"{name}={value}" for name, value in combination).replace("/", "_"), scenario
+
+
+def _with(scenario: Scenario, name: str, value: str) -> Scenario:
+    if name == "deal":
+        rule = Rule.parse(value)
+        return dataclasses.replace(
+            scenario, dealt=tuple(dataclasses.replace(d, rule=rule) for d in scenario.dealt)
+        )
+    if name in ("seed", "clients"):
+        if not value.isdigit():
+            raise ScenarioError(f"{value!r} is no number", f"--sweep {name}", f"write --sweep {name}=10,100")
+        if name == "seed":
+            return dataclasses.replace(scenario, seed=int(value))
+        many = [g for g in scenario.groups if g.peer_class == MANY or len(scenario.groups) == 1]
+        if not many or not int(value):
+            raise ScenarioError(f"clients={value} of no class {MANY}", "--sweep", "give 1 or more")
+        groups = tuple(dataclasses.replace(g, count=int(value)) if g in many else g for g in scenario.groups)
+        return dataclasses.replace(scenario, groups=groups)
+    settings = {slot: dict(keys) for slot, keys in scenario.settings.items()}
+    for slot, keys in _settings([f"{name}={value}"]).items():
+        settings.setdefault(slot, {}).update(keys)
+    return dataclasses.replace(scenario, settings=settings)

@@ -1,0 +1,180 @@
+"""How the rows of one file are dealt to many clients.
+
+Every rule is a function of rows, seed and client, so that each worker finds the same rows for a client
+without asking another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bb_edge.transport.in_process import keyed_number
+from bb_host.simulate.errors import ScenarioError
+
+Indices = npt.NDArray[np.int64]
+
+FORMS = "iid, dirichlet:ALPHA, label:COUNT, column:NAME, draw:ROWS, same"
+"""How a rule is written on the command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Who gets which rows.
+
+    `iid`: shuffled, in shares whose sizes differ by one at most. `dirichlet`: each label is divided among
+    the clients in proportions drawn from a symmetric Dirichlet(`amount`); 100 is nearly even, 0.1 leaves
+    most clients with a few labels. `label`: each client has rows of `amount` labels alone. `column`: those
+    with one value of the array `column` belong to one client. `draw`: each client draws `amount` rows with
+    replacement, so that any number of clients can be had. `same`: all rows for everybody.
+    """
+
+    kind: str
+    amount: float = 0.0
+    column: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Reads `iid`, `dirichlet:0.3`, `label:2`, `column:writer`, `draw:64` or `same`. ScenarioError."""
+        kind, colon, rest = text.partition(":")
+        if kind in ("iid", "same") and not colon:
+            return cls(kind)
+        if kind == "column" and rest:
+            return cls(kind, column=rest)
+        if kind in ("dirichlet", "label", "draw"):
+            try:
+                amount = float(rest) if kind == "dirichlet" else int(rest)
+            except ValueError:
+                amount = 0
+            if 0 < amount < float("inf"):
+                return cls(kind, amount)
+        raise ScenarioError(f"{text!r} is no way to deal data", "--deal", f"write one of: {FORMS}")
+
+
+class Dealer:
+    """The rows of each of `clients` clients, by a rule.
+
+    `labels` are int64 [rows], or None where the data have none; `columns` are the arrays of the file by name.
+    Raises ScenarioError where the rule does not fit the data: no labels, no such column, too few rows.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        rows: int,
+        labels: npt.NDArray[np.generic] | None,
+        clients: int,
+        seed: int,
+        columns: Mapping[str, npt.NDArray[np.generic]] | None = None,
+    ) -> None:
+        self._rule, self._rows, self._clients, self._seed = rule, rows, clients, seed
+        self._columns = columns or {}
+        self._labels = None if labels is None else _classes(labels)
+        if rows < 1:
+            raise ScenarioError("the file has no rows to deal", "--data")
+        if rule.kind in ("dirichlet", "label") and self._labels is None:
+            raise ScenarioError(f"{rule.kind} deals by label, and the file has no labels", "--deal")
+        if rule.kind == "iid" and rows < clients:
+            raise ScenarioError(
+                f"{rows} rows are not enough for {clients} clients",
+                "--deal iid",
+                "draw:ROWS gives each client rows of its own choice, with replacement",
+            )
+        if rule.kind not in ("draw", "same"):
+            self._checked(self._dealt)
+
+    def rows_of(self, client: int) -> Indices:
+        """Returns the row numbers of one client, int64 [its rows]."""
+        rule = self._rule
+        if rule.kind == "same":
+            return np.arange(self._rows, dtype=np.int64)
+        if rule.kind == "draw":
+            rng = np.random.default_rng(keyed_number(self._seed, "draw", client))
+            return rng.integers(0, self._rows, int(rule.amount), dtype=np.int64)
+        return self._dealt[client]
+
+    def _checked(self, dealt: Sequence[Indices]) -> None:
+        empty = [client for client, rows in enumerate(dealt) if not len(rows)]
+        if empty:
+            raise ScenarioError(
+                f"{len(empty)} of {len(dealt)} clients get no rows, client {empty[0]} first",
+                f"--deal {self._rule.kind}",
+                "ask for fewer clients, a larger alpha, or another seed; draw:ROWS serves any number",
+            )
+
+    @cached_property
+    def _dealt(self) -> Sequence[Indices]:
+        rule, clients = self._rule, self._clients
+        rng = np.random.default_rng(keyed_number(self._seed, f"deal {rule.kind}"))
+        if rule.kind == "iid":
+            return [np.sort(part) for part in np.array_split(rng.permutation(self._rows), clients)]
+        if rule.kind == "column":
+            return self._by_column()
+        assert self._labels is not None
+        hands: list[list[Indices]] = [[] for _ in range(clients)]
+        owners: Sequence[npt.NDArray[np.int64]] = ()
+        kinds = np.unique(self._labels)
+        if rule.kind == "label":
+            owners = _owners(len(kinds), clients, int(rule.amount), rng)
+        for place, label in enumerate(kinds):
+            members = rng.permutation(np.flatnonzero(self._labels == label)).astype(np.int64)
+            if rule.kind == "label":
+                takers = owners[place]
+                parts = np.array_split(members, len(takers)) if len(takers) else []
+            else:
+                takers = np.arange(clients)
+                shares = rng.dirichlet(np.full(clients, rule.amount))
+                parts = np.split(members, np.rint(np.cumsum(shares)[:-1] * len(members)).astype(np.int64))
+            for client, part in zip(takers, parts, strict=True):
+                hands[int(client)].append(part)
+        nothing = np.empty(0, np.int64)
+        return [np.sort(np.concatenate(hand)) if hand else nothing for hand in hands]
+
+    def _by_column(self) -> Sequence[Indices]:
+        name = self._rule.column
+        column = self._columns.get(name)
+        if column is None or column.shape != (self._rows,):
+            found = ", ".join(sorted(self._columns)) or "none"
+            raise ScenarioError(
+                f"the file has no array {name!r} with one value per row",
+                f"--deal column:{name}",
+                f"it has: {found}",
+            )
+        values, owner = np.unique(column, return_inverse=True)
+        if len(values) < self._clients:
+            raise ScenarioError(
+                f"{name!r} has {len(values)} different values, for {self._clients} clients",
+                f"--deal column:{name}",
+                f"ask for at most {len(values)} clients",
+            )
+        order = np.argsort(owner, kind="stable").astype(np.int64)
+        ends = np.cumsum(np.bincount(owner, minlength=len(values)))
+        return np.split(order, ends[:-1])[: self._clients]
+
+
+def _classes(labels: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    """Labels as one number per row: class numbers as they are, one-hot rows by their largest entry."""
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        return np.asarray(labels.argmax(axis=1), np.int64)
+    _, classes = np.unique(labels.reshape(len(labels), -1)[:, 0], return_inverse=True)
+    return np.asarray(classes, np.int64)
+
+
+def _owners(labels: int, clients: int, each: int, rng: np.random.Generator) -> list[npt.NDArray[np.int64]]:
+    """Which clients have each label, where every client has `each` of them and labels are used evenly."""
+    each = min(each, labels)
+    order = np.concatenate([rng.permutation(labels) for _ in range(-(-clients * each // labels) + each)])
+    found: list[set[int]] = [set() for _ in range(labels)]
+    at = 0
+    for client in range(clients):
+        mine: set[int] = set()
+        while len(mine) < each:
+            mine.add(int(order[at % len(order)]))
+            at += 1
+        for label in mine:
+            found[label].add(client)
+    return [np.array(sorted(takers), np.int64) for takers in found]

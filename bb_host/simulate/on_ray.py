@@ -1,0 +1,66 @@
+"""Shards as actors of Ray, for who has a cluster. Needs the extra `[ray]`; nothing else here imports it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from bb_edge.transport.in_process import Arrival
+from bb_host.simulate.errors import ScenarioError, WorkerError
+from bb_host.simulate.scenario import Member, Scenario
+from bb_host.simulate.shard import Accounts, Progress, Shard
+from bb_host.simulate.workers import ONE_THREAD
+
+
+class RayWorkers:
+    """An actor per shard, one processor each, with one thread for BLAS and interpreters.
+
+    Joins the cluster of `$RAY_ADDRESS`, or starts one on this machine: without dashboard, and without usage
+    statistics. ScenarioError where Ray is not installed, WorkerError where an actor is lost.
+    """
+
+    def __init__(self) -> None:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            import ray
+        except ImportError as error:
+            hint = 'pip install "bytesandbrains-edge[ray]", or use --on processes'
+            raise ScenarioError("Ray is not installed", "--on ray", hint) from error
+        self._ray: Any = ray
+        self._started = not ray.is_initialized()
+        if self._started:
+            ray.init(
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": ONE_THREAD},
+            )
+        self._actors: list[Any] = []
+
+    def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
+        remote = self._ray.remote(num_cpus=1)(Shard)
+        shared = self._ray.put(scenario)
+        self._actors = [remote.remote(shared, mine) for mine in members]
+        return self._get([actor.progress.remote() for actor in self._actors])
+
+    def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
+        pairs = zip(self._actors, arrivals, strict=True)
+        return self._get([actor.step.remote(end_ns, mine) for actor, mine in pairs])
+
+    def accounts(self) -> list[Accounts]:
+        return self._get([actor.accounts.remote() for actor in self._actors])
+
+    def _get(self, futures: Sequence[Any]) -> list[Any]:
+        try:
+            found: list[Any] = self._ray.get(futures)
+        except self._ray.exceptions.RayError as error:
+            cause = getattr(error, "cause", None)
+            raise WorkerError(f"an actor failed: {cause or error}", "--on ray") from error
+        return found
+
+    def close(self) -> None:
+        for actor in self._actors:
+            self._ray.kill(actor)
+        if self._started:
+            self._ray.shutdown()

@@ -1,0 +1,160 @@
+"""What a simulation shows: a line of progress, events as JSON Lines, a summary, a picture."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from bb_host.simulate.errors import ScenarioError
+from bb_host.simulate.run import Outcome, State
+from bb_host.simulate.shard import Event
+
+EVERY_S = 0.2
+EVERY_S_IN_A_FILE = 30.0
+"""How often progress is written: to a terminal, where it replaces itself, and to a file."""
+
+
+class ProgressLine:
+    """One line that says how far a simulation is; several, seldom, where no terminal reads it."""
+
+    def __init__(self, out: TextIO = sys.stderr) -> None:
+        self._out = out
+        self._terminal = out.isatty()
+        self._began = time.monotonic()
+        self._shown = 0.0
+        self._width = 0
+
+    def __call__(self, state: State) -> None:
+        now = time.monotonic()
+        if now - self._shown < (EVERY_S if self._terminal else EVERY_S_IN_A_FILE):
+            return
+        self._shown = now
+        self._write(
+            f"{state.now_ns / 1e9:,.2f} s simulated, {state.awake:,} of {state.nodes:,} nodes awake, "
+            f"{state.delivered:,} envelopes, {state.events:,} events, {now - self._began:,.0f} s"
+        )
+
+    def _write(self, text: str) -> None:
+        if self._terminal:
+            print("\r" + text.ljust(self._width), end="", file=self._out, flush=True)
+            self._width = len(text)
+        else:
+            print(text, file=self._out, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line off the terminal, for others that are to stay."""
+        if self._terminal and self._width:
+            print("\r" + " " * self._width + "\r", end="", file=self._out, flush=True)
+            self._width = 0
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    """An event as `bb-edge run` says it, with simulated seconds as its time."""
+    return {"event": event.topic, "time": event.at_ns / 1e9, "node": event.node, "value": event.value}
+
+
+def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> dict[str, Any]:
+    """What came of a run, as JSON has it."""
+    return {
+        **about,
+        "trace": outcome.trace,
+        "simulated_s": outcome.simulated_ns / 1e9,
+        "seconds": round(seconds, 3),
+        "awake": outcome.awake,
+        "delivered": outcome.delivered,
+        "lost": outcome.lost,
+        "sent_bytes": outcome.sent_bytes,
+        "peak_rss_bytes": list(outcome.peak_rss),
+        "trouble": {
+            kind: {"count": count, "first": first} for kind, (count, first) in outcome.trouble.items()
+        },
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which numbers of an event's value are shown, by name: `round:1=loss,2=accuracy`."""
+
+    topic: str
+    names: Mapping[int, str]
+
+    @classmethod
+    def parse(cls, text: str) -> Columns:
+        """Reads `TOPIC:INDEX=NAME,…`. ScenarioError."""
+        topic, colon, rest = text.partition(":")
+        names: dict[int, str] = {}
+        for part in rest.split(",") if rest else ():
+            index, _, name = part.partition("=")
+            if not index.isdigit():
+                break
+            names[int(index)] = name or f"{topic}[{index}]"
+        else:
+            if topic and colon and names:
+                return cls(topic, names)
+        raise ScenarioError(f"{text!r} names no columns", "--plot", "write --plot round:1=loss,2=accuracy")
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Columns | None:
+        """All numbers of the topic that comes most often with numbers; None where none does."""
+        found: dict[str, int] = {}
+        for event in events:
+            if isinstance(event.value, list) and _numbers(event.value):
+                found[event.topic] = found.get(event.topic, 0) + 1
+        if not found:
+            return None
+        topic = max(sorted(found), key=lambda name: found[name])
+        first = next(event for event in events if event.topic == topic)
+        return cls(topic, {index: f"{topic}[{index}]" for index in _numbers(first.value)})
+
+    def rows(self, events: Sequence[Event]) -> list[dict[str, float]]:
+        """The named numbers of each event of the topic; what is no number is left out."""
+        found = []
+        for event in events:
+            if event.topic == self.topic:
+                value = event.value if isinstance(event.value, list) else [event.value]
+                numbers = set(_numbers(value))
+                found.append({name: float(value[i]) for i, name in self.names.items() if i in numbers})
+        return found
+
+
+def _numbers(value: Sequence[object]) -> list[int]:
+    return [i for i, part in enumerate(value) if isinstance(part, int | float) and not isinstance(part, bool)]
+
+
+def write_lines(path: Path, events: Sequence[Event]) -> None:
+    """Writes events as JSON Lines."""
+    with path.open("w", encoding="utf-8") as lines:
+        for event in events:
+            lines.write(json.dumps(event_record(event)) + "\n")
+
+
+def draw(path: Path, columns: Columns, runs: Mapping[str, Sequence[Event]]) -> bool:
+    """Draws the columns of each run, over the events of their topic, to a PNG; False without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(columns.names.values())
+    figure, axes = pyplot.subplots(len(names), 1, figsize=(7, 2.4 * len(names)), sharex=True, squeeze=False)
+    for label, events in runs.items():
+        rows = columns.rows(events)
+        for name, axis in zip(names, axes[:, 0], strict=True):
+            axis.plot(range(1, len(rows) + 1), [row.get(name, float("nan")) for row in rows], label=label)
+    for name, axis in zip(names, axes[:, 0], strict=True):
+        axis.set_ylabel(name)
+        axis.grid(alpha=0.3)
+    axes[-1, 0].set_xlabel(columns.topic)
+    if len(runs) > 1:
+        axes[0, 0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True

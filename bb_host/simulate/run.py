@@ -1,0 +1,160 @@
+"""Runs a scenario over its workers, window by window, until it is done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bb_edge.transport.in_process import Arrival, combined_trace
+from bb_host.simulate.errors import ScenarioError
+from bb_host.simulate.scenario import Scenario, placed
+from bb_host.simulate.shard import Event, Progress
+from bb_host.simulate.workers import Here, Processes, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a simulation has come. `awake` of `nodes` are real nodes, the others records."""
+
+    now_ns: int
+    nodes: int
+    awake: int
+    open_rounds: int
+    delivered: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a simulation.
+
+    `events` are ordered by time and node. `trace` is a hash over every envelope that was sent: the same for
+    any number of workers. `trouble` has, by kind of step, how often it came and the first of them.
+    `peak_rss` is the most memory of each worker, in bytes.
+    """
+
+    events: tuple[Event, ...]
+    trace: str
+    simulated_ns: int
+    awake: int
+    delivered: int
+    lost: int
+    sent_bytes: int
+    trouble: dict[str, tuple[int, str]] = field(default_factory=dict)
+    counters: dict[str, int] = field(default_factory=dict)
+    peak_rss: tuple[int, ...] = ()
+
+
+def make_workers(on: str) -> Workers:
+    """`processes`, `ray`, or `here`. ScenarioError for another word, or without Ray."""
+    if on == "processes":
+        return Processes()
+    if on == "here":
+        return Here()
+    if on == "ray":
+        from bb_host.simulate.on_ray import RayWorkers
+
+        return RayWorkers()
+    raise ScenarioError(f"{on!r} is nowhere to run workers", "--on", "write processes or ray")
+
+
+def simulate(
+    scenario: Scenario,
+    workers: int = 1,
+    on: str = "processes",
+    *,
+    for_ns: int | None = None,
+    event: Callable[[Event], None] | None = None,
+    watch: Callable[[State], None] | None = None,
+) -> Outcome:
+    """Runs a scenario until its rounds are done, nothing is due any more, or `for_ns` of simulated time.
+
+    Bits are the same for any number of `workers`, and wherever they run. `event` gets each app event when it
+    is known, ordered within a window; `watch` is called after each window. Raises ScenarioError for what
+    cannot run, WorkerError where a worker is lost, and what `install` raises.
+    """
+    if workers < 1:
+        raise ScenarioError(f"{workers} workers", "--workers", "write 1 or more")
+    if scenario.latency_ns < 1:
+        raise ScenarioError("a network without latency", "--latency", "write 0.1 (ms) or more")
+    members = scenario.members()
+    lists = placed(members, min(workers, len(members)))
+    where = {scenario.peer_of(member): number for number, mine in enumerate(lists) for member in mine}
+    with _closing(make_workers(on)) as crew:
+        told = crew.start(scenario, lists)
+        had_rounds = any(progress.open_rounds for progress in told)
+        if not had_rounds and for_ns is None:
+            raise ScenarioError(
+                "the program has no rounds that end, so it would run for ever",
+                "simulate",
+                "say for how long: --for SECONDS, of simulated time; or end its rounds: g.rounds(20)",
+            )
+        heard: list[Event] = []
+        underway: list[list[Arrival]] = [[] for _ in lists]
+        now_ns = 0
+        while True:
+            fresh = sorted((e for p in told for e in p.events), key=lambda e: (e.at_ns, e.node))
+            heard += fresh
+            for one in fresh if event is not None else ():
+                assert event is not None
+                event(one)
+            for progress in told:
+                for arrival in progress.outgoing:
+                    underway[where[arrival.target]].append(arrival)
+            if watch is not None:
+                watch(_state(now_ns, len(members), told, len(heard)))
+            start_ns = _least(told, underway)
+            done = had_rounds and not any(progress.open_rounds for progress in told)
+            if start_ns is None or done or (for_ns is not None and start_ns > for_ns):
+                break
+            now_ns = start_ns
+            sent, underway = underway, [[] for _ in lists]
+            told = crew.step(now_ns + scenario.latency_ns, sent)
+        accounts = crew.accounts()
+    counters: Counter[str] = Counter()
+    trouble: dict[str, tuple[int, str]] = {}
+    for account in accounts:
+        counters.update(account.counters)
+        for kind, (count, first) in account.trouble.items():
+            before, earlier = trouble.get(kind, (0, first))
+            trouble[kind] = before + count, earlier
+    return Outcome(
+        tuple(heard),
+        combined_trace({pair: digest for account in accounts for pair, digest in account.digests.items()}),
+        now_ns if for_ns is None else min(now_ns, for_ns),
+        sum(progress.awake for progress in told),
+        sum(progress.delivered for progress in told),
+        sum(progress.lost for progress in told),
+        sum(account.sent_bytes for account in accounts),
+        trouble,
+        dict(counters),
+        tuple(account.peak_rss for account in accounts),
+    )
+
+
+def _least(told: Sequence[Progress], underway: Sequence[Sequence[Arrival]]) -> int | None:
+    """When the next thing happens anywhere; None where nothing does."""
+    due = [progress.next_ns for progress in told if progress.next_ns is not None]
+    due += [arrival.at_ns for arrivals in underway for arrival in arrivals]
+    return min(due, default=None)
+
+
+def _state(now_ns: int, nodes: int, told: Sequence[Progress], events: int) -> State:
+    return State(
+        now_ns,
+        nodes,
+        sum(progress.awake for progress in told),
+        sum(progress.open_rounds for progress in told),
+        sum(progress.delivered for progress in told),
+        events,
+    )
+
+
+@contextlib.contextmanager
+def _closing(workers: Workers) -> Iterator[Workers]:
+    try:
+        yield workers
+    finally:
+        workers.close()

@@ -1,0 +1,95 @@
+"""What is simulated, as plain data: every worker gets the whole, and a list of the nodes that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.in_process import keyed_number
+from bb_host.simulate.conditions import Conditions
+from bb_host.simulate.dealing import Rule
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All nodes of one class: `count` of them run `target` of the artifact `data`.
+
+    `large` nodes have a server's budget of memory, the others a device's.
+    """
+
+    peer_class: str
+    target: str
+    data: bytes
+    count: int
+    large: bool = False
+
+    def name(self, number: int) -> str:
+        """The name of one of them: `server`, or `client-17` where there are several."""
+        name = self.peer_class.lower()
+        return name if self.count == 1 else f"{name}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dealt:
+    """The rows of the file `path` (.npz, arrays of one length, labels in `labels`), dealt to a slot's nodes.
+
+    Each node's slot is configured with a file of its own rows, as `key`.
+    """
+
+    slot: str
+    path: Path
+    rule: Rule
+    key: str = "path"
+    labels: str = "y"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A simulation. Times are nanoseconds.
+
+    `settings` configure slots of every node that has them. The network's latency is `latency_ns` plus up to
+    `jitter_ns`. `conditions` hold for the classes that have several nodes.
+    """
+
+    groups: tuple[Group, ...]
+    seed: int = 0
+    latency_ns: int = 5 * MS
+    jitter_ns: int = 0
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    dealt: tuple[Dealt, ...] = ()
+    conditions: Conditions = field(default_factory=Conditions)
+    load: tuple[str, ...] = ()
+    """Files or modules with components of the user's own."""
+
+    def members(self) -> tuple[Member, ...]:
+        """All nodes, in an order that depends on the scenario alone."""
+        return tuple(
+            Member(group, number)
+            for group in range(len(self.groups))
+            for number in range(self.groups[group].count)
+        )
+
+    def seed_of(self, member: Member) -> int:
+        """What the member's node is installed with."""
+        return keyed_number(self.seed, f"node {self.groups[member.group].peer_class}", member.number)
+
+    def peer_of(self, member: Member) -> PeerId:
+        """The member's id: that of its name, as on devices."""
+        return PeerId.from_name(self.groups[member.group].name(member.number))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One node of a scenario: the index of its group, and its number in it."""
+
+    group: int
+    number: int
+
+
+def placed(members: Sequence[Member], workers: int) -> list[list[Member]]:
+    """Which worker runs whom: dealt by turns, so that each has its share of every class."""
+    return [list(members[worker::workers]) for worker in range(workers)]

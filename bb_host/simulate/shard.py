@@ -1,0 +1,407 @@
+"""The nodes of one worker: real nodes where somebody has work for them, records where nobody has.
+
+A class whose nodes begin nothing by themselves (no rounds, intervals or bootstraps of their own) sleeps: each
+of them is a record until the first envelope comes to it. Which classes sleep is found out from a node of the
+class, so it depends on the program alone, and not on memory or on who shares the worker.
+"""
+
+from __future__ import annotations
+
+import resource
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bb_edge.cli.render import plain
+from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.program.program import Program
+from bb_edge.installer import first_epoch, install
+from bb_edge.ir.bb_core_pb2 import WireEnvelope
+from bb_edge.ir.ids import PeerId
+from bb_edge.loading import load
+from bb_edge.node import Node
+from bb_edge.registry import Registry, default_registry
+from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
+from bb_edge.user_modules import import_user_module
+from bb_host.simulate.dealing import Dealer
+from bb_host.simulate.errors import ScenarioError
+from bb_host.simulate.scenario import Dealt, Member, Scenario
+
+TROUBLE = (
+    *(steps.OpFailed, steps.WireReceiveFailed, steps.IngressDropped, steps.OutboundDropped),
+    *(steps.RequestFailed, steps.AnswerRefused, steps.ExecutionStarved, steps.SentToNobody),
+    *(steps.ContributionsGivenUp, steps.ContributionsDominate, steps.ContributionsClipped),
+    *(steps.PeerRefused, steps.ProgramMismatch, steps.ClassMismatch, steps.RoundBackedOff),
+)
+"""Steps that a user has to hear of: they are counted by kind, and the first of each kind is told."""
+
+_TOLD = -(1 << 62)
+"""The number of what a node is told of another: before what that one sends at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An app event of a node: what a host would have read. `at_ns` is simulated time."""
+
+    at_ns: int
+    node: str
+    topic: str
+    value: Any
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a shard tells after each window. `next_ns` is when its next event or poll is due, or None."""
+
+    next_ns: int | None = None
+    outgoing: list[Arrival] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    awake: int = 0
+    open_rounds: int = 0
+    delivered: int = 0
+    lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """What a shard tells at the end: digests of what was sent by pair, counters, trouble by kind."""
+
+    digests: Mapping[tuple[bytes, bytes], bytes]
+    counters: Mapping[str, int]
+    trouble: Mapping[str, tuple[int, str]]
+    sent_bytes: int
+    peak_rss: int
+
+
+class _Network(Simulation):
+    """The network of one shard; slow clients' envelopes take longer."""
+
+    def __init__(self, shard: Shard) -> None:
+        scenario = shard.scenario
+        super().__init__(
+            scenario.seed,
+            scenario.latency_ns,
+            scenario.jitter_ns,
+            presence=False,
+            report=shard.take,
+            elsewhere=shard.outgoing.append,
+            wake=shard.wake,
+        )
+        self._shard = shard
+        self._slow = shard.slow
+
+    def is_here(self, peer: PeerId) -> bool:
+        return self._shard.runs(peer)
+
+    def deliver(self, arrival: Arrival) -> None:
+        if self._shard.drops_out(arrival):
+            self.lost += 1
+        else:
+            super().deliver(arrival)
+
+    def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
+        return super().delay_ns(source, target, number) + self._slow.get(source, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What all nodes of a group have in common, as one of them says."""
+
+    classes: tuple[str, ...]
+    hears: tuple[str, ...] | None
+    meta: Mapping[str, object]
+    sleeps: bool
+
+
+class Shard:
+    """Runs some members of a scenario. ScenarioError, and what `install` raises, for what cannot run."""
+
+    def __init__(self, scenario: Scenario, members: Sequence[Member]) -> None:
+        self.scenario = scenario
+        self.outgoing: list[Arrival] = []
+        self.slow: dict[PeerId, int] = {}
+        for name in scenario.load:
+            import_user_module(name)
+        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
+        self._registry: Registry = default_registry()
+        self._programs: list[Program] = [load(group.data) for group in scenario.groups]
+        self._dealers = {dealt.slot: _Rows(dealt, scenario) for dealt in scenario.dealt}
+        self._everybody = scenario.members()
+        self._member_of = {scenario.peer_of(member): member for member in self._everybody}
+        self._records = {scenario.peer_of(member): member for member in members}
+        self._kinds = [self._kind(group) for group in range(len(scenario.groups))]
+        self._nodes: dict[PeerId, Node] = {}
+        self._up: dict[PeerId, bool] = {}
+        self._sessions: Counter[PeerId] = Counter()
+        self._requests: Counter[PeerId] = Counter()
+        self._events: list[Event] = []
+        self._trouble: dict[str, tuple[int, str]] = {}
+        self.network = _Network(self)
+        self._take_stock(members)
+        for peer, member in list(self._records.items()):
+            if not self._kinds[member.group].sleeps:
+                self._add(peer, scenario.latency_ns)
+
+    # --- who is there ---------------------------------------------------------------------------------
+
+    def _kind(self, group: int) -> _Kind:
+        node = self._install(Member(group, 0))
+        node.poll(0)
+        sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
+        return _Kind(node.classes, node.hears, node.presence_meta, sleeps and not node.open_rounds)
+
+    def _install(self, member: Member) -> Node:
+        scenario = self.scenario
+        group, program = scenario.groups[member.group], self._programs[member.group]
+        target = program.targets[group.target]
+        components = {slot: dict(keys) for slot, keys in scenario.settings.items() if slot in target.bindings}
+        files = []
+        for slot, rows in self._dealers.items():
+            if slot in target.bindings:
+                file = rows.write(
+                    member.number, Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
+                )
+                components.setdefault(slot, {})[rows.key] = str(file)
+                files.append(file)
+        try:
+            return install(
+                scenario.peer_of(member),
+                (),
+                program,
+                [group.target],
+                NodeConfig.host() if group.large else NodeConfig.edge(),
+                components=components,
+                registry=self._registry,
+                seed=scenario.seed_of(member),
+            )
+        finally:
+            for file in files:
+                file.unlink()  # the node has read it
+
+    def _take_stock(self, members: Sequence[Member]) -> None:
+        """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
+        scenario, conditions = self.scenario, self.scenario.conditions
+        for member in self._everybody:
+            peer = scenario.peer_of(member)
+            several = scenario.groups[member.group].count > 1
+            changes = iter(conditions.changes(scenario.seed, member.number)) if several else iter([(0, True)])
+            self._up[peer] = next(changes)[1]
+            self._sessions[peer] += self._up[peer]
+            self._change_later(peer, changes)
+            if several and peer in self._records and conditions.is_slow(scenario.seed, member.number):
+                self.slow[peer] = conditions.slow_by_ns
+
+    def _change_later(self, peer: PeerId, changes: Iterator[tuple[int, bool]]) -> None:
+        following = next(changes, None)
+        if following is not None:
+            at_ns, up = following
+
+            def change() -> None:
+                self._change(peer, up)
+                self._change_later(peer, changes)
+
+            self.network.at(at_ns, change, polled=False)
+
+    def _change(self, peer: PeerId, up: bool) -> None:
+        """Somebody comes or goes: its connection is cut or joined, and nodes that hear its class are told."""
+        if self._up[peer] == up:
+            return
+        self._up[peer] = up
+        self._sessions[peer] += up
+        if peer in self._nodes:
+            self.network.connect(peer, up)
+            if up:
+                self.network.arrive(self._presences(peer, self._heard(peer), self.scenario.latency_ns))
+        for listener in self._nodes:
+            self._tell_later(listener, peer)
+
+    def _tell_later(self, listener: PeerId, about: PeerId) -> None:
+        """In a latency's time the listener knows whether the other is there, if it hears its class."""
+        if self._up[listener]:
+            self.network.arrive(self._presences(listener, [self._member_of[about]], self.scenario.latency_ns))
+
+    def _presences(self, listener: PeerId, about: Iterable[Member], after_ns: int) -> Iterator[Arrival]:
+        """What the listener is told of those members whose classes it hears."""
+        scenario, hears = self.scenario, self._nodes[listener].hears
+        at_ns = self.network.now_ns + after_ns
+        for member in about:
+            kind, peer = self._kinds[member.group], scenario.peer_of(member)
+            classes = kind.classes if hears is None else tuple(name for name in kind.classes if name in hears)
+            session, up = self._sessions[peer], self._up[peer]
+            if classes and session and peer is not listener:
+                epoch = first_epoch(scenario.seed_of(member))
+                content = Presence(up, epoch, session, classes, kind.meta)
+                yield Arrival(at_ns, listener, peer, _TOLD + 2 * session + (not up), content)
+
+    def _heard(self, listener: PeerId) -> Iterator[Member]:
+        """The members who are up in classes that the listener hears."""
+        hears = self._nodes[listener].hears
+        for group, kind in enumerate(self._kinds):
+            if hears is None or set(hears) & set(kind.classes):
+                for number in range(self.scenario.groups[group].count):
+                    member = Member(group, number)
+                    if self._up[self.scenario.peer_of(member)]:
+                        yield member
+
+    def _add(self, peer: PeerId, after_ns: int) -> None:
+        """Makes a node of a record; it knows in so long who is there."""
+        member = self._records.pop(peer)
+        node = self._nodes[peer] = self._install(member)
+        node.presences_come()
+        self.network.add(node)
+        if not self._up[peer]:
+            self.network.connect(peer, False)
+            return
+        told = self._presences(peer, self._heard(peer), after_ns)
+        if after_ns:
+            self.network.arrive(told)
+        else:
+            for arrival in told:
+                self.network.deliver(arrival)
+
+    def runs(self, peer: PeerId) -> bool:
+        """Whether it is a member of this shard, or of none, so that what is sent to it is lost here."""
+        return peer in self._nodes or peer in self._records or peer not in self._member_of
+
+    def wake(self, arrival: Arrival) -> bool:
+        """An envelope comes to somebody who is no node yet; whether there is one now.
+
+        It knows then who is there, as one knows who has been up for a while.
+        """
+        peer = arrival.target
+        if peer not in self._records or not self._up[peer]:
+            return False
+        self._add(peer, 0)
+        return True
+
+    def drops_out(self, arrival: Arrival) -> bool:
+        """Whether somebody loses its connection instead of taking this request, by the conditions."""
+        conditions, peer = self.scenario.conditions, arrival.target
+        member = self._member_of[peer]
+        if not conditions.dropout_chance or self.scenario.groups[member.group].count == 1:
+            return False
+        if isinstance(arrival.content, Presence) or not _asks(arrival.content):
+            return False
+        self._requests[peer] += 1
+        if not self._up[peer] or not conditions.drops_out(
+            self.scenario.seed, member.number, self._requests[peer]
+        ):
+            return False
+        if peer in self._nodes:
+            self.network.connect(peer, False)
+            back_ns = self.network.now_ns + conditions.dropout_ns
+            self.network.at(back_ns, lambda: self._back(peer), polled=False)
+        return True
+
+    def _back(self, peer: PeerId) -> None:
+        if self._up[peer]:
+            self.network.connect(peer, True)
+
+    # --- time -----------------------------------------------------------------------------------------
+
+    def step(self, end_ns: int, arrivals: Sequence[Arrival]) -> Progress:
+        """Takes what comes from other shards, and runs all that is due before `end_ns`."""
+        self.network.arrive(arrivals)
+        self.network.run_window(end_ns)
+        return self.progress()
+
+    def progress(self) -> Progress:
+        """What has come of it since the last call."""
+        network, outgoing, events = self.network, list(self.outgoing), self._events
+        self.outgoing.clear()
+        self._events = []
+        return Progress(
+            network.next_ns,
+            outgoing,
+            events,
+            len(self._nodes),
+            sum(node.open_rounds for node in self._nodes.values()),
+            network.delivered,
+            network.lost,
+        )
+
+    def take(self, seen: Seen) -> None:
+        """Takes a step that a node has returned."""
+        step = seen.step
+        if isinstance(step, steps.AppEvent):
+            name = self._name(seen.peer)
+            self._events.append(Event(seen.at_ns, name, step.topic, plain(step.value, self._name)))
+        elif isinstance(step, TROUBLE):
+            kind = type(step).__name__
+            count, first = self._trouble.get(
+                kind, (0, f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {step}")
+            )
+            self._trouble[kind] = count + 1, first
+
+    def _name(self, peer: PeerId) -> str:
+        member = self._member_of.get(peer)
+        return str(peer) if member is None else self.scenario.groups[member.group].name(member.number)
+
+    def accounts(self) -> Accounts:
+        """What is left to tell at the end."""
+        counters: Counter[str] = Counter()
+        for node in self._nodes.values():
+            counters.update(node.counters)
+        return Accounts(
+            self.network.trace_digests(), counters, self._trouble, self.network.sent_bytes, peak_rss_bytes()
+        )
+
+    def close(self) -> None:
+        """Removes what it has written."""
+        self._folder.cleanup()
+
+
+class _Rows:
+    """A file whose rows are dealt, in this worker."""
+
+    def __init__(self, dealt: Dealt, scenario: Scenario) -> None:
+        self.key = dealt.key
+        self._arrays = read_rows(dealt.path)
+        clients = max((group.count for group in scenario.groups if group.count > 1), default=1)
+        rows = len(next(iter(self._arrays.values())))
+        self._dealer = Dealer(
+            dealt.rule, rows, self._arrays.get(dealt.labels), clients, scenario.seed, self._arrays
+        )
+
+    def write(self, client: int, path: Path) -> Path:
+        """Writes the rows of one client to a file for its node."""
+        rows = self._dealer.rows_of(client)
+        np.savez(path, **{name: array[rows] for name, array in self._arrays.items()})  # type: ignore[arg-type]
+        return path
+
+
+def read_rows(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    """Reads arrays [rows, …] of one length from a .npz file. ScenarioError for another file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+        hint = "write it with numpy.savez(path, x=…, y=…)"
+        raise ScenarioError(f"it cannot be read as .npz: {error}", str(path), hint) from error
+    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
+    if len(lengths) != 1 or lengths == {0}:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "nothing"
+        raise ScenarioError(
+            f"its arrays have no rows in common: {shapes}", str(path), "one row per sample in each"
+        )
+    return arrays
+
+
+def _asks(content: tuple[bytes, bytes]) -> bool:
+    """Whether an envelope carries values, and not only acknowledgements."""
+    envelope = WireEnvelope()
+    envelope.ParseFromString(content[0] + content[1])
+    return bool(envelope.fills)
+
+
+def peak_rss_bytes() -> int:
+    """The most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

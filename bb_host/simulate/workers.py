@@ -1,0 +1,169 @@
+"""Where shards run: in this process, in processes of their own, or on Ray (`on_ray.py`).
+
+All of them are told the same things in the same order, so what they compute is the same, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from bb_edge.ir.errors import BBError
+from bb_edge.transport.in_process import Arrival
+from bb_host.simulate.errors import ScenarioError, WorkerError
+from bb_host.simulate.scenario import Member, Scenario
+from bb_host.simulate.shard import Accounts, Progress, Shard
+
+ONE_THREAD = {
+    name: "1"
+    for name in (
+        *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
+        *("NUMEXPR_NUM_THREADS", "BB_TFLITE_THREADS"),
+    )
+}
+"""The environment of a worker. BLAS adds up in another order with another number of threads."""
+
+ENDS_WITHIN_S = 10.0
+
+
+class Workers(Protocol):
+    """The shards of one scenario, in their order."""
+
+    def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
+        """Makes a shard for each list of members."""
+
+    def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
+        """Has each shard take what arrives at it, and run all that is due before `end_ns`."""
+
+    def accounts(self) -> list[Accounts]:
+        """What each shard has to tell at the end."""
+
+    def close(self) -> None:
+        """Ends all of them, whatever they are doing."""
+
+
+class Here:
+    """All shards in this process, one after the other: for tests, and under a debugger."""
+
+    def __init__(self) -> None:
+        self._shards: list[Shard] = []
+
+    def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
+        for mine in members:
+            self._shards.append(Shard(scenario, mine))
+        return [shard.progress() for shard in self._shards]
+
+    def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
+        return [shard.step(end_ns, mine) for shard, mine in zip(self._shards, arrivals, strict=True)]
+
+    def accounts(self) -> list[Accounts]:
+        return [shard.accounts() for shard in self._shards]
+
+    def close(self) -> None:
+        for shard in self._shards:
+            shard.close()
+
+
+class Processes:
+    """A process per shard, of Python's own multiprocessing, with one thread for BLAS and interpreters."""
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[BaseProcess, Connection]] = []
+
+    def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
+        context = get_context("spawn")
+        with _environment(ONE_THREAD):
+            for number, mine in enumerate(members):
+                ours, theirs = context.Pipe()
+                name = f"bb-simulate-{number}"
+                process = context.Process(target=_work, args=(theirs, scenario, mine), name=name, daemon=True)
+                process.start()
+                theirs.close()
+                self._workers.append((process, ours))
+        return [self._answer(worker) for worker in self._workers]
+
+    def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
+        return self._all("step", [(end_ns, mine) for mine in arrivals])
+
+    def accounts(self) -> list[Accounts]:
+        return self._all("accounts", [() for _ in self._workers])
+
+    def _all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        for worker, mine in zip(self._workers, arguments, strict=True):
+            with contextlib.suppress(BrokenPipeError):  # it says why it is gone when it is asked
+                worker[1].send((method, mine))
+        return [self._answer(worker) for worker in self._workers]
+
+    def _answer(self, worker: tuple[BaseProcess, Connection]) -> Any:
+        process, pipe = worker
+        try:
+            kind, value = pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            process.join(ENDS_WITHIN_S)
+            code = process.exitcode
+            how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
+            hint = "it may have run out of memory: use fewer clients, or more machines"
+            raise WorkerError(f"it ended with {how}", process.name, hint) from error
+        if kind == "error":
+            raise value
+        return value
+
+    def close(self) -> None:
+        for process, pipe in self._workers:
+            pipe.close()  # a worker ends when nobody asks any more
+            process.join(ENDS_WITHIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> None:
+    """The life of a worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for it ends this one
+    shard: Shard | None = None
+
+    def answer(work: Callable[[], object]) -> None:
+        try:
+            pipe.send(("value", work()))
+        except BBError as error:
+            pipe.send(("error", _portable(error)))
+
+    def begin() -> Progress:
+        nonlocal shard
+        shard = Shard(scenario, members)
+        return shard.progress()
+
+    answer(begin)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while shard is not None:
+            method, arguments = pipe.recv()
+            bound = getattr(shard, method)
+            answer(lambda bound=bound, arguments=arguments: bound(*arguments))  # type: ignore[misc]
+    if shard is not None:
+        shard.close()
+
+
+def _portable(error: BBError) -> BBError:
+    """The error as one that every process can read."""
+    return ScenarioError(f"{type(error).__name__}: {error.what}", error.where, error.hint)
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Any:
+    """Sets variables for the processes that are started in the block."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,89 @@
+"""`bb-host simulate`: from the command line to files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from bb_host.cli import main
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {folder!r})
+from conftest import ArrayDataSource, Compiler, FedAvg, PresenceSelector, Sums
+
+
+def program():
+    compiler = (
+        Compiler()
+        .bind_peer_selector("clients", PresenceSelector)
+        .bind_aggregator("agg", FedAvg)
+        .bind_data_source("shard", ArrayDataSource, {{"batch_size": 4}})
+    )
+    return Sums(3, 4), compiler
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "sums.py"
+    path.write_text(PROGRAM.format(folder=str(__file__).rpartition("/")[0]))
+    return str(path)
+
+
+def test_a_run_says_its_events_and_writes_them(program, rows, tmp_path, capsys):
+    out = tmp_path / "out"
+    arguments = ["simulate", program, "--clients", "20", "--data", f"shard={rows}", "--deal", "draw:8"]
+    assert main([*arguments, "--quiet", "--plot", "round:1=mean,2=samples", "-o", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.count("server") == 3 and "last: mean" in said and "samples 4" in said
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [event["value"][0] for event in events] == [1, 2, 3]
+    (told,) = json.loads((out / "summary.json").read_text())
+    assert told["nodes"] == {"Server": 1, "Client": 20} and len(told["trace"]) == 64 and not told["trouble"]
+    assert (out / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
+    arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--json"]
+    assert main([*arguments, "--sweep", "seed=1,2", "--sweep", "shard.batch_size=2,8"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    runs = [line["summary"] for line in lines if "summary" in line]
+    assert [run["run"] for run in runs] == [
+        f"seed={seed},shard.batch_size={size}" for seed in (1, 2) for size in (2, 8)
+    ]
+    assert len({run["trace"] for run in runs}) == 4
+    assert len([line for line in lines if line.get("event") == "round"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--nodes", "Klient=3"], "no class 'Klient'"),
+        (["--clients", "0"], "is no number of nodes"),
+        (["--data", "shard"], "--data shard=train.npz"),
+        (["--deal", "fair"], "is no way to deal data"),
+        (["--deal", "test=iid"], "no data are given for test"),
+        (["--set", "shard"], "--set SLOT.KEY=VALUE"),
+        (["--available", "lots"], "--available 0.1:20"),
+        (["--slow", "0.1"], "--slow 0.1:20"),
+        (["--dropouts", "2"], "--dropouts 0.1:20"),
+        (["--latency", "-1"], "give milliseconds"),
+        (["--for", "0"], "give seconds above 0"),
+        (["--sweep", "seed"], "--sweep seed=0,1,2"),
+        (["--plot", "round"], "--plot round:1=loss"),
+        (["--workers", "0"], "write 1 or more"),
+        (["--set", "shard.bach_size=3"], "batch_size"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words):
+    assert main(["simulate", program, "--clients", "3", "--quiet", *more]) == 1
+    said = capsys.readouterr().err
+    assert words in said and "Traceback" not in said
+
+
+def test_trouble_is_told_by_kind(program, rows, capsys):
+    arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--for", "9"]
+    assert main([*arguments, "--slow", "1:30"]) == 0
+    assert "RoundBackedOff" in capsys.readouterr().err

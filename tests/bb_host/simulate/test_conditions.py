@@ -1,0 +1,78 @@
+"""Who is up when, who is slow, and what a trace may hold."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import pytest
+
+from bb_host.simulate.conditions import NS, Conditions, read_trace
+from bb_host.simulate.errors import ScenarioError
+
+
+def up_for(conditions: Conditions, client: int, until_ns: int, seed: int = 0) -> int:
+    """For how many nanoseconds a client is up until then."""
+    total, since, up = 0, 0, False
+    for at_ns, now_up in takewhile(lambda change: change[0] < until_ns, conditions.changes(seed, client)):
+        assert at_ns >= since
+        total += (at_ns - since) * up
+        since, up = at_ns, now_up
+    return total + (until_ns - since) * up
+
+
+@pytest.mark.parametrize("client", range(5))
+def test_clients_are_up_for_their_share_of_every_period(client):
+    conditions = Conditions(up_share=0.3, up_period_ns=100 * NS)
+    assert up_for(conditions, client, 10_000 * NS) == 3_000 * NS
+
+
+def test_each_client_comes_and_goes_at_times_of_its_own():
+    conditions = Conditions(up_share=0.5, up_period_ns=100 * NS)
+    firsts = {
+        tuple(c for c, _ in zip(conditions.changes(0, client), range(3), strict=False))
+        for client in range(20)
+    }
+    assert len(firsts) == 20
+
+
+def test_without_conditions_everybody_is_there_for_ever():
+    assert list(Conditions().changes(0, 7)) == [(0, True)]
+    assert not Conditions().come_and_go
+    assert not Conditions().is_slow(0, 7) and not Conditions().drops_out(0, 7, 1)
+
+
+def test_shares_and_chances_hold_over_many_clients():
+    conditions = Conditions(slow_share=0.25, slow_by_ns=1, dropout_chance=0.1)
+    assert 0.22 < sum(conditions.is_slow(1, client) for client in range(4000)) / 4000 < 0.28
+    assert 0.08 < sum(conditions.drops_out(1, 5, request) for request in range(4000)) / 4000 < 0.12
+
+
+def test_a_trace_says_when_clients_are_up(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("client,from,to\n# the nights\n0,0,10\n0,20,30.5\n2,5,6\n")
+    conditions = Conditions(trace=read_trace(path))
+    assert list(conditions.changes(0, 0)) == [
+        (0, True),
+        (10 * NS, False),
+        (20 * NS, True),
+        (30_500_000_000, False),
+    ]
+    assert list(conditions.changes(0, 2)) == [(0, False), (5 * NS, True), (6 * NS, False)]
+    assert list(conditions.changes(0, 1)) == [(0, True)], "whom it does not name is always there"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0,5", "trace.csv:1"),
+        ("0,0,1\nx,0,1", "trace.csv:2"),
+        ("0,9,3", "is no span"),
+        ("0,0,5\n0,4,6", "before its last span has ended"),
+        ("# nobody\n", "names no client"),
+    ],
+)
+def test_a_trace_that_is_wrong_is_refused_at_its_line(tmp_path, text, words):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(ScenarioError, match=words):
+        read_trace(path)

@@ -1,0 +1,159 @@
+"""The same bits for any number of workers; who sleeps, drops out or is away; and workers that are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bb_host.simulate import Conditions, Dealt, Outcome, Rule, ScenarioError, WorkerError, simulate
+from bb_host.simulate import run as run_module
+from bb_host.simulate.conditions import NS
+from bb_host.simulate.workers import Processes
+
+MS = 1_000_000
+BAD_WEATHER = Conditions(
+    up_share=0.8,
+    up_period_ns=1 * NS,
+    slow_share=0.3,
+    slow_by_ns=30 * MS,
+    dropout_chance=0.2,
+    dropout_ns=200 * MS,
+)
+
+
+def shown(outcome: Outcome) -> tuple[object, ...]:
+    return outcome.trace, outcome.events, outcome.delivered, outcome.lost, outcome.sent_bytes, outcome.awake
+
+
+def test_rounds_run_and_only_clients_that_were_asked_woke(scenario):
+    outcome = simulate(scenario(200, rounds=3, asked=5), on="here")
+    rounds = [event.value for event in outcome.events if event.topic == "round"]
+    assert [value[0] for value in rounds] == [1, 2, 3] and all(value[2] == 5 for value in rounds)
+    assert outcome.awake <= 1 + 3 * 5 and not outcome.trouble
+    assert all(event.node == "server" for event in outcome.events)
+
+
+@pytest.mark.parametrize("conditions", [Conditions(), BAD_WEATHER], ids=["calm", "bad weather"])
+def test_any_number_of_workers_gives_the_same_bits(scenario, conditions):
+    found = [
+        shown(
+            simulate(
+                scenario(30, rounds=6, asked=8, jitter_ns=7 * MS, conditions=conditions), workers, "here"
+            )
+        )
+        for workers in (1, 2, 3, 5)
+    ]
+    assert len(set(map(repr, found))) == 1
+
+
+def test_processes_with_other_hash_seeds_give_the_same_bits(scenario, monkeypatch):
+    told = scenario(20, rounds=4, asked=6, jitter_ns=7 * MS, conditions=BAD_WEATHER)
+    here = shown(simulate(told, 1, "here"))
+    monkeypatch.setenv("PYTHONHASHSEED", "12345")
+    assert shown(simulate(told, 2, "processes")) == here
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_it_does_not_matter_who_shares_a_worker(scenario, monkeypatch, data):
+    told = scenario(
+        data.draw(st.integers(2, 12)),
+        rounds=3,
+        asked=5,
+        seed=data.draw(st.integers(0, 99)),
+        jitter_ns=data.draw(st.sampled_from([0, 9 * MS])),
+        conditions=data.draw(st.sampled_from([Conditions(), BAD_WEATHER])),
+    )
+    alone = shown(simulate(told, 1, "here"))
+    workers = data.draw(st.integers(2, 3))
+    numbers = data.draw(st.lists(st.integers(0, workers - 1), min_size=13, max_size=13))
+
+    def anywhere(members, count):
+        lists = [[] for _ in range(count)]
+        for member, number in zip(members, numbers, strict=False):
+            lists[number % count].append(member)
+        return lists
+
+    monkeypatch.setattr(run_module, "placed", anywhere)
+    assert shown(simulate(told, workers, "here")) == alone
+    monkeypatch.undo()
+
+
+def test_another_seed_gives_another_run(scenario):
+    traces = {simulate(scenario(10, seed=seed), on="here").trace for seed in (1, 2)}
+    assert len(traces) == 2
+
+
+def test_who_is_away_is_not_asked_and_who_drops_out_is_missing(scenario):
+    nobody = Conditions(trace={client: [(50 * NS, 60 * NS)] for client in range(10)})
+    late = simulate(scenario(10, rounds=1, asked=5, conditions=nobody), on="here")
+    assert late.events[0].at_ns > 50 * NS, "the round waits until somebody is there"
+    dropping = Conditions(dropout_chance=1.0, dropout_ns=5 * NS)
+    lost = simulate(scenario(10, rounds=1, asked=5, conditions=dropping), on="here", for_ns=4 * NS)
+    (value,) = [event.value for event in lost.events if event.topic == "round"]
+    assert value[2] == 0 and len(value[3]) == 5 and lost.lost >= 5
+
+
+def test_slow_clients_answer_later(scenario):
+    slow = Conditions(slow_share=1.0, slow_by_ns=500 * MS)
+    quick, late = (
+        simulate(scenario(5, rounds=1, conditions=conditions), on="here")
+        for conditions in (Conditions(), slow)
+    )
+    assert 500 * MS <= late.events[0].at_ns - quick.events[0].at_ns < 1_500 * MS
+
+
+def test_rounds_without_an_end_need_a_time(scenario):
+    with pytest.raises(ScenarioError, match="--for SECONDS"):
+        simulate(scenario(5, rounds=None), on="here")
+    outcome = simulate(scenario(5, rounds=None), on="here", for_ns=NS)
+    assert len(outcome.events) > 5 and outcome.events[-1].at_ns <= NS
+
+
+def test_what_a_worker_refuses_is_told_and_no_process_stays(scenario, tmp_path):
+    missing = (Dealt("shard", tmp_path / "nothing.npz", Rule.parse("iid")),)
+    with pytest.raises(ScenarioError, match=r"nothing\.npz"):
+        simulate(scenario(5, dealt=missing), 2)
+
+
+def test_a_worker_that_is_killed_is_named(scenario):
+    workers = Processes()
+    told = scenario(4)
+    try:
+        workers.start(told, [told.members()])
+        process, _ = workers._workers[0]
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        with pytest.raises(WorkerError, match="signal SIGKILL"):
+            workers.step(NS, [[]])
+    finally:
+        workers.close()
+
+
+@pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "without latency")])
+def test_what_no_run_can_have_is_refused(scenario, field, words):
+    with pytest.raises(ScenarioError, match=words):
+        simulate(scenario(2, **field), on="here")
+
+
+def test_ray_gives_the_same_bits(scenario):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    told = scenario(12, rounds=3, asked=5, jitter_ns=7 * MS, conditions=BAD_WEATHER)
+    assert shown(simulate(told, 2, "ray")) == shown(simulate(told, 1, "here"))
+
+
+def test_without_ray_the_remedy_is_named(scenario, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(ScenarioError, match=r"bytesandbrains-edge\[ray\]"):
+        simulate(scenario(2), 1, "ray")
+
+
+def test_files_of_rows_are_gone_when_nodes_have_read_them(scenario, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    simulate(scenario(5), on="here")
+    assert not list(Path(tmp_path).rglob("*.npz")) and not list(tmp_path.glob("bb-simulate-*"))
