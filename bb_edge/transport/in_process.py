@@ -101,7 +101,7 @@ class _Pair:
 
     number: int = 0
     arrives_ns: int = 0
-    trace: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    trace: hashlib._Hash = field(default_factory=hashlib.sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def test_requirements_and_licence(wheel: Path) -> None:
     assert names == ["cbor2", "numpy", "paho-mqtt", "protobuf"]
     assert data["Requires-Python"] == ">=3.10"
     assert data["License-Expression"] == "Apache-2.0"
-    assert {"host", "demo", "dev", "mutation", "tflite", "litert", "toml"} == set(
+    assert {"host", "demo", "dev", "mutation", "ray", "tflite", "litert", "toml"} == set(
         data.get_all("Provides-Extra")
     )
 

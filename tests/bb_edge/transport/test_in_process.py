@@ -122,13 +122,15 @@ def test_what_nobody_here_takes_is_handed_on_or_wakes_somebody(compile_text):
 
     def wake(arrival: Arrival) -> bool:
         woken.append(arrival.target)
-        sim2.add(client)
-        return True
+        if arrival.target == client.peer_id:
+            sim2.add(client)
+        return arrival.target == client.peer_id
 
     sim2 = Simulation(wake=wake)
     sim2.arrive([question])
     sim2.run(for_ns=S)
-    assert woken == [client.peer_id] and sim2.delivered == 1
+    assert woken == [client.peer_id, server.peer_id], "the client, and then whom it answers"
+    assert sim2.delivered == 1 and sim2.lost == 1
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63])

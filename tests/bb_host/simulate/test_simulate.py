@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_a_worker_that_is_killed_is_named(scenario):
     told = scenario(4)
     try:
         workers.start(told, [told.members()])
-        process, _ = workers._workers[0]
+        (process,) = multiprocessing.active_children()
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         with pytest.raises(WorkerError, match="signal SIGKILL"):
