@@ -16,6 +16,7 @@ import numpy as np
 
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
+from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
@@ -51,9 +52,21 @@ class _Kept:
 
 
 class GraphModel(Model):
-    """A model that is trained by gradient descent, with momentum if configured.
+    """A model that is trained by gradient descent.
 
-    Configuration: `learning_rate` (0.1), `momentum` (0), `kept_activations` (64 executions).
+    Configuration, with defaults in parentheses:
+
+    - `optimizer`: `sgd` (default), `adam` or `adamw`; `momentum` (0) and `nesterov` (false) of SGD, `beta1`
+      (0.9), `beta2` (0.999) and `epsilon` (1e-8) of the others.
+    - `weight_decay`: added to the gradient times the parameters, by `adamw` taken off the parameters (0).
+    - `clip_norm`: the most that the gradient may measure (L2, all parameters together), 0 = any (0).
+    - `learning_rate` (0.1), and how it changes: `schedule` is `constant` (default), `step_decay` (times
+      `decay`, 0.1, every `schedule_length`) or `cosine` (down to `lowest_rate`, 0, in `schedule_length`);
+      before it the rate grows for `warm_up` (0). `schedule_length` (100) and `warm_up` count what
+      `schedule_by` says: a `step` (default) or a `round`. Rounds are those that `SetRound` tells, else every
+      `LoadParameters` begins one.
+    - `reset_state`: whether `LoadParameters` sets momentum and Adam's means back to zero (false).
+    - `kept_activations`: of how many executions the activations are kept for `Backward` (64).
 
     Construction state: the parameters as initializers. Graphs: `forward`; for `Train` also `fit`, for
     `Backward` also `train`, for `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Train`
@@ -65,8 +78,7 @@ class GraphModel(Model):
 
     TYPE_NAME: ClassVar[str] = "bb.GraphModel"
     CONFIG: ClassVar[Mapping[str, Setting]] = {
-        "learning_rate": Setting.number(0.1, 0.0),
-        "momentum": Setting.number(0.0, 0.0, 1.0),
+        **OPTIMIZER_CONFIG,
         "kept_activations": Setting.integer(64, 1),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
@@ -81,13 +93,11 @@ class GraphModel(Model):
         tensors: Mapping[str, Array],
         *,
         where: str = "",
-        learning_rate: float = 0.1,
-        momentum: float = 0.0,
         kept_activations: int = 64,
+        **optimizer: Any,
     ) -> None:
+        """`optimizer` are keys of `OPTIMIZER_CONFIG`; those that are left out have their defaults."""
         self._where = where
-        self._learning_rate = np.float32(learning_rate)
-        self._momentum = np.float32(momentum)
         self._kept = kept_activations
         self._names = tuple(tensors)
         self._shapes = tuple(array.shape for array in tensors.values())
@@ -102,7 +112,8 @@ class GraphModel(Model):
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._size, 1)  # what `params` gives
-        self._velocity = np.zeros(self._size, np.float32) if momentum else None
+        settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
+        self._optimizer = Optimizer({**settings, **optimizer}, self._size)
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
         self.activations_dropped = 0
         self.updates = 0
@@ -120,9 +131,8 @@ class GraphModel(Model):
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
-            learning_rate=read["learning_rate"],
-            momentum=read["momentum"],
             kept_activations=read["kept_activations"],
+            **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
         model._graphs = prepare_graphs(env, model.views(model._flat))
         if model._graphs.learns:
@@ -200,9 +210,9 @@ class GraphModel(Model):
         return fit.add(self._gradient, input, target, self._where)
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:
-        """Subtracts learning_rate * gradient from the parameters.
+        """Changes the parameters by the gradient, as the optimizer that is configured does.
 
-        With momentum it subtracts learning_rate * velocity, where velocity = momentum * velocity + gradient.
+        `adjust_gradient` sees the gradient first, then it is clipped.
         """
         if grads is not None:
             self._check(grads, "the gradient")
@@ -217,14 +227,14 @@ class GraphModel(Model):
                 f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
                 hint="change the gradient in place: gradient += …, gradient[...] = …",
             )
-        if self._velocity is not None:
-            np.multiply(self._velocity, self._momentum, out=self._velocity)
-            np.add(self._velocity, gradient, out=self._velocity)
-            np.multiply(self._velocity, self._learning_rate, out=gradient)
-        else:
-            np.multiply(gradient, self._learning_rate, out=gradient)
-        np.subtract(self._flat, gradient, out=self._flat)
+        self._optimizer.step(self._flat, gradient)
         self.updates += 1
+
+    def set_round(self, ctx: Ctx, round: Array) -> None:
+        """Sets the round that a schedule by round goes by, from 1. ComponentError for another number."""
+        if round.size != 1 or round.dtype.kind not in "iu" or round.item() < 1:
+            raise self._error(f"a round is one whole number from 1, not {round.dtype}{round.tolist()!r:.40}")
+        self._optimizer.set_round(round.item())
 
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Returns the mean loss; stores no activations and changes nothing."""
@@ -254,6 +264,7 @@ class GraphModel(Model):
             self._check_finite(params, "the parameter vector")
             np.copyto(self._flat, params)
             self.updates += 1
+            self._optimizer.loaded()
 
     def reserve(self) -> None:
         self._given.reserve()
@@ -301,7 +312,8 @@ class GraphModel(Model):
             "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
             "params": pack_array(self._flat),
             "gradient": pack_array(self._gradient.current() if self._gradient is not None else None),
-            "velocity": pack_array(self._velocity),
+            "optimizer": self._optimizer.counts(),
+            **{name: pack_array(vector) for name, vector in self._optimizer.saved().items()},
             "activations": [
                 [exec_id, list(kept.shape), kept.dtype.str, [pack_array(a) for a in kept.arrays]]
                 for exec_id, kept in self._activations.items()
@@ -315,14 +327,12 @@ class GraphModel(Model):
         Raises ComponentStateError, changing nothing, where the bytes are damaged or those of another model.
         """
         read = StateReader(self, _VERSION, state)
-        params, gradient, velocity = (
-            read.array("params"),
-            read.optional_array("gradient"),
-            read.optional_array("velocity"),
-        )
-        for array in (params, gradient, velocity):
+        params, gradient = read.array("params"), read.optional_array("gradient")
+        vectors = {name: read.optional_array(name) for name in self._optimizer.vectors}
+        for array in (params, gradient, *vectors.values()):
             if array is not None and (array.shape != (self._size,) or array.dtype != np.float32):
                 raise read.error(f"it holds {list(array.shape)} parameters, this model has {self._size}")
+        counts = read.integers("optimizer", 4)
         activations: OrderedDict[int, _Kept] = OrderedDict()
         for item in read.items("activations"):
             try:
@@ -334,16 +344,19 @@ class GraphModel(Model):
         np.copyto(self._flat, params)
         if self._gradient is not None:
             self._gradient.restore(gradient)
-        if velocity is not None and self._velocity is not None:
-            np.copyto(self._velocity, velocity)
+        self._optimizer.restore(counts, vectors)
         self._activations = activations
 
     def adopt(self, state: bytes) -> Adoption:
-        """Takes the tensors, and their momentum, whose name and shape are the same here."""
-        own = dict(zip(self._names, self.views(self._flat), strict=True))
-        velocity = None
-        if self._velocity is not None:
-            velocity = dict(zip(self._names, self.views(self._velocity), strict=True))
-        adopted = adopt_parameters(StateReader(self, _VERSION, state), own, velocity)
+        """Takes the tensors whose name and shape are the same here, and what the optimizer keeps of them."""
+        read = StateReader(self, _VERSION, state)
+
+        def named(flat: Array) -> dict[str, Array]:
+            return dict(zip(self._names, self.views(flat), strict=True))
+
+        kept = {name: named(vector) for name, vector in self._optimizer.vectors.items()}
+        adopted = adopt_parameters(read, named(self._flat), kept)
+        if adopted.taken and (counts := read.integers("optimizer", 4)):
+            self._optimizer.adopt_counts(counts, with_means=read.optional_array(MEAN) is not None)
         self.updates += bool(adopted.taken)
         return adopted

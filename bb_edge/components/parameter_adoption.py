@@ -16,18 +16,27 @@ if TYPE_CHECKING:
 __all__ = ["adopt_parameters"]
 
 
-def adopt_parameters(
-    read: StateReader, own: Mapping[str, Array], own_velocity: Mapping[str, Array] | None
-) -> Adoption:
-    """Writes into the views `own` what fits of `params` and `tensors` of a state; `velocity` likewise.
+_KEPT = {
+    "velocity": "momentum",
+    "mean": "Adam's mean of gradients",
+    "square": "Adam's mean of their squares",
+}
+"""What optimizers keep of each parameter: the field of a state, and what it is called."""
 
-    `own_velocity` is None for a model without momentum. ComponentStateError, writing nothing, where the state
-    is damaged.
+
+def adopt_parameters(
+    read: StateReader, own: Mapping[str, Array], own_kept: Mapping[str, Mapping[str, Array]]
+) -> Adoption:
+    """Writes into the views `own` what fits of `params` and `tensors` of a state.
+
+    `own_kept` are the views of what this program's optimizer keeps, by the field of a state; what fits of
+    those fields is written there. ComponentStateError, writing nothing, where the state is damaged.
     """
-    flat, velocity = read.array("params"), read.optional_array("velocity")
+    flat = read.array("params")
+    kept = {field: read.optional_array(field) for field in _KEPT}
     shapes = _shapes(read)
     size = sum(_size(shape) for shape in shapes.values())
-    if flat.shape != (size,) or (velocity is not None and velocity.shape != (size,)):
+    if any(vector is not None and vector.shape != (size,) for vector in (flat, *kept.values())):
         raise read.error(f"its tensors have {size} numbers, its vectors others")
     old = _split(flat, shapes)
     fitting = [n for n, a in old.items() if n in own and (own[n].shape, own[n].dtype) == (a.shape, a.dtype)]
@@ -39,13 +48,16 @@ def adopt_parameters(
     left += [
         f"tensor {name}: it is new, and begins as the artifact has it" for name in own if name not in old
     ]
-    if velocity is not None and own_velocity is None:
-        left.append("momentum: this program has none")
-    elif velocity is not None and own_velocity is not None and fitting:
-        for name, array in _split(velocity, shapes).items():
-            if name in fitting:
-                np.copyto(own_velocity[name], array)
-        taken.append(f"momentum of {_amount(fitting, own)}")
+    for field, vector in kept.items():
+        if vector is None:
+            continue
+        if field not in own_kept:
+            left.append(f"{_KEPT[field]}: this program has none")
+        elif fitting:
+            views = _split(vector, shapes)
+            for name in fitting:
+                np.copyto(own_kept[field][name], views[name])
+            taken.append(f"{_KEPT[field]} of {_amount(fitting, own)}")
     if read.optional_array("gradient") is not None:
         left.append("a gradient that no step has applied: it belongs to an execution of the old program")
     return Adoption(tuple(taken), tuple(left))

@@ -143,6 +143,14 @@ class StateReader:
         """Returns a list field; an empty list where none was written."""
         return [] if self._fields.get(name) is None else self.items(name)
 
+    def integers(self, name: str, count: int) -> list[int]:
+        """Returns a list field of `count` integers; an empty list where none was written."""
+        values = self.optional_items(name)
+        found = [value for value in values if isinstance(value, int)]
+        if len(found) != len(values) or len(found) not in (0, count):
+            raise self.error(f"field {name!r} is no list of {count} integers")
+        return found
+
     def optional_array(self, name: str) -> Array | None:
         """Returns a writable copy of an array field; None where none was written."""
         return None if self._fields.get(name) is None else self.array(name)

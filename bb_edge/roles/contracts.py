@@ -144,6 +144,11 @@ class Model(_Contract):
         raise self._refuse("Step")
 
     @_optional
+    def set_round(self, ctx: Ctx, round: Array) -> Later | None:
+        """Sets the round, one whole number from 1, that learning rates which change by round go by."""
+        raise self._refuse("SetRound")
+
+    @_optional
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array | Later:
         """Returns the mean loss over the batch, 0-D f32."""
         raise self._refuse("Evaluate")

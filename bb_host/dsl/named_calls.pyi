@@ -27,6 +27,9 @@ class ModelOps:
     def step(self, g: Recorder, grads: Value | None = None, *, after: After = ...) -> Output:
         """Applies the model's own gradient and clears it, or a 1-D one that is given, and leaves its own.
         grads: Tensor → cmd: CommandId."""
+    def set_round(self, g: Recorder, round: Value, *, after: After = ...) -> Output:
+        """Says which round it is, from 1: learning rates that change by round go by it. round: Tensor<I64> →
+        cmd: CommandId."""
     def evaluate(self, g: Recorder, input: Value, target: Value, *, after: After = ...) -> Output:
         """Returns the mean loss, 0-D. input: Tensor, target: Tensor → loss: Tensor<F32>."""
     def apply_delta(self, g: Recorder, delta: Value, *, after: After = ...) -> Output:

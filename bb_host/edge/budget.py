@@ -8,6 +8,7 @@ they are full. Rows that the machine at hand decides are measured constants and 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from bb_edge.components import GraphModel
+from bb_edge.components.optimizers import kept_vectors
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import GraphSlot
 from bb_edge.engine.program.program import Program as LoadedProgram
@@ -239,8 +241,9 @@ def _state(program: Program) -> Iterator[Share]:
                 continue
             yield Share(f"gradient of {name}, and a copy while it answers", 2 * size)
             assert isinstance(slot.state, Subgraph)
-            if float(slot.state.config.get("momentum", "0")):
-                yield Share(f"momentum of {name}", size)
+            kept = kept_vectors({key: json.loads(text) for key, text in slot.state.config.items()})
+            if kept:
+                yield Share(f"what the optimizer of {name} keeps ({', '.join(kept)})", len(kept) * size)
 
 
 def _tensor_bytes(slot: Slot) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple, SupportsFloat
 
 import onnx
 
+from bb_edge.components.optimizers import OPTIMIZER_CONFIG
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import TENSOR_F32
@@ -30,6 +31,10 @@ from bb_host.learn.shapes import infer_types, with_types
 from bb_host.program import AttrValue, Function, Subgraph
 
 __all__ = ["Construction", "TrainableModel", "TrainableSettings", "make_trainable", "trainable"]
+
+
+OPTIMIZERS = OPTIMIZER_CONFIG["optimizer"].choices
+"""The names of the optimizers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,7 @@ class TrainableModel:
     loss: str = LOSSES[0]
     learning_rate: float = 0.1
     momentum: float = 0.0
+    optimizer: str = "sgd"
     config: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -127,6 +133,8 @@ class TrainableModel:
     def construct(self, slot: str) -> Construction:
         """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss|fit`."""
         config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
+        if self.optimizer != "sgd":  # which devices take for granted that know no other
+            config["optimizer"] = self.optimizer
         texts = {key: _json(key, value) for key, value in config.items()}
         state = Subgraph(slot, initializers=dict(self.model.parameters), config=texts)
         forward = self.model.function if self.gradient is None else self.gradient.forward
@@ -188,12 +196,13 @@ def _named(function: Function, name: str, more: FunctionFacts | None = None) -> 
 def trainable(
     model: onnx.ModelProto | str | Path | bytes,
     loss: str = LOSSES[0],
-    learning_rate: float = 0.1,
+    learning_rate: float | None = None,
     momentum: float = 0.0,
     *,
     learning: bool = True,
     frozen: Collection[str] = (),
     train: Collection[str] = (),
+    optimizer: str = "sgd",
     config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
     """Makes an inference model trainable.
@@ -201,15 +210,16 @@ def trainable(
     `model` has one input and one output. Its parameters are the weights, biases, scales and tables of its
     layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
     model).table())` shows what is learned and why; docs/models.md has the rule. `loss` is
-    what `Evaluate` answers: `softmax_cross_entropy` (output = logits [N, …, classes], target = one-hot of the
-    same shape, f32) or `mse`, each the mean over the batch. `learning_rate` and `momentum` are defaults that
-    a device's configuration may override. With `learning=False` there is no gradient graph. Initializers that
-    match a pattern of `frozen` (names or globs: `encoder.*`) are neither trained nor sent; those that match
-    one of `train` are, whatever the rule says. `config` are keys of a subclass of GraphModel: `{"mu": 0.01}`.
+    what `Train` and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain
+    output (logits). `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`,
+    `adamw`) are defaults that a device's configuration may override. With `learning=False` there is no
+    gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`) are neither
+    trained nor sent; those that match one of `train` are, whatever the rule says. `config` are further keys
+    of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
-    settings = TrainableSettings(loss, learning_rate, momentum, learning, frozen, train, config)
+    settings = TrainableSettings(loss, learning_rate, momentum, learning, frozen, train, config, optimizer)
     try:
         return make_trainable(model, settings)
     except BBError as error:
@@ -221,17 +231,23 @@ class TrainableSettings(NamedTuple):
     """What `trainable` takes beside the model, as it came."""
 
     loss: object = LOSSES[0]
-    learning_rate: object = 0.1
+    learning_rate: object = None
     momentum: object = 0.0
     learning: bool = True
     frozen: object = ()
     train: object = ()
     config: object = None
+    optimizer: object = "sgd"
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
     """`trainable`, for who has no author's line: errors name the model's file alone."""
-    rate = _number("learning_rate", given.learning_rate)
+    if given.optimizer not in OPTIMIZERS:
+        raise LearnError(
+            f"unknown optimizer {given.optimizer!r}", "trainable", f"known: {', '.join(OPTIMIZERS)}"
+        )
+    usual = 0.1 if given.optimizer == "sgd" else 0.001
+    rate = _number("learning_rate", usual if given.learning_rate is None else given.learning_rate)
     kept = _number("momentum", given.momentum, 1.0)
     if given.loss not in LOSSES:
         raise LearnError(f"unknown loss {given.loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
@@ -248,7 +264,9 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         if not inner.startswith(where):
             error.where = ", ".join(filter(None, (where, inner)))
         raise
-    return TrainableModel(imported, gradient, str(given.loss), rate, kept, dict(given.config or {}))
+    return TrainableModel(
+        imported, gradient, str(given.loss), rate, kept, str(given.optimizer), dict(given.config or {})
+    )
 
 
 def _differentiated(

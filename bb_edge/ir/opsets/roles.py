@@ -63,6 +63,16 @@ _m.op(
     may_suspend=True,
 )
 _m.op(
+    "SetRound",
+    "round:Tensor<I64>",
+    "cmd:CommandId",
+    "",
+    "Says which round it is, from 1: learning rates that change by round go by it.",
+    effect=_W,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
     "Evaluate",
     "input:Tensor, target:Tensor",
     "loss:Tensor<F32>",

@@ -57,6 +57,9 @@ class Affine(Model):
         self.gradient += 2 * error * float(input[0])
         return np.asarray(error * error, np.float32)
 
+    def set_round(self, ctx: Any, round: Any) -> None:
+        self.w += float(round)
+
     def step(self, ctx: Any, grads: Any = None) -> None:
         if grads is None:
             grads, self.gradient = (self.gradient,), 0.0
@@ -88,6 +91,7 @@ MODEL = {"m": "model|test.Affine"}
     "ApplyDelta",
     "Evaluate",
     "Train",
+    "SetRound",
 )
 def test_model(bed, registry):
     body = """  y: F32 = role.model.Forward(x) {slot=m}
@@ -99,6 +103,7 @@ def test_model(bed, registry):
   loss: F32[] = role.model.Evaluate(in, target) {slot=m}
   fitted: F32[] = role.model.Train(batch, labels) {slot=m}
   after: CommandId = role.model.Step(fitted) {slot=m, control_inputs=1}
+  told: CommandId = role.model.SetRound(round) {slot=m}
   w: F32 = role.model.Params() {slot=m}
   both: F32 = syscall.GateDispatch(w, go)
   syscall.AppEmit<name="y">(y)
@@ -106,16 +111,17 @@ def test_model(bed, registry):
   syscall.AppEmit<name="fitted">(fitted)
   syscall.AppEmit<name="w">(both)
   syscall.AppEmit<name="cmd">(stepped)"""
-    inputs = "x: F32, load: F32, delta: F32, grads: F32, in: F32, target: F32, batch: F32, labels: F32, go: Trigger"
+    inputs = "x: F32, load: F32, delta: F32, grads: F32, in: F32, target: F32, batch: F32, labels: F32, round: I64[], go: Trigger"
     look = {"go": TRIGGER}
     b = bed.run(
         body, inputs, look, {"load": f32(3)}, look, {"delta": f32(-1)}, look, {"grads": f32(0.5)}, look,
         {"in": f32(2), "target": f32(1)}, {"x": f32(2)}, look,
-        {"batch": f32(2), "labels": f32(-8)}, look, slots=MODEL, registry=registry,
+        {"batch": f32(2), "labels": f32(-8)}, look,
+        {"round": i64(7)}, look, slots=MODEL, registry=registry,
     )  # fmt: skip
     # 2 as built; loaded 3; moved by -1; stepped by 0.5; own gradient 3·2 of y = 1.5·2; trained on
     # an error of -4.5·2 + 8 = -1, whose square has the gradient 2·(-1)·2.
-    assert [float(v[0]) for v in b.events("w")] == [2, 3, 2, 1.5, -4.5, -0.5]
+    assert [float(v[0]) for v in b.events("w")] == [2, 3, 2, 1.5, -4.5, -0.5, 6.5]
     assert float(b.events("fitted")[0]) == 1
     assert b.events("y")[0].tolist() == [3] and float(b.events("loss")[0]) == 4
     assert isinstance(b.events("cmd")[0], int)

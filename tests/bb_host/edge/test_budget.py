@@ -10,11 +10,13 @@ import onnx
 import pytest
 from host_commands import run
 
+from bb_edge.components import GraphModel
 from bb_edge.engine.config import NodeConfig
 from bb_host.cli import main
 from bb_host.edge import BudgetError, EdgeError, Limits, build_edge, compile_edge
 from bb_host.edge.budget import FILE_PAGES, INTERPRETER
 from bb_host.edge.columns import parse_size
+from bb_host.learn import mlp, trainable
 from bb_host.onnx_model import UnsupportedOperatorError
 
 MIB = 1024 * 1024
@@ -192,3 +194,13 @@ def test_inspect_shows_the_plan(small: Path, tmp_path: Path, capsys: Any) -> Non
     code, out, _ = run(capsys, "inspect", tmp_path / "b" / "small.edge.onnx")
     assert code == 0
     assert "memory plans" in out and "× the lower bound" in out
+
+
+def test_what_an_optimizer_keeps_is_counted(tiny: tuple[Any, Any]) -> None:
+    module, compiler = tiny
+    n_parameters = 4 * 3 + 3 + 3 * 2 + 2
+    for settings, vectors in (({"optimizer": "adam"}, 2), ({"momentum": 0.9}, 1)):
+        net = trainable(mlp([4, 3, 2], 0), **settings)
+        bound = compiler.without_binding("model").bind_model("model", GraphModel, net)
+        client = next(a for a in build_edge(module, bound).artifacts if a.target == "Client")
+        assert share(client.budget, "what the optimizer of model keeps") == 4 * vectors * n_parameters

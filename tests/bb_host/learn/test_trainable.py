@@ -317,3 +317,17 @@ def test_a_missing_file_is_named(tmp_path):
 def test_an_unknown_loss_is_refused():
     with pytest.raises(LearnError, match=r"softmax_cross_entropy, .*mse"):
         trainable(mlp([2, 2]), loss="hinge")
+
+
+# --- optimizers -----------------------------------------------------------------------------------
+
+
+def test_an_optimizer_has_its_usual_rate_and_is_written_where_it_is_another_than_before():
+    adam = trainable(mlp([2, 2]), optimizer="adam", config={"weight_decay": 0.01}).construct("m").attribute
+    assert adam.config == {
+        "learning_rate": "0.001", "momentum": "0.0", "optimizer": '"adam"', "weight_decay": "0.01"
+    }  # fmt: skip
+    assert "optimizer" not in trainable(mlp([2, 2])).construct("m").attribute.config
+    assert trainable(mlp([2, 2]), optimizer="adamw", learning_rate=0.5).learning_rate == 0.5
+    with pytest.raises(LearnError, match="known: sgd, adam, adamw"):
+        trainable(mlp([2, 2]), optimizer="adamax")

@@ -93,3 +93,9 @@ def test_a_value_of_the_models_that_the_export_needs_is_refused():
     imported = dataclasses.replace(model.model, function=named)
     with pytest.raises(LearnError, match="called 'target'"):
         export_training(dataclasses.replace(model, model=imported))
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adam"}, {"config": {"weight_decay": 0.1}}])
+def test_steps_that_the_format_is_not_written_for_are_refused(settings):
+    with pytest.raises(LearnError, match=r"adam|weight_decay"):
+        export_training(trainable(mlp([6, 3], seed=1), **settings))

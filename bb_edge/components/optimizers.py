@@ -1,0 +1,194 @@
+"""How a gradient changes parameters: SGD with momentum, Adam and AdamW, as PyTorch computes them.
+
+All of them work in place on flat f32 vectors, `CHUNK` elements at a time, so that the memory that a step
+needs beside the vectors that it keeps does not grow with the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bb_edge.components.learning_rates import RATE_CONFIG, Schedule
+from bb_edge.components.update_norm import CHUNK, update_norm
+from bb_edge.roles.settings import Setting
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+
+__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "kept_vectors"]
+
+OPTIMIZER_CONFIG: Mapping[str, Setting] = {
+    **RATE_CONFIG,
+    "optimizer": Setting.text("sgd", ("sgd", "adam", "adamw")),
+    "momentum": Setting.number(0.0, 0.0, 1.0),
+    "nesterov": Setting.flag(False),
+    "beta1": Setting.number(0.9, 0.0, 1.0),
+    "beta2": Setting.number(0.999, 0.0, 1.0),
+    "epsilon": Setting.number(1e-8, 0.0),
+    "weight_decay": Setting.number(0.0, 0.0),
+    "clip_norm": Setting.number(0.0, 0.0),
+    "reset_state": Setting.flag(False),
+}
+"""The configuration keys, those of the learning rate among them, with defaults."""
+
+VELOCITY, MEAN, SQUARE = "velocity", "mean", "square"
+"""Names of what is kept between steps: momentum's velocity, and Adam's two means."""
+
+
+def kept_vectors(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the vectors, each as long as the parameters, that an optimizer keeps.
+
+    A key that is not there has its default.
+    """
+    if settings.get("optimizer", "sgd") != "sgd":
+        return (MEAN, SQUARE)
+    return (VELOCITY,) if settings.get("momentum", 0.0) else ()
+
+
+class Optimizer:
+    """Changes parameters by gradients, and has the state that this needs.
+
+    `vectors` by name are its state, 1-D f32; `steps` counts steps since they began at zero, `total` all
+    steps, and `rounds` rounds from 1, for the schedule.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], size: int) -> None:
+        """`settings` has all keys of `OPTIMIZER_CONFIG`; `size` is the number of parameters."""
+        self._settings = dict(settings)
+        self._schedule = Schedule.read(settings)
+        self._by_round = settings["schedule_by"] == "round"
+        self._momentum, self._decay, self._clip = (
+            settings[key] for key in ("momentum", "weight_decay", "clip_norm")
+        )
+        self.vectors: dict[str, Array] = {n: np.zeros(size, np.float32) for n in kept_vectors(settings)}
+        self._scratch: Array = np.empty(min(CHUNK, size), np.float32)
+        self.steps = self.total = self.rounds = 0
+        self._told = False  # whether the program says which round it is
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next step."""
+        return self._schedule.at(max(0, self.rounds - 1) if self._by_round else self.total)
+
+    def step(self, parameters: Array, gradient: Array) -> None:
+        """Changes `parameters` in place, both 1-D f32; what is in `gradient` afterwards says nothing."""
+        rate = self.learning_rate
+        self.steps += 1
+        self.total += 1
+        if self._clip:
+            norm = update_norm(gradient, None)
+            if self._clip < norm < math.inf:  # inf and nan stay what they are, as without a bound
+                np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
+        apply = self._adam(rate) if MEAN in self.vectors else self._sgd(rate)
+        for part in _chunks(parameters.size):
+            scratch = self._scratch[: part.stop - part.start]
+            p, g = parameters[part], gradient[part]
+            apply(p, g, scratch, *(vector[part] for vector in self.vectors.values()))
+
+    def _sgd(self, rate: float) -> Callable[..., None]:
+        minus_rate, momentum, decay = np.float32(-rate), np.float32(self._momentum), np.float32(self._decay)
+        nesterov = self._settings["nesterov"]
+
+        def apply(p: Array, g: Array, scratch: Array, velocity: Array | None = None) -> None:
+            if decay:
+                np.multiply(p, decay, out=scratch)
+                np.add(g, scratch, out=g)
+            if velocity is not None:
+                np.multiply(velocity, momentum, out=velocity)
+                np.add(velocity, g, out=velocity)
+                if nesterov:
+                    np.multiply(velocity, momentum, out=scratch)
+                    np.add(g, scratch, out=g)
+                else:
+                    g = velocity
+            np.multiply(g, minus_rate, out=scratch)
+            np.add(p, scratch, out=p)
+
+        return apply
+
+    def _adam(self, rate: float) -> Callable[..., None]:
+        beta1, beta2 = self._settings["beta1"], self._settings["beta2"]
+        size = np.float32(-rate / (1 - beta1**self.steps)) if beta1 < 1 else np.float32(0)
+        correction = np.float32(math.sqrt(1 - beta2**self.steps)) if beta2 < 1 else np.float32(1)
+        new_mean, kept, new_square = np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
+        epsilon, decay = np.float32(self._settings["epsilon"]), np.float32(self._decay)
+        shrink = np.float32(1 - rate * self._decay)
+        apart = self._settings["optimizer"] == "adamw"
+
+        def apply(p: Array, g: Array, scratch: Array, mean: Array, square: Array) -> None:
+            if decay and apart:
+                np.multiply(p, shrink, out=p)
+            elif decay:
+                np.multiply(p, decay, out=scratch)
+                np.add(g, scratch, out=g)
+            np.subtract(g, mean, out=scratch)
+            np.multiply(scratch, new_mean, out=scratch)
+            np.add(mean, scratch, out=mean)
+            np.multiply(g, g, out=scratch)
+            np.multiply(scratch, new_square, out=scratch)
+            np.multiply(square, kept, out=square)
+            np.add(square, scratch, out=square)
+            np.sqrt(square, out=scratch)
+            np.divide(scratch, correction, out=scratch)
+            np.add(scratch, epsilon, out=scratch)
+            np.divide(mean, scratch, out=scratch)
+            np.multiply(scratch, size, out=scratch)
+            np.add(p, scratch, out=p)
+
+        return apply
+
+    def loaded(self) -> None:
+        """Says that the parameters are other ones: a round begins, unless the program says itself when.
+
+        The state goes back to zero where `reset_state` says so.
+        """
+        if not self._told:
+            self.rounds += 1
+        if self._settings["reset_state"]:
+            self.reset()
+
+    def set_round(self, number: int) -> None:
+        """Says which round it is, counted from 1; from now on loading does not count any more."""
+        self._told = True
+        self.rounds = number
+
+    def reset(self) -> None:
+        """Sets the state back to zero; the schedule goes on."""
+        if not self.steps:
+            return  # memory that was never written to is the system's promise alone
+        self.steps = 0
+        for vector in self.vectors.values():
+            vector.fill(0)
+
+    def saved(self) -> Mapping[str, Array]:
+        """Returns its vectors, for a snapshot; none where no step has written to them."""
+        return self.vectors if self.steps else {}
+
+    def counts(self) -> list[int]:
+        """Returns its counts, for a snapshot."""
+        return [self.steps, self.total, self.rounds, int(self._told)]
+
+    def adopt_counts(self, counts: list[int], with_means: bool) -> None:
+        """Takes over what `counts` was in another program; the steps only with the means that they made."""
+        steps, self.total, self.rounds, told = counts
+        self.steps, self._told = steps if with_means else 0, bool(told)
+
+    def restore(self, counts: list[int], vectors: Mapping[str, Array | None]) -> None:
+        """Takes over what `counts` and `vectors` were; where a vector is None, all of them begin at zero."""
+        self.reset()
+        steps, self.total, self.rounds, told = counts or (1, 0, 0, 0)  # older snapshots have no counts
+        self._told = bool(told)
+        given = {name: vector for name in self.vectors if (vector := vectors.get(name)) is not None}
+        if len(given) == len(self.vectors):
+            self.steps = steps
+            for name, vector in given.items():
+                np.copyto(self.vectors[name], vector)
+
+
+def _chunks(size: int) -> Iterator[slice]:
+    for start in range(0, size, CHUNK):
+        yield slice(start, min(start + CHUNK, size))
