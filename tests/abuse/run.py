@@ -35,11 +35,11 @@ def flood(seconds: float) -> int:
     return int(found.grown_bytes > 1.1 * BUDGET or not during)
 
 
-def reports(seed: int, faults: int) -> bool:
+def reports(seed: int, faults: int, brokers: int) -> bool:
     """Durable reports of three devices to a hub; whether each was counted, once."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
-        world = ReportWorld(Path(folder))
+        world = ReportWorld(Path(folder), brokers=brokers)
         try:
             world.abuse(seed, faults)
             world.settle()
@@ -61,6 +61,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev abuse", description=__doc__)
     parser.add_argument("--durable", action="store_true", help="state folders, and nothing may be lost")
     parser.add_argument("--reports", action="store_true", help="durable reports, folders put back and mixed")
+    parser.add_argument(
+        "--brokers", type=int, default=1, help="with --reports: so many, bridged to the first"
+    )
     parser.add_argument("--clients", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--faults", type=int, default=12)
@@ -73,7 +76,7 @@ def main() -> int:
         return flood(args.flood)
     seeds = range(args.seed, args.seed + args.seeds)
     if args.reports:
-        return int(not all([reports(seed, args.faults) for seed in seeds]))
+        return int(not all([reports(seed, args.faults, args.brokers) for seed in seeds]))
     failed = 0
     for seed in seeds:
         started = time.monotonic()

@@ -60,10 +60,13 @@ def test_the_oracle_sees_what_is_wrong(tmp_path: Path) -> None:
     world.close()
 
 
-def test_every_durable_report_is_heard_once_whoever_is_away_killed_put_back_or_full(tmp_path: Path) -> None:
-    world = ReportWorld(tmp_path, devices=2)
+@pytest.mark.parametrize(("brokers", "seed"), [(1, 6), (2, 1), (3, 9)])
+def test_every_durable_report_is_heard_once_whoever_is_away_killed_put_back_or_full(
+    tmp_path: Path, brokers: int, seed: int
+) -> None:
+    world = ReportWorld(tmp_path, devices=2, brokers=brokers)
     try:
-        world.abuse(seed=6, faults=4, away_s=2.0, every_s=0.5)
+        world.abuse(seed=seed, faults=4, away_s=2.0, every_s=0.5)
         world.settle()
     finally:
         world.close()

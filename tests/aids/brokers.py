@@ -159,6 +159,23 @@ def mosquitto(folder: Path, config: Sequence[str] = ()) -> Broker:
     return Broker("mosquitto", command, folder)
 
 
+def bridge(center: Broker, name: str, federation: str) -> list[str]:
+    """The lines of a mosquitto that shares a federation's topics with another one, whose port is known.
+
+    docs/brokers.md has the same ones; only the wait between two attempts is shorter here.
+    """
+    return [
+        f"connection {name}",
+        f"address {center.host}:{center.port}",
+        f"topic bb/{federation}/# both 1",
+        "bridge_protocol_version mqttv50",
+        f"remote_clientid bridge-{name}",
+        "notifications false",
+        "restart_timeout 1",
+        "try_private true",
+    ]
+
+
 def amqtt(folder: Path) -> Broker:
     """An amqtt that is still to be started; NoBroker without it."""
     if importlib.util.find_spec("amqtt") is None:

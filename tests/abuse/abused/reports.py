@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 
-from brokers import mosquitto
+from brokers import Broker, bridge, mosquitto
 from node_processes import id_of
 
 from bb_edge.components import PresenceSelector
@@ -29,6 +29,7 @@ from federated_digits.processes import Child, Ended, Events, Line
 from .world import PATIENCE_S
 
 HUB = "hub"
+FEDERATION = "reports"
 
 
 class Reports(Module):
@@ -50,10 +51,16 @@ class Reports(Module):
 
 
 class ReportWorld:
-    """A hub, its devices and a broker; `abuse` hurts them, `settle` lets them finish, `wrong` judges."""
+    """A hub, its devices and a broker; `abuse` hurts them, `settle` lets them finish, `wrong` judges.
 
-    def __init__(self, folder: Path, devices: int = 3, pause_ms: int = 50) -> None:
-        self.folder, self.events, self.broker = folder, Events(), mosquitto(folder)
+    With several `brokers` the hub is at the first one, and the devices, by turns, at the others, which are
+    bridged to it.
+    """
+
+    def __init__(self, folder: Path, devices: int = 3, pause_ms: int = 50, brokers: int = 1) -> None:
+        self.folder, self.events = folder, Events()
+        self.brokers: list[Broker] = []
+        self._brokers = brokers
         self.names = [f"device-{n}" for n in range(devices)]
         compiler = Compiler().bind_peer_selector("hubs", PresenceSelector, {"known": True})
         compile_edge(Reports(pause_ms), compiler, folder)
@@ -80,12 +87,23 @@ class ReportWorld:
         """The node's own folder."""
         return self.folder / "state" / name
 
+    def _start_brokers(self) -> None:
+        for number in range(self._brokers):
+            folder = self.folder / f"broker-{number}"
+            folder.mkdir()
+            lines = bridge(self.brokers[0], f"edge-{number}", FEDERATION) if number else []
+            broker = mosquitto(folder, lines)
+            broker.start()
+            self.brokers.append(broker)
+
     def start(self, name: str, state: Path | None = None) -> Child:
         target = "Hub" if name == HUB else "Device"
         self.births += 1
+        others = self.brokers[1:]
+        broker = others[self.names.index(name) % len(others)] if others and name != HUB else self.brokers[0]
         command = [
             *(sys.executable, "-m", "bb_edge.cli", "run", self.folder / f"Reports.{target}.edge.onnx"),
-            *("--peer", name, "--target", target, "--broker", self.broker.url, "--federation", "reports"),
+            *("--peer", name, "--target", target, "--broker", broker.url, "--federation", FEDERATION),
             *("--state", state or self.state(name), "--snapshot-interval", "3"),
         ]
         log = self.folder / f"{name}-{self.births}.log"
@@ -110,7 +128,8 @@ class ReportWorld:
         for child in self.nodes.values():
             child.signal(signal.SIGCONT)
             child.end(within_s=0)
-        self.broker.kill()
+        for broker in self.brokers:
+            broker.kill()
 
     # --- listening ------------------------------------------------------------------------------------
 
@@ -170,7 +189,7 @@ class ReportWorld:
     def abuse(self, seed: int, faults: int, away_s: float = 20.0, every_s: float = 2.0) -> None:
         """Starts all, then hurts one after the other; whoever is away comes back at the end."""
         rng = Random(seed)
-        self.broker.start()
+        self._start_brokers()
         for name in (HUB, *self.names):
             self.start(name)
         deadline = time.monotonic() + PATIENCE_S
@@ -180,7 +199,7 @@ class ReportWorld:
         for kind in rng.choices(kinds, weights=(3, 2, 3, 1, 2, 1, 1), k=faults):
             self.listen(rng.uniform(0.3, 1.7) * every_s)
             name = rng.choice((HUB, *self.names))
-            self.done.append(f"{name} {kind}")
+            self.done.append("a broker" if kind == "broker" else f"{name} {kind}")
             if kind == "kill":
                 self._kill(name)
                 self.listen(rng.uniform(0, 1))
@@ -198,9 +217,10 @@ class ReportWorld:
             elif kind == "full":
                 self._full(name, rng.uniform(0.5, 2))
             else:
-                self.broker.kill()
+                broker = rng.choice(self.brokers)
+                broker.kill()
                 self.listen(rng.uniform(0, 2))
-                self.broker.start()
+                broker.start()
 
     def _put_back(self, names: list[str], rng: Random, every_s: float) -> None:
         """Their folders go back to what they were a while ago, after an orderly end or a kill."""
