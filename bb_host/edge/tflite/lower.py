@@ -13,8 +13,8 @@ import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,13 +26,15 @@ from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
+from bb_host.edge.tflite.fits import fit_slot, lowered_fit, rows_of
 from bb_host.edge.tflite.fusion import fuse, take_transposes, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
 from bb_host.edge.tflite.items import Item, items_of
+from bb_host.edge.tflite.lowered import Chunk, Kept, Lowered, Lowering
 from bb_host.edge.tflite.lowering import Region
-from bb_host.edge.tflite.memory import activation_bytes, has_open_batch, repeated_bytes
+from bb_host.edge.tflite.memory import activation_bytes, has_open_batch, repeated_bytes, written_bytes
 from bb_host.edge.tflite.regions import Partition, Trials, out_of_reach, partition, try_items, worth
 from bb_host.edge.tflite.reshapes import separate, shorten
 from bb_host.edge.tflite.table import apply
@@ -44,7 +46,7 @@ from bb_host.program import Function, Op, Program
 
 __all__ = [
     "MODEL", "NUMPY_BACKEND", "TFLITE_BACKEND", "BackendChoice", "Kept", "Lowered", "Lowering",
-    "lower_function", "lower_program",
+    "lower_gradient", "lower_program",
 ]  # fmt: skip
 
 BackendChoice = Literal["auto", "numpy", "tflite"]
@@ -53,66 +55,6 @@ _OPEN = {"Reshape": -1, "Expand": 1}
 """What stands for the open batch in a shape that is written down."""
 NUMPY_BACKEND = NumPyBackend.TYPE_NAME
 TFLITE_BACKEND = "bb.TFLiteBackend"
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """One `Model`: bytes of its flatbuffer, and the ONNX ops it stands for.
-
-    `live` are the bytes of activations at once for batches of one and two, `open_batch` says that the device
-    decides how large they are. `repeated` are the bytes of weights that an interpreter holds more than once,
-    beyond the first time. `in_float` are operators of the flatbuffer that compute in float among
-    integers, and why.
-    """
-
-    function: str
-    size: int
-    sha256: str
-    ops: Mapping[str, int]
-    live: tuple[int, int] = (0, 0)
-    open_batch: bool = False
-    repeated: int = 0
-    in_float: tuple[tuple[str, str], ...] = ()
-
-    def activations(self, batch: int) -> int:
-        """Bytes of activations at once for batches of that size."""
-        one, two = self.live
-        return one + (two - one) * (batch - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """An op that stays, and why."""
-
-    function: str
-    op_type: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """What the step did."""
-
-    models: tuple[Lowered, ...] = ()
-    kept: tuple[Kept, ...] = ()
-
-    def explain(self) -> str:
-        """Line by line: every model, and every op that stays with its reason."""
-        lines = [
-            f"{m.function}: {', '.join(f'{k} {n}' for k, n in m.ops.items())} as {m.size} bytes of TFLite"
-            for m in self.models
-        ]
-        for (function, kind, reason), n in Counter(
-            (m.function, kind, reason) for m in self.models for kind, reason in m.in_float
-        ).items():
-            lines.append(
-                f"{function}: {kind}{f' ({n} times)' if n > 1 else ''} of TFLite is in float: {reason}"
-            )
-        for (function, op_type, reason), n in Counter(
-            (k.function, k.op_type, k.reason) for k in self.kept
-        ).items():
-            lines.append(f"{function}: {op_type}{f' ({n} times)' if n > 1 else ''} stays: {reason}")
-        return "\n".join(lines)
 
 
 def lower_program(program: Program, target: str, choice: BackendChoice = "numpy") -> tuple[Program, Lowering]:
@@ -124,6 +66,7 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
     extra: dict[str, Function] = {}
     models: list[Lowered] = []
     kept: list[Kept] = []
+    chunks: list[Chunk] = []
     slots: set[str] = set()
     for function in program.functions:
         slot = function.facts.backend_slot or keys.ROLE_BACKEND
@@ -135,6 +78,15 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
             if changed is not function:
                 slots.add(slot)
             function = changed
+        elif fit_slot(function, target) and _bound(program, target, keys.ROLE_BACKEND) == NUMPY_BACKEND:
+            rows = rows_of(program, fit_slot(function, target))
+            fit = lowered_fit(function, rows, partial(_fit, program.opsets, choice, extra))
+            models += fit.lowering.models
+            kept += fit.lowering.kept
+            chunks += fit.lowering.chunks
+            if fit.function is not function:
+                slots.add(keys.ROLE_BACKEND)
+            function = fit.function
         functions.append(function)
     if not slots:
         return program, Lowering((), tuple(kept))
@@ -147,7 +99,7 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
     known = {f.name for f in functions}
     functions += [f for name, f in extra.items() if name not in known]
     result = dataclasses.replace(program, functions=tuple(functions), facts=facts, opsets=opsets)
-    return result, Lowering(tuple(models), tuple(kept))
+    return result, Lowering(tuple(models), tuple(kept), tuple(chunks))
 
 
 def _bound(program: Program, target: str, slot: str) -> str:
@@ -170,17 +122,29 @@ def _passed_types(program: Program) -> dict[str, dict[str, ValueType]]:
     return found
 
 
-def lower_function(
-    function: Function, opsets: Mapping[str, int], choice: BackendChoice = "auto", *, gradient: bool = False
-) -> tuple[Function, Lowering, tuple[Function, ...]]:
-    """One function lowered, what was done, and the functions in plain ops that its models fall back to.
+def lower_gradient(function: Function, opsets: Mapping[str, int] | None = None) -> tuple[Function, Lowering]:
+    """A gradient, or a function that computes one, lowered as far as it can be, without fallbacks.
 
-    `gradient` says that it is a gradient, or computes one: conditions become numbers (`masks.py`).
+    Conditions become numbers (`masks.py`). `opsets` are those of the program, beside the function's own.
     """
-    extra: dict[str, Function] = {}
-    work = _Work(function, {}, opsets, choice, extra, gradient=gradient)
+    work = _Work(function, {}, opsets or {}, "tflite", {}, gradient=True)
     changed = work.run()
-    return changed, Lowering(tuple(work.models), tuple(work.kept)), tuple(extra.values())
+    return changed, Lowering(tuple(work.models), tuple(work.kept))
+
+
+def _fit(
+    opsets: Mapping[str, int],
+    choice: BackendChoice,
+    extra: dict[str, Function],
+    function: Function,
+    for_good: bool,
+) -> tuple[Function, Lowering]:
+    """A graph `fit` for some rows; what it falls back to is kept where it is for good."""
+    if not for_good:
+        return lower_gradient(function, opsets)
+    work = _Work(function, {}, opsets, choice, extra, gradient=True)
+    changed = work.run()
+    return changed, Lowering(tuple(work.models), tuple(work.kept))
 
 
 class _Work:
@@ -285,7 +249,19 @@ class _Work:
             attrs["fallback"] = self._fallback(stands_for, names, outputs).encode()
         live = (activation_bytes(graph, 1), activation_bytes(graph, 2))
         name, is_open = self.function.name, has_open_batch(graph)
-        self.models.append(Lowered(name, len(data), digest, counts, live, is_open, repeated, tuple(in_float)))
+        self.models.append(
+            Lowered(
+                name,
+                len(data),
+                digest,
+                counts,
+                live,
+                is_open,
+                repeated,
+                tuple(in_float),
+                written_bytes(graph),
+            )
+        )
         return Op(MODEL, keys.TFLITE_DOMAIN, tuple(names), tuple(outputs), dict(attrs))
 
     def _fallback(self, ops: Sequence[Op], inputs: Sequence[str], outputs: Sequence[str]) -> str:
@@ -343,7 +319,7 @@ class _Work:
                         op = dataclasses.replace(op, inputs=(op.inputs[0], made))
                     if value is None:
                         raise NotLowered(f"it reads {name!r}, which is computed outside of its region")
-                    fixed[made] = Op("Constant", keys.ONNX_DOMAIN, (), (made,), {"value": value})
+                    fixed.update(_written(made, value))
                     name = made
                 add(name)
             inside.append(op)
@@ -352,6 +328,19 @@ class _Work:
     def _type(self, name: str) -> ValueType:
         fact = self.facts[name]
         return ValueType(tensor_type(fact.dtype), tuple("N" if d < 0 else d for d in fact.shape))
+
+
+_LARGE = 64
+"""Entries from which on a constant that repeats one number is written as that number and a shape."""
+
+
+def _written(name: str, value: np.ndarray[Any, np.dtype[Any]]) -> dict[str, Op]:
+    """The ops that give a constant, by what they give; zeros that a gradient begins with can be many."""
+    if value.size < _LARGE or (value != value.flat[0]).any():
+        return {name: Op("Constant", keys.ONNX_DOMAIN, (), (name,), {"value": value})}
+    shape, attrs = f"{name}.shape", {"value": value.reshape(-1)[:1].copy()}
+    dims = Op("Constant", keys.ONNX_DOMAIN, (), (shape,), {"value": np.array(value.shape, np.int64)})
+    return {shape: dims, name: Op("ConstantOfShape", keys.ONNX_DOMAIN, (shape,), (name,), {**attrs})}
 
 
 def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list[tuple[str, str]]]:

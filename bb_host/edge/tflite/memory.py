@@ -9,7 +9,7 @@ import numpy as np
 
 from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
 
-__all__ = ["activation_bytes", "has_open_batch", "repeated_bytes"]
+__all__ = ["activation_bytes", "has_open_batch", "repeated_bytes", "written_bytes"]
 
 _PACKED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
@@ -49,3 +49,9 @@ def repeated_bytes(graph: TfliteGraph) -> int:
     readers = Counter(op.inputs[1] for op in graph.operators if op.kind in _PACKED)
     constants = ((graph.tensors[index].data, n) for index, n in readers.items())
     return sum(data.nbytes * (n - 1) for data, n in constants if data is not None)
+
+
+def written_bytes(graph: TfliteGraph) -> int:
+    """Bytes that its operators write in one run, at a batch of one where that is open."""
+    made = (graph.tensors[index] for op in graph.operators for index in op.outputs)
+    return sum(abs(prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize for tensor in made)

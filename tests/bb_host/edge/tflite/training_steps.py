@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from bb_edge.ir import keys
-from bb_host.edge.tflite.lower import lower_function
+from bb_host.edge.tflite.lower import lower_gradient
 from bb_host.ir.rename import rename_op
 from bb_host.learn import trainable
 from bb_host.learn.autodiff import differentiate
@@ -52,7 +52,7 @@ class Step:
             opsets=dict(whole.opsets),
         )  # fmt: skip
         self.function = dataclasses.replace(function, types=infer_types(function))
-        self.lowered, self.report, self.fallbacks = lower_function(self.function, {}, "tflite", gradient=True)
+        self.lowered, self.report = lower_gradient(self.function)
 
     @property
     def models(self) -> list[Op]:
