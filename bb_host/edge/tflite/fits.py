@@ -1,8 +1,8 @@
 """How many rows of a batch a model's graph `fit` takes at a time, and the graph for as many.
 
-A device cuts batches into chunks where the graph says so (docs/design/artifact.md, "Component graphs"). What a
-chunk computes should stay in the cache; each chunk reads all parameters and writes all gradients anew, which
-are added up.
+A device cuts batches into chunks where the graph says so (docs/design/artifact.md, "Component graphs"). What
+a chunk computes should stay in the cache; each chunk reads all parameters and writes all gradients anew,
+which are added up.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from bb_host.program import Function, Op, Program, walk_ops
 __all__ = ["Cost", "Fit", "best_chunk", "fit_slot", "for_rows", "lowered_fit", "rows_of"]
 
 CACHE = 1 << 20
-"""Bytes of activations that a chunk may have at a time: a second-level cache's, or half of one, of the boards and
-desktops that we know.
-"""
+"""Bytes of activations that a chunk may have at a time: those of a second-level cache, or half of one."""
 
 FEWEST = 4
 """Rows of a chunk at least, where the batch has them: products of fewer rows are slow."""
@@ -119,7 +117,7 @@ def _bytes(known: ValueType | None) -> int:
 
 
 def for_rows(function: Function, rows: int) -> Function:
-    """A graph `fit` for batches of so many rows. NotLowered where its batch is neither open nor of so many."""
+    """A graph `fit` for so many rows. NotLowered where its batch is neither open nor of so many."""
     known = function.types.get(function.inputs[0])
     batch = known.shape[0] if known is not None and known.shape else None
     facts = function.facts | FunctionFacts(chunk=rows)

@@ -46,10 +46,7 @@ def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
             # Over each image, then over images: one long sum in float loses two digits.
             few = tuple(1 if i in places and i else n for i, n in enumerate(region.graph.shape(x)))
             x = region.op(kind, [x, region.ints([p for p in places if p])], few, keep_dims=True)
-            y = region.op(kind, [x, region.ints([0])], (1, *few[1:]), keep_dims=True)
-            y = region.reshaped(y, result)
-        else:
-            y = region.op(kind, [x, region.ints(places)], result, keep_dims=keep)
+        y = region.op(kind, [x, region.ints(places)], result, keep_dims=keep)
         if root:
             y = region.op("SQRT", [y], result)
         region.give(op.outputs[0], y, given_in)

@@ -49,7 +49,7 @@ def invoked(data: bytes, inputs: Sequence[Array]) -> list[Array]:
 
     program = load(data)
     (target,) = program.targets
-    node = install(PeerId.from_name("t"), (), program, [target], NodeConfig(), seed=0)
+    node = install(PeerId.from_name("t"), (), program, [target], NodeConfig(app_event_bytes=1 << 20), seed=0)
     graph = program.graphs[program.targets[target].main]
     node.invoke(target, dict(zip(graph.inputs, inputs, strict=True)))
     found = {}

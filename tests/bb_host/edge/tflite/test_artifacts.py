@@ -38,7 +38,7 @@ def mixed(rows) -> onnx.ModelProto:
     }
     nodes = [
         node("MatMul", ["x", "a"], ["h"]),
-        node("Erf", ["h"], ["e"]),
+        node("Atan", ["h"], ["e"]),
         node("ReduceSum", ["e"], ["s"], keepdims=0),
         node("Greater", ["s", "zero"], ["high"]),
         node("If", ["high"], ["i"], **branches),

@@ -387,6 +387,8 @@ CASES = [
         for k in (0, 1)
     ),
     Case("ReduceSum", (3, 4, 5), ints(-1)),
+    Case("ReduceSum", (3, 4, 5), keepdims=0, open_batch=False),
+    Case("ReduceSum", IMAGE, ints(0, 2, 3), keepdims=0, open_batch=False),
     Case("ReduceL2", IMAGE, axes=[1]),
     Case("ReduceSumSquare", (3, 4, 5), axes=[2], keepdims=0),
     Case("ReduceSum", (3, 4, 5), ints(1, 2), keepdims=0),

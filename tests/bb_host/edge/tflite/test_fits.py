@@ -1,0 +1,187 @@
+"""Training on batches in artifacts: what a graph `fit` becomes, how many rows it takes, what it gives."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge import NodeConfig, PeerId, install, load
+from bb_edge.backends.tflite.probe import interpreter
+from bb_edge.backends.tflite.tuning import Choice, save_tuning
+from bb_edge.cli import main
+from bb_edge.components import ArrayDataSource, GraphModel
+from bb_edge.engine.steps import AppEvent
+from bb_edge.ir import keys
+from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
+from bb_host.edge import build_edge
+from bb_host.edge.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
+from bb_host.learn import trainable
+from benchmarks.training_nets import CLASSES, NETS
+
+SHAPES = {"MLP 64-32-10": (64,), "digits CNN": (1, 8, 8), "transformer block": (16, 32)}
+ROWS = 21
+CONFIG = NodeConfig(app_event_bytes=1 << 20)
+
+
+def program(net: str, rows: int | None) -> Module:
+    """One step on a batch that comes from outside."""
+
+    class Step(Module):
+        name = "Step"
+        model = ModelSlot("model")
+
+        def body(self, g: Graph) -> None:
+            x = g.input("x", np.float32, [rows, *SHAPES[net]])
+            y = g.input("y", np.float32, [rows, CLASSES])
+            loss = self.model.train(g, x, y)
+            g.output("loss", loss)
+            g.output("params", self.model.params(g, after=self.model.step(g, after=loss)))
+
+    return Step()
+
+
+@cache
+def built(net: str, backend: str, rows: int | None = ROWS, max_batch: int | None = None) -> Any:
+    compiler = Compiler().bind_model("model", GraphModel, trainable(NETS[net](), learning_rate=0.1))
+    return build_edge(program(net, rows), compiler, backend=backend, max_batch=max_batch).artifacts[0]
+
+
+def batch(net: str, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((rows, *SHAPES[net])).astype(np.float32)
+    return x, np.eye(CLASSES, dtype=np.float32)[rng.integers(0, CLASSES, rows)]
+
+
+def stepped(data: bytes, x: np.ndarray, y: np.ndarray, tuning: str = "") -> list[np.ndarray]:
+    """Loss and parameters on this machine."""
+    components = {"backend": {"tuning": tuning}} if tuning else {}
+    node = install(PeerId.from_name("t"), (), load(data), ["Step"], CONFIG, components=components)
+    node.invoke("Step", {"x": x, "y": y})
+    events = {s.topic: np.asarray(s.value) for s in node.poll(1) if isinstance(s, AppEvent)}
+    return [events["loss"], events["params"]]
+
+
+def fit_of(artifact: Any) -> Any:
+    (found,) = (f for f in artifact.program.functions if f.name.partition("#")[0] == "model.fit")
+    return found
+
+
+@pytest.mark.parametrize("rows", [ROWS, None])
+@pytest.mark.parametrize("net", SHAPES)
+def test_a_device_trains_as_on_numpy(net, rows, run_on):
+    """Also where the last chunk is not full."""
+    x, y = batch(net)
+    want = stepped(built(net, "numpy", rows).data, x, y)
+    got = run_on("invoked", built(net, "tflite", rows).data, [x, y])
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("net", SHAPES)
+def test_the_graph_is_one_model_of_as_many_rows_as_it_says(net):
+    artifact = built(net, "tflite")
+    (chunk,) = artifact.lowering.chunks
+    fit = fit_of(artifact)
+    assert fit.meta[keys.CHUNK_KEY] == str(chunk.rows)
+    assert (chunk.function, chunk.batch) == (fit.name, ROWS)
+    (model,) = fit.ops
+    assert model.op_type == "Model"
+    assert f"{chunk.rows} rows at a time, of batches of {ROWS}" in artifact.lowering.explain()
+    assert "|bb.TFLiteBackend|" in artifact.program.meta[f"{keys.BINDING_PREFIX}Step.backend"]
+
+
+def test_a_batch_that_nobody_knows_has_small_chunks():
+    (chunk,) = built("digits CNN", "tflite", None).lowering.chunks
+    assert chunk.batch is None
+    assert chunk.rows <= UNKNOWN
+
+
+def test_numpy_leaves_the_graph_as_it_is():
+    artifact = built("digits CNN", "numpy")
+    assert keys.CHUNK_KEY not in fit_of(artifact).meta
+    assert not artifact.lowering.chunks
+
+
+class FromShard(Module):
+    """The batch's size is the data source's."""
+
+    name = "FromShard"
+    model, shard = ModelSlot("model"), DataSourceSlot("shard")
+
+    def body(self, g: Graph) -> None:
+        x, y = self.shard.next_batch(g, after=g.input("start", np.int64, []))
+        g.output("loss", self.model.train(g, x, y))
+
+
+def test_the_batch_is_what_the_data_source_gives():
+    compiler = (
+        Compiler()
+        .bind_model("model", GraphModel, trainable(NETS["MLP 64-32-10"]()))
+        .bind_data_source("shard", ArrayDataSource, {"batch_size": 24, "one_hot": CLASSES})
+    )
+    (artifact,) = build_edge(FromShard(), compiler, backend="tflite").artifacts
+    assert [c.batch for c in artifact.lowering.chunks] == [24]
+
+
+def test_chunks_need_less_memory_than_the_batch_at_once():
+    rows = 128
+    chunked, whole = built("digits CNN", "auto", rows), built("digits CNN", "numpy", rows, rows)
+
+    def work(artifact):
+        told = ("activations of TFLite models", "arena, shared: the largest of", "weights as TFLite")
+        return sum(share.nbytes for share in artifact.budget.ram if share.what.startswith(told))
+
+    assert work(chunked) < work(whole) * 0.6
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_what_measured_faster_runs_it(tmp_path, capsys):
+    artifact = built("MLP 64-32-10", "auto")
+    path = tmp_path / "step.edge.onnx"
+    path.write_bytes(artifact.data)
+    assert main(["bench", "--tune", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 thread" in shown and "NumPy" in shown
+    x, y = batch("MLP 64-32-10")
+    place = tmp_path / "step.edge.tune.json"
+    found = {}
+    for threads in (0, 1):
+        save_tuning(place, {artifact.lowering.models[0].sha256: Choice(threads)}, interpreter())
+        found[threads] = stepped(artifact.data, x, y, str(place))
+    for one, other in zip(found[0], found[1], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+# --- how many rows ----------------------------------------------------------------------------------
+
+
+def cost(per_row: int, written: int) -> Any:
+    return lambda rows: Cost(rows * per_row, rows * written)
+
+
+def test_what_fits_the_cache_is_computed_at_once():
+    assert best_chunk(64, 10_000, cost(CACHE // 64, CACHE)) == 64
+
+
+def test_what_does_not_is_cut_in_even_parts():
+    chunk = best_chunk(100, 1000, cost(CACHE // 30, CACHE))
+    assert chunk <= 30
+    assert chunk * ceil(100 / chunk) < 100 + chunk
+    assert chunk == ceil(100 / ceil(100 / chunk))
+
+
+def test_many_parameters_are_not_read_again_for_the_sake_of_few_activations():
+    assert best_chunk(64, 100 << 20, cost(CACHE // 8, CACHE // 4)) == 64
+
+
+def test_chunks_have_rows_enough_for_a_product():
+    assert best_chunk(64, 1000, cost(CACHE * 2, CACHE * 50)) == FEWEST
+    assert best_chunk(3, 1000, cost(CACHE * 2, CACHE * 50)) == 3
+
+
+def test_an_unknown_batch_is_not_filled_up_for_long():
+    assert best_chunk(None, 1000, cost(10, 10)) == UNKNOWN
