@@ -160,7 +160,7 @@ def file(tmp_path):
 def test_the_command_line_explains(file, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["compile", str(file), "-o", str(out), "--backend", "tflite", "--explain", "backend"]) == 0
-    assert "Erf stays: there is no rule for it" in capsys.readouterr().out
+    assert "Atan stays: there is no rule for it" in capsys.readouterr().out
     assert not out.exists()
 
 
