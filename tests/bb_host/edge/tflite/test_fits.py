@@ -15,10 +15,10 @@ from bb_edge.backends.tflite.tuning import Choice, save_tuning
 from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
-from bb_edge.ir import keys
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.edge import build_edge
 from bb_host.edge.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
+from bb_host.edge.tflite.lower import TFLITE_BACKEND
 from bb_host.learn import trainable
 from benchmarks.training_nets import CLASSES, NETS
 
@@ -86,12 +86,12 @@ def test_the_graph_is_one_model_of_as_many_rows_as_it_says(net):
     artifact = built(net, "tflite")
     (chunk,) = artifact.lowering.chunks
     fit = fit_of(artifact)
-    assert fit.meta[keys.CHUNK_KEY] == str(chunk.rows)
+    assert fit.facts.chunk == chunk.rows
     assert (chunk.function, chunk.batch) == (fit.name, ROWS)
     (model,) = fit.ops
     assert model.op_type == "Model"
     assert f"{chunk.rows} rows at a time, of batches of {ROWS}" in artifact.lowering.explain()
-    assert "|bb.TFLiteBackend|" in artifact.program.meta[f"{keys.BINDING_PREFIX}Step.backend"]
+    assert artifact.program.facts.bound("Step", "backend").type_name == TFLITE_BACKEND
 
 
 def test_a_batch_that_nobody_knows_has_small_chunks():
@@ -102,7 +102,7 @@ def test_a_batch_that_nobody_knows_has_small_chunks():
 
 def test_numpy_leaves_the_graph_as_it_is():
     artifact = built("digits CNN", "numpy")
-    assert keys.CHUNK_KEY not in fit_of(artifact).meta
+    assert fit_of(artifact).facts.chunk is None
     assert not artifact.lowering.chunks
 
 
