@@ -16,16 +16,39 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.ir.queries import live
 from bb_host.ir.rename import rename_op
-from bb_host.learn import rules_elementwise, rules_linear, rules_shape, rules_window
+from bb_host.learn import (
+    rules_activation,
+    rules_elementwise,
+    rules_linear,
+    rules_norm,
+    rules_places,
+    rules_quantized,
+    rules_recurrent,
+    rules_resample,
+    rules_shape,
+    rules_window,
+)
 from bb_host.learn.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import RULES, SHAPE_INPUTS, STOPS
+from bb_host.learn.gradient_rules import CARRIERS, RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types
 from bb_host.program import Function, Op
 
 __all__ = ["Gradient", "differentiable_ops", "differentiate"]
 
-_RULE_MODULES = (rules_elementwise, rules_linear, rules_shape, rules_window)  # importing them fills RULES
+_RULE_MODULES = (
+    rules_activation,
+    rules_elementwise,
+    rules_linear,
+    rules_norm,
+    rules_places,
+    rules_quantized,
+    rules_recurrent,
+    rules_resample,
+    rules_shape,
+    rules_window,
+)
+"""Importing them fills `RULES`."""
 
 MINIMUM_OPSET = 18
 """The gradient's ops take axes as inputs and scatter with a sum."""
@@ -139,7 +162,7 @@ def _reverse(
         gradients = [_total(g, partial.pop(v, ())) if v else None for v in op.outputs]
         if op.op_type in STOPS or all(d is None for d in gradients):
             continue
-        wants = [_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)]
+        wants = [_passes(g, op, i, v, wanted) for i, v in enumerate(op.inputs)]
         if not any(wants):
             continue
         write = RULES[op.op_type]
@@ -178,11 +201,8 @@ def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> No
     order = {id(op): n for n, op in enumerate(ops)}
     groups = sorted(missing.items(), key=lambda item: order[id(item[1][0])])
     first = groups[0][1][0]
-    instead = ""
-    if {"GroupNormalization", "InstanceNormalization"} & missing.keys():
-        instead = "normalize with LayerNormalization, which can be trained; or "
     if len(groups) == 1 and len(groups[0][1]) == 1:
-        hint = f"{instead}freeze the parameters before it, or write it in operators that have a rule"
+        hint = "freeze the parameters before it, or write it in operators that have a rule"
         raise NotDifferentiableError(first, "there is no gradient rule for it", hint)
     named = "; ".join(
         f"{op_type} ({len(found)} times, first at {place_of(found[0])})"
@@ -191,7 +211,7 @@ def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> No
         for op_type, found in groups
     )
     what = f"operators without a gradient rule: {named}"
-    hint = f"{instead}freeze the parameters before them, or write them in operators that have a rule"
+    hint = "freeze the parameters before them, or write them in operators that have a rule"
     raise NotDifferentiableError(first, what, hint, tuple(n for n, _ in groups), "model")
 
 
@@ -201,10 +221,12 @@ def _end_of(g: GradientBuilder, ops: Sequence[Op], value: str) -> str:
     for op in ops:
         if not reached.intersection(op.inputs):
             continue
-        through = op.op_type not in STOPS and any(_gets(op, i, v, reached) for i, v in enumerate(op.inputs))
-        floats = [v for v in op.outputs if v and g.is_float(v)]
-        if through and floats:
-            reached.update(floats)
+        through = op.op_type not in STOPS and any(
+            _passes(g, op, i, v, reached) for i, v in enumerate(op.inputs)
+        )
+        moved = _moved(g, op) if through else []
+        if moved:
+            reached.update(moved)
         elif not end:
             end = place_of(op)
     return end
@@ -212,6 +234,12 @@ def _end_of(g: GradientBuilder, ops: Sequence[Op], value: str) -> str:
 
 def _gets(op: Op, position: int, value: str, wanted: set[str]) -> bool:
     return value in wanted and position not in SHAPE_INPUTS.get(op.op_type, ())
+
+
+def _passes(g: GradientBuilder, op: Op, position: int, value: str, wanted: set[str]) -> bool:
+    """Whether a gradient passes from the op to a value; to integers only where they are moved."""
+    moved = not g.stands_for_reals(value) or op.op_type == "DequantizeLinear" or op.op_type in CARRIERS
+    return moved and _gets(op, position, value, wanted)
 
 
 def _total(g: GradientBuilder, parts: Sequence[str]) -> str | None:
@@ -227,9 +255,19 @@ def _wanted(g: GradientBuilder, ops: Sequence[Op], wrt: Sequence[str]) -> set[st
     for op in ops:
         if op.op_type in STOPS:
             continue
-        if any(_gets(op, i, v, wanted) for i, v in enumerate(op.inputs)) or _captures(op, wanted):
-            wanted.update(v for v in op.outputs if v and g.is_float(v))
+        if any(_passes(g, op, i, v, wanted) for i, v in enumerate(op.inputs)) or _captures(op, wanted):
+            wanted.update(_moved(g, op))
     return wanted
+
+
+def _moved(g: GradientBuilder, op: Op) -> list[str]:
+    """The outputs through which a gradient passes: floats, and the integers of a fake quantization."""
+    reals = op.op_type == "QuantizeLinear" or (
+        op.op_type in CARRIERS and any(g.stands_for_reals(v) for v in op.inputs)
+    )
+    if reals:
+        g.stand_for(op)
+    return [v for v in op.outputs if v and (reals or g.is_float(v))]
 
 
 def _captures(op: Op, wanted: set[str]) -> bool:
@@ -283,7 +321,7 @@ def _close(
             pending.extend(v for v in op.inputs if v)
         else:
             kept.add(value)
-    repeated = tuple(op for op in g.forward if op.outputs[0] in again)
+    repeated = tuple(op for op in g.forward if not again.isdisjoint(op.outputs))
     activations = [v for op in g.forward for v in op.outputs if v in kept]
     return (*repeated, *ops), activations
 

@@ -25,11 +25,13 @@ class GradientBuilder:
     def __init__(self, forward: Function, types: Mapping[str, ValueType], inputs: Sequence[str]) -> None:
         self.forward = list(forward.ops)
         self.ops: list[Op] = []
+        self.opsets = forward.opsets
         self._types = dict(types)
         self._inputs = tuple(inputs)  # forward values that the backward graph has anyway
         self._names = {*forward.inputs, *(v for op in forward.ops for v in (*op.inputs, *op.outputs))}
         self._memo: dict[object, str] = {}
         self._constants: dict[str, Array] = {}
+        self._real: dict[str, np.dtype[np.generic]] = {}
         for op in forward.ops:
             value = _constant_of(op)
             if value is not None:
@@ -71,12 +73,13 @@ class GradientBuilder:
         return self.const(np.array(values, np.int64))
 
     def scalar(self, value: float, like: str) -> str:
-        """A 0-D constant of the dtype of a forward value."""
-        return self.const(np.array(value, self.dtype(like)))
+        """A 0-D constant of the dtype of a forward value's gradient."""
+        return self.const(np.array(value, self._real.get(like, self.dtype(like))))
 
     def extra_output(self, op: Op, position: int, base: str) -> str:
         """A further output of a forward op, the one that stands at `position`."""
-        index = next(i for i, known in enumerate(self.forward) if known.outputs[0] == op.outputs[0])
+        mark = next(v for v in op.outputs if v)
+        index = next(i for i, known in enumerate(self.forward) if mark in known.outputs)
         known = self.forward[index]
         outputs = [*known.outputs, *[""] * (position + 1 - len(known.outputs))]
         if not outputs[position]:
@@ -99,6 +102,20 @@ class GradientBuilder:
 
     def is_float(self, value: str) -> bool:
         return self.dtype(value).kind == "f"
+
+    def stand_for(self, op: Op) -> None:
+        """The op's integers stand for real values, those of its first input: gradients pass them."""
+        source = op.inputs[0]
+        for value in op.outputs:
+            self._real[value] = self._real.get(source, self.dtype(source))
+
+    def stands_for_reals(self, value: str) -> bool:
+        """Whether a value holds integers through which a gradient passes."""
+        return value in self._real
+
+    def maker(self, value: str) -> Op | None:
+        """The forward op that writes a value."""
+        return next((op for op in self.forward if value in op.outputs), None)
 
     def rank(self, op: Op, value: str) -> int:
         """The rank of a forward value; NotDifferentiableError where it is unknown."""

@@ -8,6 +8,8 @@ ONNX files do not say what is a parameter. The rule, in this order:
 3. PyTorch's exporter marks what was a parameter, a buffer or a constant of the module; that mark decides.
 4. A weight, bias, scale or table of a layer is learned, also where it is transposed, reshaped, quantized or
    otherwise computed with on its way there; so is what is added directly to the result of such a layer.
+   Not so the ones and zeros of an InstanceNormalization that its exporter has named: what it has of its own
+   is multiplied and added behind it.
 5. Another operand of an elementwise operator is learned behind the first layer, unless its name is one that
    exporters invent (`val_72`, `onnx::Mul_31`) or it is a single number. Before the first layer it normalizes
    the input, and is not learned.
@@ -218,6 +220,8 @@ def _decide(
     if kind in _NOT_TRAINED:
         return is_(False, f"{_NOT_TRAINED[kind]}, its exporter says")
     layer = uses.layer(name)
+    if not kind and isinstance(tensor, np.ndarray) and uses.is_filler(name, tensor):
+        return is_(False, f"{layer}, all {tensor.flat[0]:g}, which its exporter has put there")
     if kind == "PARAMETER":
         return is_(True, layer or "a parameter of the module, its exporter says")
     if not shape:
@@ -268,6 +272,16 @@ class _Uses:
     def layer(self, name: str) -> str:
         """What of which layer an initializer is: "weight of Conv 'c1'"; empty where it is of none."""
         return self._layers.get(name, "")
+
+    def is_filler(self, name: str, tensor: Array) -> bool:
+        """Whether it is the 1 or 0 that exporters give normalisations that have no scale and no shift."""
+        by = {op.op_type for op, _ in self._readers.get(name, ())}
+        return (
+            by == {"InstanceNormalization"}
+            and _ANONYMOUS.fullmatch(name) is not None
+            and tensor.size > 0
+            and bool(np.isin(tensor.flat[0], (0, 1)) and (tensor == tensor.flat[0]).all())
+        )
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The operators on the model's own values that read an initializer, or what is made of it alone."""

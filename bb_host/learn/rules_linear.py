@@ -99,6 +99,60 @@ def _gemm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
     return grads
 
 
+@rule("Einsum")
+def _einsum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """Of each operand: dY times the other operands, summed to the operand's own labels."""
+    dy = one(dys)
+    *operands, out = _einsum_labels(g, op)
+    grads: list[str | None] = []
+    for place, (value, labels, wanted) in enumerate(zip(op.inputs, operands, wants, strict=True)):
+        if not wanted:
+            grads.append(None)
+            continue
+        others = [labels_ for k, labels_ in enumerate(operands) if k != place]
+        values = [v for k, v in enumerate(op.inputs) if k != place]
+        kept = [c for c in labels if c in out or any(c in other for other in others)]
+        equation = f"{','.join([out, *others])}->{''.join(kept)}"
+        dx = g.op("Einsum", dy, *values, equation=equation.encode())
+        if len(kept) < len(labels):  # what the operand alone was summed over
+            alone = [axis for axis, c in enumerate(labels) if c not in kept]
+            dx = g.op("Expand", g.op("Unsqueeze", dx, g.ints(*alone)), g.shape_value(value))
+        grads.append(dx)
+    return grads
+
+
+def _einsum_labels(g: GradientBuilder, op: Op) -> list[str]:
+    """The labels of each operand and of the result, an ellipsis written out in labels of its own.
+
+    NotDifferentiableError for a diagonal (a label twice in one operand), and where an ellipsis broadcasts.
+    """
+    given = op.attrs["equation"]
+    assert isinstance(given, bytes)
+    left, arrow, right = given.decode().replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow:
+        letters = left.replace(",", "").replace(".", "")
+        single = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+        right = ("..." if "..." in left else "") + single
+    spare = [c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBAzyxwvutsrqponmlkjihgfedcba" if c not in left]
+    values = [*op.inputs, op.outputs[0]]
+    found = []
+    covered: list[tuple[int | str | None, ...]] = []
+    for value, term in zip(values, [*terms, right], strict=True):
+        if "..." in term:
+            count = g.rank(op, value) - len(term.replace("...", ""))
+            begin = term.index("...")
+            covered.append((g.shape(value) or ())[begin : begin + count])
+            term = term.replace("...", "".join(reversed(spare[:count])))
+        if len(set(term)) < len(term):
+            raise NotDifferentiableError(op, f"it takes a diagonal ({term})", "write it without")
+        found.append(term)
+    if any(dims != covered[-1] for dims in covered) and "..." in left:
+        hint = "name those axes in its equation"
+        raise NotDifferentiableError(op, "its ellipsis broadcasts, or covers open dimensions", hint)
+    return found
+
+
 @rule("BatchNormalization")
 def _batch_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """As at inference: mean and variance are given, and get no gradient."""

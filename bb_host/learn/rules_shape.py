@@ -6,22 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule
+from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
 from bb_host.program import Op
 
 Wants = Sequence[bool]
-
-
-def _int(op: Op, name: str, default: int) -> int:
-    value = op.attrs.get(name, default)
-    assert isinstance(value, int)
-    return value
-
-
-def _rest(op: Op, gradient: str) -> Gradients:
-    return (gradient, *[None] * (len(op.inputs) - 1))
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -31,13 +20,13 @@ def _reduced_axes(g: GradientBuilder, op: Op) -> list[int]:
     rank = g.rank(op, op.inputs[0])
     axes = g.int_list(op, "axes", 1)
     if not axes:
-        return [] if _int(op, "noop_with_empty_axes", 0) else list(range(rank))
+        return [] if int_attr(op, "noop_with_empty_axes", 0) else list(range(rank))
     return sorted(axis % rank for axis in axes)
 
 
 def _kept(g: GradientBuilder, op: Op, value: str, axes: Sequence[int]) -> str:
     """A reduced value with its reduced axes as ones."""
-    return value if _int(op, "keepdims", 1) or not axes else g.op("Unsqueeze", value, g.ints(*axes))
+    return value if int_attr(op, "keepdims", 1) or not axes else g.op("Unsqueeze", value, g.ints(*axes))
 
 
 @rule("ReduceSum", "ReduceMean")
@@ -45,7 +34,7 @@ def _reduce_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gra
     x, dy = op.inputs[0], one(dys)
     axes = _reduced_axes(g, op)
     if not axes:
-        return _rest(op, dy)
+        return first_alone(op, dy)
     shape = g.shape_value(x)
     if op.op_type == "ReduceMean":
         dims = [(g.shape(x) or ())[axis] for axis in axes]
@@ -55,7 +44,7 @@ def _reduce_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gra
         else:
             count = g.op("ReduceProd", g.op("Gather", shape, g.ints(*axes), axis=0), keepdims=0)
             dy = g.op("Div", dy, g.cast(count, g.dtype(x)))
-    return _rest(op, g.op("Expand", _kept(g, op, dy, axes), shape))
+    return first_alone(op, g.op("Expand", _kept(g, op, dy, axes), shape))
 
 
 @rule("ReduceMax", "ReduceMin")
@@ -64,10 +53,59 @@ def _reduce_extreme(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     x, dy = op.inputs[0], one(dys)
     axes = _reduced_axes(g, op)
     if not axes:
-        return _rest(op, dy)
+        return first_alone(op, dy)
     hit = g.cast(g.op("Equal", x, _kept(g, op, op.outputs[0], axes)), g.dtype(x))
     count = g.op("ReduceSum", hit, g.ints(*axes), keepdims=1)
-    return _rest(op, g.op("Mul", hit, g.op("Div", _kept(g, op, dy, axes), count)))
+    return first_alone(op, g.op("Mul", hit, g.op("Div", _kept(g, op, dy, axes), count)))
+
+
+@rule("GlobalMaxPool")
+def _global_max_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """Shared evenly by the entries that are the largest of their channel."""
+    x = op.inputs[0]
+    hit = g.cast(g.op("Equal", x, op.outputs[0]), g.dtype(x))
+    count = g.op("ReduceSum", hit, g.ints(*range(2, g.rank(op, x))), keepdims=1)
+    return (g.op("Mul", hit, g.op("Div", one(dys), count)),)
+
+
+@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+def _reduce_norm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """The slope of a sum by each entry: sign(x), x/y, 2x, exp(−y), exp(x − y)."""
+    x, dy = op.inputs[0], one(dys)
+    axes = _reduced_axes(g, op)
+    y = _kept(g, op, op.outputs[0], axes)
+    dy = _kept(g, op, dy, axes)
+    kind = op.op_type
+    if kind == "ReduceL1":
+        slope = g.op("Sign", x)
+    elif kind == "ReduceL2":  # a zero vector has no direction: it gets zeros
+        slope = g.op("Div", x, g.op("Where", g.op("Equal", y, g.scalar(0, x)), g.scalar(1, x), y))
+    elif kind == "ReduceSumSquare":
+        slope = g.op("Mul", x, g.scalar(2, x))
+    elif kind == "ReduceLogSum":
+        spread = g.op("Mul", dy, g.op("Exp", g.op("Neg", y)))
+        return first_alone(op, g.op("Expand", spread, g.shape_value(x)))
+    else:
+        slope = g.op("Exp", g.op("Sub", x, y))
+    return first_alone(op, g.op("Mul", dy, slope))
+
+
+@rule("ReduceProd")
+def _reduce_prod(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """The product of the others, also where entries are zero."""
+    x, dy = op.inputs[0], one(dys)
+    axes = _reduced_axes(g, op)
+    if not axes:
+        return first_alone(op, dy)
+    dy = _kept(g, op, dy, axes)
+    zero, unit, along = g.scalar(0, x), g.scalar(1, x), g.ints(*axes)
+    is_zero = g.op("Equal", x, zero)
+    safe = g.op("Where", is_zero, unit, x)
+    product = g.op("ReduceProd", safe, along, keepdims=1)
+    zeros = g.op("ReduceSum", g.cast(is_zero, g.dtype(x)), along, keepdims=1)
+    none = g.op("Where", g.op("Equal", zeros, zero), g.op("Div", product, safe), zero)
+    single = g.op("Where", g.op("Equal", zeros, unit), product, zero)
+    return first_alone(op, g.op("Mul", dy, g.op("Where", is_zero, single, none)))
 
 
 # --- the same entries in another shape ------------------------------------------------------------
@@ -75,7 +113,7 @@ def _reduce_extreme(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
 
 @rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshape(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return _rest(op, g.reshape_like(one(dys), op.inputs[0]))
+    return first_alone(op, g.reshape_like(one(dys), op.inputs[0]))
 
 
 @rule("Transpose")
@@ -91,9 +129,9 @@ def _expand(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     return (g.reduce_to(one(dys), op.outputs[0], op.inputs[0]), None)
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def _cast(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return (g.cast(one(dys), g.dtype(op.inputs[0])),)
+    return first_alone(op, g.cast(one(dys), g.dtype(op.inputs[0])))
 
 
 # --- parts ----------------------------------------------------------------------------------------
@@ -101,7 +139,7 @@ def _cast(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
 
 @rule("Concat")
 def _concat(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    axis = _int(op, "axis", 0) % g.rank(op, op.outputs[0])
+    axis = int_attr(op, "axis", 0) % g.rank(op, op.outputs[0])
     pieces = [g.op("Gather", g.shape_value(v), g.ints(axis), axis=0) for v in op.inputs]
     dims = [(g.shape(v) or (None,) * (axis + 1))[axis] for v in op.inputs]
     known = [d for d in dims if isinstance(d, int)]
@@ -113,39 +151,7 @@ def _concat(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
 @rule("Split")
 def _split(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     parts = [g.zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
-    return _rest(op, g.op("Concat", *parts, axis=_int(op, "axis", 0)))
-
-
-@rule("Slice")
-def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    """Zeros around the gradient; steps other than 1 are refused."""
-    x = op.inputs[0]
-    rank = g.rank(op, x)
-    starts, ends = g.int_list(op, "starts", 1), g.int_list(op, "ends", 2)
-    assert starts is not None and ends is not None
-    axes = g.int_list(op, "axes", 3) or list(range(len(starts)))
-    if any(step != 1 for step in g.int_list(op, "steps", 4) or ()):
-        raise NotDifferentiableError(op, "it steps over entries", "gather them instead")
-    before, after = [0] * rank, [0] * rank
-    for start, end, axis in zip(starts, ends, axes, strict=True):
-        (dim,) = g.static_dims(op, x, [axis % rank])
-        first, last, _ = slice(start, end).indices(dim)
-        before[axis % rank], after[axis % rank] = first, dim - max(first, last)
-    return _rest(op, g.op("Pad", one(dys), g.ints(*before, *after)))
-
-
-@rule("Pad")
-def _pad(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    mode = op.attrs.get("mode", b"constant")
-    pads = g.int_list(op, "pads", 1)
-    if mode != b"constant" or pads is None or (len(op.inputs) > 3 and op.inputs[3]):
-        raise NotDifferentiableError(op, "only constant padding of all axes has a gradient")
-    rank = g.rank(op, op.inputs[0])
-    if min(pads) < 0:
-        raise NotDifferentiableError(op, "it cuts (negative padding)", "slice instead")
-    far = np.iinfo(np.int64).max
-    ends = [-p if p else far for p in pads[rank:]]
-    return _rest(op, g.op("Slice", one(dys), g.ints(*pads[:rank]), g.ints(*ends)))
+    return first_alone(op, g.op("Concat", *parts, axis=int_attr(op, "axis", 0)))
 
 
 @rule("Gather")
@@ -153,7 +159,7 @@ def _gather(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     """Rows that were read several times get the sum: a ScatterND that adds, the axis brought to the front."""
     (x, indices), dy = op.inputs, one(dys)
     rank, n = g.rank(op, x), g.rank(op, indices)
-    axis = _int(op, "axis", 0) % rank
+    axis = int_attr(op, "axis", 0) % rank
     (dim,) = g.static_dims(op, x, [axis])
     shape = g.shape_value(x)
     if axis:  # y: x[:axis] + indices + x[axis+1:]; bring indices and the axis to the front

@@ -9,8 +9,9 @@ import onnx
 import onnx.shape_inference
 
 from bb_edge.ir.types import ValueType
+from bb_host.ir.queries import is_onnx
 from bb_host.learn.errors import LearnError
-from bb_host.program import Function, Subgraph
+from bb_host.program import Function, Op, Subgraph
 from bb_host.program_proto import read_graph, write_attribute
 
 Shape = tuple[int | str | None, ...]
@@ -21,7 +22,8 @@ def infer_types(function: Function) -> dict[str, ValueType]:
 
     The function holds ONNX ops alone. LearnError where its ops contradict each other.
     """
-    graph = Subgraph(function.name, function.inputs, function.outputs, function.ops, function.types)
+    ops = tuple(_with_inference(op) for op in function.ops)
+    graph = Subgraph(function.name, function.inputs, function.outputs, ops, function.types)
     written = write_attribute("g", graph).g.SerializeToString(deterministic=True)
     model = onnx.ModelProto(ir_version=10)
     model.graph.ParseFromString(written)
@@ -35,6 +37,13 @@ def infer_types(function: Function) -> dict[str, ValueType]:
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
     types = read_graph(_inferred(model, f"function {function.name}").graph).types
     return {**types, **function.types}
+
+
+def _with_inference(op: Op) -> Op:
+    """An op that ONNX infers no types for (or fails to, by its default axes), as one with the same types."""
+    if op.op_type in ("GroupNormalization", "MeanVarianceNormalization") and is_onnx(op):
+        return dataclasses.replace(op, op_type="Identity", inputs=op.inputs[:1], attrs={})
+    return op
 
 
 def _inferred(model: onnx.ModelProto, where: str) -> Any:

@@ -24,6 +24,7 @@ from bb_host.facts import FunctionFacts
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
+from bb_host.learn.folding import folded
 from bb_host.learn.losses import LOSSES, loss_function
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
@@ -276,6 +277,7 @@ def _differentiated(
     _exactly_one("inputs", imported.inputs, where)
     _exactly_one("outputs", function.outputs, where)
     try:
+        function = folded(function) if learning else function
         out = infer_types(function).get(function.outputs[0])
     except LearnError:
         if learning:

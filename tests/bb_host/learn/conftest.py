@@ -46,6 +46,12 @@ def by_numpy_backend(function: Function, arrays: Arrays) -> dict[str, np.ndarray
     return dict(zip(function.outputs, results, strict=True))
 
 
+@pytest.fixture(name="as_model")
+def checked_model() -> Callable[[Function], onnx.ModelProto]:
+    """A function as a model that ONNX's checker has passed."""
+    return as_model
+
+
 @pytest.fixture
 def reference() -> Run:
     """Runs a function in ONNX's reference evaluator."""
@@ -95,8 +101,10 @@ def check_gradient(read: Callable[[str], Function]) -> Callable[..., Gradient]:
     reference evaluator computes in float32 or not at all.
     """
 
-    def check(text: str, wrt: Sequence[str] = (), run: Run = by_reference, **given: np.ndarray) -> Gradient:
-        function = read(text)
+    def check(
+        text: str, wrt: Sequence[str] = (), run: Run = by_reference, opset: int = 21, **given: np.ndarray
+    ) -> Gradient:
+        function = dataclasses.replace(read(text), opsets={"": opset})
         rng = np.random.default_rng(7)
         arrays = {}
         for name in function.inputs:
@@ -122,6 +130,17 @@ def check_gradient(read: Callable[[str], Function]) -> Callable[..., Gradient]:
         return gradient
 
     return check
+
+
+@pytest.fixture(scope="session")
+def fn() -> Callable[..., str]:
+    """A function in the text notation from its inputs and its lines; its last value is `y`."""
+
+    def text(inputs: str, *lines: str) -> str:
+        body = "\n".join(f"  {line}" for line in lines)
+        return f"function f({inputs}) -> (y)\n{body}\n"
+
+    return text
 
 
 @pytest.fixture

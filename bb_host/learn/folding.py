@@ -1,0 +1,80 @@
+"""Constants and shapes of a model, computed before it is differentiated.
+
+Gradient rules ask for axes, sizes and ranks in numbers. Exporters compute them in the graph at times, from
+constants or from shapes that the model's inputs fix: what does not depend on the batch is folded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from bb_edge.ir.types import ValueType
+from bb_host.cleanup import constants
+from bb_host.cleanup.values import constant, constant_array
+from bb_host.ir.queries import is_onnx
+from bb_host.learn.shapes import infer_types
+from bb_host.program import Array, Function, Op
+
+__all__ = ["MAX_ROUNDS", "folded"]
+
+MAX_ROUNDS = 8
+"""Each round knows the shapes that the one before has made constant."""
+
+
+def folded(function: Function) -> Function:
+    """The function with its constant parts computed; its declared types stay as they are."""
+    declared = dict(function.types)
+    for _ in range(MAX_ROUNDS):
+        typed = dataclasses.replace(function, types=infer_types(function))
+        done = constants.run(_with_dims(typed))
+        if done is typed:
+            break
+        function = dataclasses.replace(done, types=declared)
+    return function
+
+
+def _with_dims(function: Function) -> Function:
+    """Dims that are picked from a shape whose other dims are open, as constants."""
+    shapes = {op.outputs[0]: op for op in function.ops if is_onnx(op, "Shape")}
+    known = {op.outputs[0]: array for op in function.ops if (array := constant_array(op)) is not None}
+    ops = []
+    for op in function.ops:
+        dims = _dims(op, shapes, known, function.types)
+        ops.append(op if dims is None else constant(op.outputs[0], dims))
+    return function if all(a is b for a, b in zip(ops, function.ops, strict=True)) else dataclasses.replace(
+        function, ops=tuple(ops)
+    )  # fmt: skip
+
+
+def _dims(
+    op: Op, shapes: Mapping[str, Op], known: Mapping[str, Array], types: Mapping[str, ValueType]
+) -> Array | None:
+    """What `Shape` of a part, or `Gather` or `Slice` of a shape, gives in numbers; None where it is open."""
+    source = shapes.get(op.inputs[0]) if is_onnx(op, "Gather", "Slice") else None
+    shape_op = op if is_onnx(op, "Shape") else source
+    value = None if shape_op is None else types.get(shape_op.inputs[0])
+    if shape_op is None or value is None or value.shape is None:
+        return None
+    start, end = shape_op.attrs.get("start", 0), shape_op.attrs.get("end", len(value.shape))
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    picked = np.array(value.shape, object)[start:end]
+    if source is not None:
+        settings = [known.get(name) for name in op.inputs[1:]]
+        if any(setting is None for setting in settings):
+            return None
+        numbers = [[int(v) for v in setting.reshape(-1)] for setting in settings if setting is not None]
+        if op.op_type == "Gather":
+            (indices,) = (setting for setting in settings if setting is not None)
+            picked = picked[indices.astype(np.int64)]
+        else:
+            (first,), (last,) = numbers[:2]
+            step = numbers[3][0] if len(numbers) > 3 else 1
+            picked = picked[first:last:step]
+    flat = np.asarray(picked, object).reshape(-1).tolist()
+    if not all(isinstance(dim, int) for dim in flat):
+        return None
+    return np.array(flat, np.int64).reshape(np.shape(picked))

@@ -1,0 +1,303 @@
+"""Gradients of RNN, GRU and LSTM: back through time, unrolled over a fixed number of steps.
+
+The forward op stays whole and hands out its states. All that does not depend on the gradient of a later step
+is computed for all steps at once: gates (from the states that are known), their slopes, and at the end the
+gradients of the weights. What is left per step is one product with the recurrent weights and a few
+elementwise ops. Shapes: S steps, N batch, I inputs, H hidden, G gates; per direction X [S,N,I], states
+[S,N,H].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bb_host.learn.errors import NotDifferentiableError
+from bb_host.learn.gradient_builder import GradientBuilder
+from bb_host.learn.gradient_rules import Gradients, float_attr, int_attr, rule, text_attr
+from bb_host.learn.recurrent_run import ACTIVATIONS, Run
+from bb_host.program import Op
+
+Wants = Sequence[bool]
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a cell finds: the gradient [S,N,G·H] of x·wᵀ + wb and, where it differs, of states·rᵀ + rb; that
+    of `r`; those of the first states [1,N,H]."""
+
+    of_input: str
+    of_state: str
+    r: str
+    h0: str
+    c0: str | None = None
+
+
+def _rnn(run: Run) -> _Found:
+    g = run.g
+    slopes = run.parts(run.masked(run.slope(0, run.states)))
+    carry, found = run.dh, {}
+    for t, dy in run.backwards():
+        dh = run.total(dy, carry)
+        assert dh is not None
+        found[t] = run.times(dh, slopes[t])
+        carry = run.total(g.op("MatMul", found[t], run.r), run.kept(t, dh))
+    assert carry is not None
+    gates = run.joined([found[t] for t in range(run.steps)])
+    return _Found(gates, gates, run.product(gates, 1, run.before(run.states, run.h0)), carry)
+
+
+def _gru(run: Run, after_reset: bool) -> _Found:
+    """z, r = act(x·wᵀ + h·rᵀ), n = act(xₙ + r·hₙ) or act(xₙ + (r·h)ₙ), then h ← n + z·(h − n)."""
+    g, before = run.g, run.before(run.states, run.h0)
+    xz, xr, xn = run.split(run.gates(run.x, run.w, run.wb), 2, 3)
+    if after_reset:
+        hz, hr, inner = run.split(run.gates(before, run.r, run.rb), 2, 3)
+        z, r = run.act(0, g.op("Add", xz, hz)), run.act(0, g.op("Add", xr, hr))
+        n = run.act(1, g.op("Add", xn, run.times(r, inner)))
+    else:
+        rows = run.split(run.r, 0, 3)
+        biases = (None, None, None) if run.rb is None else run.split(run.rb, 0, 3)
+        z = run.act(0, g.op("Add", xz, run.gates(before, rows[0], biases[0])))
+        r = run.act(0, g.op("Add", xr, run.gates(before, rows[1], biases[1])))
+        inner = run.times(r, before)
+        n = run.act(1, g.op("Add", xn, run.gates(inner, rows[2], biases[2])))
+    of_n = run.masked(run.times(run.rest(z), run.slope(1, n)))
+    of_z = run.masked(run.times(g.op("Sub", before, n), run.slope(0, z)))
+    through = run.parts(run.passing(z))
+    if after_reset:
+        return _gru_after_reset(
+            run, before, (of_z, run.times(of_n, inner, run.slope(0, r)), of_n, r), through
+        )
+    return _gru_before_reset(run, before, (of_z, run.times(before, run.slope(0, r)), of_n, r, inner), through)
+
+
+def _gru_after_reset(run: Run, before: str, slopes: Sequence[str], through: Sequence[str]) -> _Found:
+    """All gates are dh times what is known: one product with the recurrent weights per step."""
+    g = run.g
+    of_z, of_r, of_n, r = slopes
+    factors = run.parts(g.op("Concat", of_z, of_r, run.times(of_n, r), axis=2))
+    carry, states, found = run.dh, {}, {}
+    for t, dy in run.backwards():
+        dh = run.total(dy, carry)
+        assert dh is not None
+        states[t], found[t] = dh, run.times(g.op("Concat", dh, dh, dh, axis=2), factors[t])
+        carry = g.op("Add", g.op("MatMul", found[t], run.r), run.times(dh, through[t]))
+    assert carry is not None
+    of_state = run.joined([found[t] for t in range(run.steps)])
+    of_hidden = run.times(run.joined([states[t] for t in range(run.steps)]), of_n)
+    dz, dr, _ = run.split(of_state, 2, 3)
+    of_input = g.op("Concat", dz, dr, of_hidden, axis=2)
+    return _Found(of_input, of_state, run.product(of_state, 3, before), carry)
+
+
+def _gru_before_reset(run: Run, before: str, slopes: Sequence[str], through: Sequence[str]) -> _Found:
+    """The reset gate lies behind a product of its own."""
+    g = run.g
+    of_z, of_r, of_n, r = map(run.parts, slopes[:4])
+    r_zr, r_n = g.op_n("Split", 2, run.r, g.ints(2 * run.hidden, run.hidden), axis=0)
+    carry, found_zr, found_n = run.dh, {}, {}
+    for t, dy in run.backwards():
+        dh = run.total(dy, carry)
+        assert dh is not None
+        found_n[t] = run.times(dh, of_n[t])
+        back = g.op("MatMul", found_n[t], r_n)
+        found_zr[t] = g.op("Concat", run.times(dh, of_z[t]), run.times(back, of_r[t]), axis=2)
+        own = g.op("Add", run.times(dh, through[t]), run.times(back, r[t]))
+        carry = g.op("Add", own, g.op("MatMul", found_zr[t], r_zr))
+    assert carry is not None
+    zr = run.joined([found_zr[t] for t in range(run.steps)])
+    n = run.joined([found_n[t] for t in range(run.steps)])
+    weights = g.op("Concat", run.product(zr, 2, before), run.product(n, 1, slopes[4]), axis=0)
+    gates = g.op("Concat", zr, n, axis=2)
+    return _Found(gates, gates, weights, carry)
+
+
+def _lstm(run: Run) -> _Found:
+    """i, o, f = act(…), g = act(…), c ← f·c + i·g, h = o·act(c). Cells are not handed out: they are computed
+    again, elementwise."""
+    g, before = run.g, run.before(run.states, run.h0)
+    total = g.op("Add", run.gates(run.x, run.w, run.wb), run.gates(before, run.r, run.rb))
+    gates = run.split(total, 2, 4)
+    i, o, f = (run.act(0, gate) for gate in gates[:3])
+    new = run.act(1, gates[3])
+    keeps, adds = run.parts(run.passing(f)), run.parts(run.masked(run.times(i, new)))
+    cells, starts = {}, {}
+    cell = run.c0
+    for t in run.order:
+        starts[t] = g.op("Sub", adds[t], adds[t]) if cell is None else cell
+        cell = adds[t] if cell is None else g.op("Add", run.times(keeps[t], cell), adds[t])
+        cells[t] = cell
+    started = run.joined([starts[t] for t in range(run.steps)])
+    shown = run.act(2, run.joined([cells[t] for t in range(run.steps)]))
+    to_cell = run.parts(run.masked(run.times(o, run.slope(2, shown))))
+    slopes = (
+        run.times(new, run.slope(0, i)),
+        run.times(shown, run.slope(0, o)),
+        run.times(started, run.slope(0, f)),
+        run.times(i, run.slope(1, new)),
+    )
+    factors = run.parts(run.masked(g.op("Concat", *slopes, axis=2)))
+    carry_h, carry_c, found = run.dh, run.dc, {}
+    for t, dy in run.backwards():
+        dh = run.total(dy, carry_h)
+        if dh is None:  # the last cell alone is read
+            assert carry_c is not None
+            dh = g.op("Sub", carry_c, carry_c)
+        dc = run.total(carry_c, run.times(dh, to_cell[t]))
+        assert dc is not None
+        found[t] = run.times(g.op("Concat", dc, dh, dc, dc, axis=2), factors[t])
+        carry_h = run.total(g.op("MatMul", found[t], run.r), run.kept(t, dh))
+        carry_c = run.times(dc, keeps[t])
+    assert carry_h is not None
+    of_all = run.joined([found[t] for t in range(run.steps)])
+    return _Found(of_all, of_all, run.product(of_all, 4, before), carry_h, carry_c)
+
+
+# --- the layer ------------------------------------------------------------------------------------
+
+
+def _activations(op: Op, directions: int) -> list[tuple[str, ...]]:
+    """Per direction; NotDifferentiableError for what has no rule."""
+    defaults = _DEFAULTS[op.op_type]
+    given = op.attrs.get("activations")
+    names = [v.decode().lower() for v in given if isinstance(v, bytes)] if isinstance(given, list) else []
+    names = names or list(defaults) * directions
+    unknown = sorted(set(names) - ACTIVATIONS.keys())
+    if unknown or len(names) != len(defaults) * directions:
+        what = f"its activations are {', '.join(names)}"
+        raise NotDifferentiableError(op, what, f"known are {', '.join(sorted(ACTIVATIONS.values()))}")
+    for attribute, usual in (("activation_alpha", 0.2), ("activation_beta", 0.5)):
+        values = op.attrs.get(attribute)
+        if isinstance(values, list) and not np.allclose(np.asarray(values, np.float64), usual):
+            raise NotDifferentiableError(op, f"it sets {attribute}", "keep ONNX's default")
+    per = len(defaults)
+    return [tuple(names[d * per : (d + 1) * per]) for d in range(directions)]
+
+
+def _refuse_forms(op: Op) -> None:
+    if float_attr(op, "clip", 0.0) > 0:
+        raise NotDifferentiableError(op, "it clips its gates", "train it without the attribute clip")
+    if len(op.inputs) > 7 and op.inputs[7]:
+        raise NotDifferentiableError(op, "it has peepholes", "train an LSTM without them")
+    if int_attr(op, "input_forget", 0):
+        raise NotDifferentiableError(op, "it couples its gates (input_forget)", "train it without")
+
+
+def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
+    """[S,N,1]: 1 while a sequence lasts; None where all last to the end."""
+    lengths = op.inputs[4] if len(op.inputs) > 4 else ""
+    known = g.constant(lengths) if lengths else None
+    if not lengths or (known is not None and (known >= steps).all()):
+        return None
+    places = g.const(np.arange(steps, dtype=g.dtype(lengths)).reshape(steps, 1))
+    lasts = g.op("Less", places, g.op("Unsqueeze", lengths, g.ints(0)))
+    return g.op("Unsqueeze", g.cast(lasts, g.dtype(like)), g.ints(2))
+
+
+@rule("RNN", "GRU", "LSTM")
+def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
+    before or after its product; activations Sigmoid, Tanh, Relu, HardSigmoid; no clip, no peepholes."""
+    _refuse_forms(op)
+    kind, (x, w, r) = op.op_type, op.inputs[:3]
+    batch_first = bool(int_attr(op, "layout", 0))
+    (steps,) = g.static_dims(op, x, [1 if batch_first else 0])
+    directions, _, hidden = g.static_dims(op, r, range(3))
+    (inputs,) = g.static_dims(op, w, [2])
+    gates = _GATES[kind] * hidden
+    if not steps:
+        raise NotDifferentiableError(op, "it runs no step", "give its sequences a length of 1 or more")
+    single = directions == 1
+
+    def turned(value: str | None, perm: list[int]) -> str | None:
+        return g.op("Transpose", value, perm=perm) if value and batch_first else value
+
+    def optional(position: int) -> str | None:
+        return op.inputs[position] or None if position < len(op.inputs) else None
+
+    def of(value: str | None, axis: int, d: int) -> str | None:
+        """A direction's own part, without its axis."""
+        if value is None:
+            return None
+        if single:
+            return g.op("Squeeze", value, g.ints(axis))
+        return g.op("Gather", value, g.const(np.array(d, np.int64)), axis=axis)
+
+    def state(value: str | None, d: int) -> str | None:
+        """A direction's own part [1,N,H] of [D,N,H]."""
+        return value if value is None or single else g.op("Slice", value, g.ints(d), g.ints(d + 1), g.ints(0))
+
+    gradients = [*dys, None, None, None]
+    states = turned(g.extra_output(op, 0, f"{next(filter(None, op.outputs))}_states"), [1, 2, 0, 3])
+    dy = turned(gradients[0], [1, 2, 0, 3])
+    dh, dc = (turned(d, [1, 0, 2]) for d in gradients[1:3])
+    h0, c0 = (turned(optional(p), [1, 0, 2]) for p in (5, 6))
+    xs, bias, live = turned(x, [1, 0, 2]), optional(3), _live(g, op, steps, x)
+    names = _activations(op, directions)
+    backward = text_attr(op, "direction", "forward") == "reverse"
+    found: list[_Found] = []
+    runs: list[Run] = []
+    for d in range(directions):
+        own_bias = of(bias, 0, d)
+        wb, rb = (None, None) if own_bias is None else g.op_n(
+            "Split", 2, own_bias, g.ints(gates, gates), axis=0
+        )  # fmt: skip
+        parts = (xs, of(w, 0, d), of(r, 0, d), of(states, 1, d))
+        run_x, run_w, run_r, run_states = (str(v) for v in parts)
+        run = Run(
+            g, steps, hidden, backward or d == 1, names[d], x, run_x, run_w, run_r, wb, rb, state(h0, d),
+            state(c0, d), run_states, of(dy, 1, d), state(dh, d), state(dc, d), live,
+        )  # fmt: skip
+        runs.append(run)
+        if kind == "GRU":
+            found.append(_gru(run, bool(int_attr(op, "linear_before_reset", 0))))
+        else:
+            found.append(_rnn(run) if kind == "RNN" else _lstm(run))
+    return _gathered(g, op, runs, found, inputs, gates, turned)[: len(op.inputs)]
+
+
+def _gathered(
+    g: GradientBuilder,
+    op: Op,
+    runs: Sequence[Run],
+    found: Sequence[_Found],
+    inputs: int,
+    gates: int,
+    turned: Callable[[str | None, list[int]], str | None],
+) -> list[str | None]:
+    """The layer's gradients from those of its directions."""
+
+    def stacked(values: Sequence[str]) -> str:
+        rows = [g.op("Unsqueeze", value, g.ints(0)) for value in values]
+        return rows[0] if len(rows) == 1 else g.op("Concat", *rows, axis=0)
+
+    def weights(run: Run, one: _Found) -> str:
+        rows = g.op("Reshape", one.of_input, g.ints(-1, gates))
+        return g.op(
+            "MatMul", g.op("Transpose", rows, perm=[1, 0]), g.op("Reshape", run.x, g.ints(-1, inputs))
+        )
+
+    def bias(one: _Found) -> str:
+        sums = [g.op("ReduceSum", v, g.ints(0, 1), keepdims=0) for v in (one.of_input, one.of_state)]
+        return g.op("Concat", *sums, axis=0)
+
+    pairs = list(zip(runs, found, strict=True))
+    dx = runs[0].total(*(g.op("MatMul", one.of_input, run.w) for run, one in pairs))
+    dh0 = runs[0].joined([one.h0 for one in found])
+    dc0 = runs[0].joined([one.c0 for one in found if one.c0 is not None]) if found[0].c0 else None
+    return [
+        turned(dx, [1, 0, 2]),
+        stacked([weights(run, one) for run, one in pairs]),
+        stacked([one.r for one in found]),
+        stacked([bias(one) for one in found]),
+        None,
+        turned(dh0, [1, 0, 2]),
+        turned(dc0, [1, 0, 2]),
+        None,
+    ]

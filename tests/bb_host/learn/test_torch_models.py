@@ -1,0 +1,42 @@
+"""Whole PyTorch models, as both of its exporters write them: output and gradients against PyTorch's own.
+
+`torch_models/make_fixtures.py` made the files; the gradients there are PyTorch's, in float64. Here the models
+run in float32 on the device's kernels.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bb_host.learn import trainable
+
+FOLDER = Path(__file__).with_name("torch_models")
+TRAIN = {"products.script": ["gain"]}
+"""Names without a path before the first layer, which would be taken for a normalisation of the input."""
+MODELS = sorted(p.stem for p in FOLDER.glob("*.onnx"))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_those_of_pytorch(name, runtime, as_model):
+    arrays = np.load(FOLDER / f"{name}.npz")
+    model = trainable(FOLDER / f"{name}.onnx", train=TRAIN.get(name, ()))
+    gradient = model.gradient
+    assert gradient is not None
+    assert gradient.unreached == ()
+    inputs = {model.model.inputs[0]: arrays["x"], **model.model.parameters}
+    as_model(gradient.forward)  # which checks them by ONNX's own checker
+    as_model(gradient.backward)
+    results = runtime(gradient.forward, inputs)
+    np.testing.assert_allclose(results[gradient.forward.outputs[0]], arrays["y"], rtol=1e-4, atol=1e-5)
+    seed = {gradient.backward.inputs[-1]: arrays["seed"].astype(np.float32)}
+    found = runtime(gradient.backward, {**inputs, **results, **seed})
+    expected = {key[2:]: arrays[key] for key in arrays if key.startswith("d:")}
+    assert set(gradient.wrt) == set(expected)
+    largest = max(np.abs(want).max() for want in expected.values())
+    for parameter, output in zip(gradient.wrt, gradient.backward.outputs, strict=True):
+        np.testing.assert_allclose(
+            found[output], expected[parameter], rtol=1e-4, atol=2e-6 * largest, err_msg=parameter
+        )
