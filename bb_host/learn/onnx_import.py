@@ -21,6 +21,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
+from bb_host.learn.newer_operators import without_newer
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds
 from bb_host.onnx_files import load_weights, read_onnx
 from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError, refuse_classical, refuse_training
@@ -152,6 +153,7 @@ def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     )
     if version != onnx_opset.VERSION:
         try:
+            model = without_newer(model, onnx_opset.VERSION)
             model = onnx.version_converter.convert_version(model, onnx_opset.VERSION)
         except (RuntimeError, onnx.version_converter.ConvertError) as error:
             said = str(error).strip()

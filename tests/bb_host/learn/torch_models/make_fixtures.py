@@ -1,8 +1,8 @@
 """Makes the fixtures of this folder: small PyTorch models as both exporters write them, and their gradients.
 
 Run with PyTorch 2.13, onnx, onnxscript and NumPy: `python make_fixtures.py [NAME …]`. Each model gives
-`NAME.dynamo.onnx`, `NAME.script.onnx` and `NAME.raw.onnx` (dynamo with `optimize=False`), and for each a
-`.npz`: the input `x`, the output's gradient `seed`, the output `y`, and per learned initializer, under its
+`NAME.dynamo.onnx`, `NAME.script.onnx` and `NAME.raw.onnx` (dynamo with `optimize=False`), some also
+`NAME.opset24.onnx`, and for each a `.npz`: the input `x`, the output's gradient `seed`, the output `y`, and per learned initializer, under its
 name with `d:` before it, the gradient that PyTorch computes in float64.
 """
 
@@ -121,6 +121,23 @@ class Products(nn.Module):
         return F.mish(scores) + F.selu(scores).norm(dim=-1, keepdim=True)
 
 
+class Modern(nn.Module):
+    """What newer opsets have operators of their own for: attention, a root mean square, Swish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 8)
+        self.norm = nn.RMSNorm(8)
+        self.mix = nn.Linear(8, 24)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = F.silu(self.embed(x))
+        q, k, v = self.mix(self.norm(h)).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4).unbind(0)
+        found = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(h + found.transpose(1, 2).flatten(2))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gru": (lambda: Recurrent(nn.GRU), (2, 5, 3)),
     "gru_stacked": (lambda: Recurrent(nn.GRU, 2), (2, 4, 3)),
@@ -135,7 +152,16 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "encoder_pre": (lambda: Encoder(True), (2, 4, 3)),
     "quantized": (Quantized, (2, 1, 6, 6)),
     "products": (Products, (2, 3, 4)),
+    "modern": (Modern, (2, 4, 3)),
 }
+FORMS = {
+    "dynamo": {"dynamo": True},
+    "script": {"dynamo": False, "opset_version": 17},
+    "raw": {"dynamo": True, "optimize": False},
+    "opset24": {"dynamo": True, "opset_version": 24},
+}
+NEWER = ("modern",)
+"""Also exported with the newest operators."""
 
 
 def main(names: list[str]) -> None:
@@ -147,11 +173,9 @@ def main(names: list[str]) -> None:
         for parameter in model.parameters():
             parameter.data = torch.randn(parameter.shape) * 0.4 + 0.1
         x = torch.randn(shape)
-        for kind, options in (
-            ("dynamo", {"dynamo": True}),
-            ("script", {"dynamo": False, "opset_version": 17}),
-            ("raw", {"dynamo": True, "optimize": False}),
-        ):
+        for kind, options in FORMS.items():
+            if kind == "opset24" and name not in NEWER:
+                continue
             try:
                 proto = exported(model, x, options)
             except (RuntimeError, torch.onnx.OnnxExporterError) as error:
