@@ -277,7 +277,9 @@ def _differentiated(
     _exactly_one("inputs", imported.inputs, where)
     _exactly_one("outputs", function.outputs, where)
     try:
-        function = folded(function) if learning else function
+        if learning:
+            function = folded(function)
+            imported = dataclasses.replace(imported, function=function)
         out = infer_types(function).get(function.outputs[0])
     except LearnError:
         if learning:

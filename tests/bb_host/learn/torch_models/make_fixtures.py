@@ -2,8 +2,9 @@
 
 Run with PyTorch 2.13, onnx, onnxscript and NumPy: `python make_fixtures.py [NAME …]`. Each model gives
 `NAME.dynamo.onnx`, `NAME.script.onnx` and `NAME.raw.onnx` (dynamo with `optimize=False`), some also
-`NAME.opset24.onnx`, and for each a `.npz`: the input `x`, the output's gradient `seed`, the output `y`, and per learned initializer, under its
-name with `d:` before it, the gradient that PyTorch computes in float64.
+`NAME.opset24.onnx`, as far as PyTorch exports it so; and for each a `.npz`: the input `x`, the output's
+gradient `seed`, the output `y`, and per learned initializer, under its name with `d:` before it, the
+gradient that PyTorch computes in float64.
 """
 
 from __future__ import annotations
