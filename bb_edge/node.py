@@ -127,7 +127,7 @@ class Node:
     @property
     def open_rounds(self) -> int:
         """How many `Repeat` ops with an end have not come to it."""
-        return sum(1 for r in self._parts.sources.rounds if r.times and not r.finished)
+        return sum(1 for r in self._parts.sources.rounds if r.ends and not r.finished)
 
     @property
     def rounds_ended(self) -> int:
@@ -137,7 +137,7 @@ class Node:
     @property
     def rounds_done(self) -> bool:
         """Whether there are `Repeat` ops with an end, and all have come to it; a restart may find it so."""
-        return any(r.times for r in self._parts.sources.rounds) and not self.open_rounds
+        return any(r.ends for r in self._parts.sources.rounds) and not self.open_rounds
 
     @property
     def rtt_reports(self) -> dict[PeerId, tuple[RttReport, ...]]:

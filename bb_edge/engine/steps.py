@@ -215,7 +215,7 @@ class ExecutionEnded(_ExecutionEnded, EngineStep):
 
 @dataclass(frozen=True, slots=True)
 class RoundsCompleted(EngineStep):
-    """A `Repeat` has counted its `times`."""
+    """A `Repeat` has come to its end: it has counted its `times`, or a round has ended it."""
 
     target: str
     rounds: int

@@ -17,17 +17,21 @@ from bb_edge.backends.control import MAX_ITERATIONS
 from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.plain import payload_bytes
+from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.body_run import BodyRun
-from bb_edge.engine.run.bound import BoundGraph, BoundOp
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, BoundRegion
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir.bodies import BODY_END, FIXED_INPUTS, body_keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.ir.values import TRIGGER
+from bb_edge.syscalls.flow import one_element
 from bb_edge.wire.envelope_records import FailureCode
 
 _ENDLESS: Final = -1
+_GOES_ON: Final = np.array(True)
+_GOES_ON.setflags(write=False)
 
 
 def _functions(op: BoundOp, env: BindEnv) -> tuple[BoundGraph, ...]:
@@ -54,31 +58,29 @@ def _functions(op: BoundOp, env: BindEnv) -> tuple[BoundGraph, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Body:
-    """A body as it is entered: the sites of its inputs that are read, with their places."""
+    """A body as it is entered: the sites of its inputs that are read, with their places, and the ops that
+    wait for no value.
+    """
 
-    graph: BoundGraph
+    region: BoundRegion
     sites: tuple[tuple[int, int], ...]
+    unreached: tuple[BoundOp, ...]
 
     @classmethod
     def of(cls, graph: BoundGraph) -> _Body:
         consumers = graph.regions[0].region.consumers
         sites = enumerate(graph.slot.inputs.values())
-        return cls(graph, tuple((place, site) for place, site in sites if consumers[site]))
+        return cls(
+            graph.regions[0],
+            tuple((place, site) for place, site in sites if consumers[site]),
+            tuple(op for op in graph.ops if op.spec.pulls and not op.spec.waits & EAGER_MASK),
+        )
 
     def start(self, frame: Frame, values: Sequence[object], scheduler: Scheduler) -> None:
         """Readies what the values bring, and what waits for nothing."""
         scheduler.write_all(frame, [(site, values[place]) for place, site in self.sites])
-        scheduler.pull_unreached(frame)
-
-
-def _one(value: object, what: str, where: str) -> Any:
-    """The only element of a tensor. OpError where it has another number of them."""
-    array = np.asarray(value)
-    if array.size != 1:
-        raise OpError(
-            f"{what} is one number, and {list(array.shape)} came", where, "pick or reduce: x[0], reduce_max"
-        )
-    return array.reshape(-1)[0]
+        for op in self.unreached:
+            scheduler.pull(frame, op)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +92,30 @@ class _Loop:
     scheduler: Scheduler
     carried: int
     has_condition: bool
+    counts: bool
+    """Whether the body reads the number of the iteration."""
     rows: tuple[ValueType | None, ...]
     """The types of the results that are stacked, as far as the artifact knows them."""
 
     def run(self, ctx: OpContext, trips: object, going: object, *values: object) -> object:
         """Begins the first iteration, or gives the first values back where there is none."""
         where = self.op.spec.name
-        most = _ENDLESS if trips is None else max(0, int(_one(trips, "the number of iterations", where)))
-        begins = going is None or bool(_one(going, "the condition", where))
+        most = (
+            _ENDLESS if trips is None else max(0, int(one_element(trips, "the number of iterations", where)))
+        )
+        begins = going is None or bool(one_element(going, "the condition", where))
         carried = values[: self.carried]
         run = BodyRun(most, values[self.carried :], tuple([] for _ in self.rows))
         if most == 0 or not begins:
             return self._results(carried, run)
-        frame = ctx.execution.new_frame(self.body.graph.regions[0])
+        frame = ctx.execution.new_frame(self.body.region)
         frame.caller, frame.call, frame.body = ctx.frame, self.op, run
         self._enter(frame, run, carried)
         return PENDING
 
     def _enter(self, frame: Frame, run: BodyRun, carried: Sequence[object]) -> None:
-        number = np.array(run.iteration, np.int64)
-        self.body.start(frame, (number, np.array(True), *carried, *run.kept), self.scheduler)
+        number = np.array(run.iteration, np.int64) if self.counts else None
+        self.body.start(frame, (number, _GOES_ON, *carried, *run.kept), self.scheduler)
 
     def ended(self, frame: Frame, values: Sequence[object]) -> None:
         """Goes on with the next iteration, or hands the results to whoever reads them."""
@@ -118,13 +124,14 @@ class _Loop:
         where = self.op.spec.name
         goes_on = True
         if self.has_condition:
-            goes_on, values = bool(_one(values[0], "the condition", where)), values[1:]
+            goes_on, values = bool(one_element(values[0], "the condition", where)), values[1:]
         carried = values[: self.carried]
         if self.rows:
             self._keep(run, values[self.carried :])
         run.iteration += 1
         if goes_on and run.iteration != run.trips:
-            self._refuse_endless(execution, run)
+            if execution.until_ns or run.iteration >= MAX_ITERATIONS:
+                self._refuse_endless(execution, run)
             frame.again()
             self._enter(frame, run, carried)
             return
@@ -179,12 +186,14 @@ def _loop(op: BoundOp, env: BindEnv) -> Run:
     (graph,) = _functions(op, env)
     carried = op.spec.attrs.get("carried", 0)
     stacked = op.outs[1 + carried :] if isinstance(carried, int) else ()
+    body = _Body.of(graph)
     loop = _Loop(
         op,
-        _Body.of(graph),
+        body,
         env.scheduler,
         len(op.outs) - 1 - len(stacked),
         bool(op.spec.attrs.get("condition", 0)),
+        any(place == 0 for place, _ in body.sites),
         tuple(env.graph.slot.output_types.get(site) for site in stacked),
     )
     if not isinstance(carried, int) or loop.carried != carried:
@@ -201,8 +210,8 @@ def _if(op: BoundOp, env: BindEnv) -> Run:
     scheduler = env.scheduler
 
     def run(ctx: OpContext, *inputs: object) -> object:
-        branch = branches[0 if _one(inputs[0], "the condition", op.spec.name) else 1]
-        frame = ctx.execution.new_frame(branch.graph.regions[0])
+        branch = branches[0 if one_element(inputs[0], "the condition", op.spec.name) else 1]
+        frame = ctx.execution.new_frame(branch.region)
         frame.caller, frame.call = ctx.frame, op
         branch.start(frame, inputs, scheduler)
         return PENDING

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run
+from typing import Any
+
+import numpy as np
+
+from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run, done
+from bb_edge.engine.entries.rounds import ROUNDS
+from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.roles import TRIGGER
 
@@ -49,12 +55,45 @@ def _in_group(other: BoundOp, op: BoundOp, group: object) -> bool:
     return bool(group) and same and spec.attrs.get("group") == group
 
 
+def one_element(value: object, what: str, where: str) -> Any:
+    """The only element of a tensor. OpError where it has another number of them."""
+    array = np.asarray(value)
+    if array.size != 1:
+        raise OpError(
+            f"{what} is one number, and {list(array.shape)} came", where, "pick or reduce: x[0], reduce_max"
+        )
+    return array.reshape(-1)[0]
+
+
+def _when(op: BoundOp, env: BindEnv) -> Run:
+    where = op.spec.name
+    return lambda ctx, condition: TRIGGER if one_element(condition, "the condition", where) else None
+
+
+def _stop_rounds(op: BoundOp, env: BindEnv) -> Run:
+    where, fired = op.spec.name, done(op)
+
+    def run(ctx: OpContext, condition: object) -> object:
+        started = ctx.execution
+        while started.parent is not None:
+            started = started.parent
+        if started.cause is None or not started.cause.epoch & ROUNDS:
+            raise OpError("no round started this execution", where, "record it where the rounds are: home")
+        if one_element(condition, "the condition", where):
+            started.ends_rounds = True
+        return fired
+
+    return run
+
+
 def _token(op: BoundOp, env: BindEnv) -> Run:
     return lambda ctx, *_: env.runtime.ids.getrandbits(64)
 
 
 BINDERS: dict[str, Bind] = {
     "OnTrigger": _trigger,
+    "When": _when,
+    "StopRounds": _stop_rounds,
     "PassThrough": _first,
     "GateDispatch": _first,
     "GateManyDispatch": _first,

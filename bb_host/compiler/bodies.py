@@ -28,7 +28,7 @@ from bb_host.compiler import flow
 from bb_host.compiler.inlining import Inliner
 from bb_host.errors import OpInSubgraph, WireInSubgraph
 from bb_host.facts import NO_FACTS, FunctionFacts
-from bb_host.ir.queries import ONNX_DOMAINS, captured, has_subgraph, is_constant, is_onnx
+from bb_host.ir.queries import ONNX_DOMAINS, captured, has_subgraph, is_constant, is_onnx, unfit_for_body
 from bb_host.ir.rename import fresh_name
 from bb_host.program import AttrValue, Function, Op, Subgraph, walk_ops
 
@@ -179,11 +179,9 @@ def _refuse(op: Op) -> None:
         raise WireInSubgraph(
             "it stands in a branch or loop body", hint="send before or behind the If or Loop", op=op
         )
-    row = opsets.lookup(op.domain, op.op_type)
-    if row is not None and row.kind is OpKind.ENTRY:
-        raise OpInSubgraph(
-            "it starts executions, and stands in a branch or loop body", hint="record it outside", op=op
-        )
+    why = unfit_for_body(op.domain, op.op_type)
+    if why:
+        raise OpInSubgraph(f"it {why}, and stands in a branch or loop body", hint="record it outside", op=op)
 
 
 def _ended(body: Function) -> Function:

@@ -180,12 +180,18 @@ class _Placer:
                     self.peers[name] = slot.peer_class or self.home
             if slot is not None and slot.at:
                 self._place(index, slot.at)
+            elif op.op_type == "StopRounds" and op.domain == keys.SYSCALL_DOMAIN:
+                self._place(index, self._of_rounds())
             elif op.op_type in BODY_ATTRS and (where := self._of_bodies(op)):
                 self._place(index, where)
             elif not op.inputs and op.domain in entries:
                 row = opsets.lookup(op.domain, op.op_type)
                 if row is not None and row.kind is OpKind.ENTRY:
                     self._place(index, op.facts.at or self.home)
+
+    def _of_rounds(self) -> str:
+        """The class on which the rounds are that an op ends."""
+        return next((op.facts.at for op in self.ops if op.op_type == "Repeat"), "") or self.home
 
     def _of_bodies(self, op: Op) -> str:
         """The class on which all slots of an op's bodies are; empty where none says one."""

@@ -24,6 +24,7 @@ NATURAL_NAMES = {
     "interval": "Interval(period_ns)",
     # triggers and time
     "on_trigger": "OnTrigger(trigger)",
+    "when": "When(condition)",
     "threshold": "Threshold(n, *inputs)",
     "after": "After(trigger, delay_ns)",
     "sleep": "Sleep(trigger, duration_ns)",

@@ -15,7 +15,7 @@ from bb_host.dsl.module_ports import expose, port_names
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.port_graph import PortGraph
 from bb_host.dsl.received import Answers, Received, one_or_many
-from bb_host.dsl.session import RECORDING, ModuleRecord, Recordable, is_engine_op, starts
+from bb_host.dsl.session import RECORDING, ModuleRecord, Recordable, is_engine_op, unfit
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import (
     ModuleError,
@@ -26,6 +26,7 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
+from bb_host.ir.queries import unfit_for_body
 from bb_host.program import Function
 
 
@@ -199,10 +200,10 @@ class ModuleCall(Suggests):
                     "call it outside of If and Loop",
                 )
             around = g.open_branch is not None and g.parent is None
-            inner = g.session.first_op(record.function, is_engine_op if around else starts)
+            inner = g.session.first_op(record.function, is_engine_op if around else unfit)
             if inner is not None:
                 line = inner.facts.source
-                why = "starts executions"
+                why = unfit_for_body(inner.domain, inner.op_type)
                 if around:
                     why = "would run whether or not the branch does, in the graph around it"
                 raise g.error(

@@ -120,6 +120,9 @@ class Syscalls:
         Timestamp."""
     def on_trigger(self, trigger: Output, *, after: After = ...) -> Output:
         """Fires on each arrival. trigger: Trigger → trigger: Trigger."""
+    def when(self, condition: Value, *, after: After = ...) -> Output:
+        """Fires where the condition holds, else not: what hangs on it does not run in that execution.
+        condition: Tensor<BOOL> → trigger: Trigger."""
     def threshold(self, n: int, *inputs: Value, after: After = ...) -> Output:
         """Fires after n arrivals, of whatever executions, and counts anew. Each call of a module has its own
         count. inputs: Any → trigger: Trigger."""

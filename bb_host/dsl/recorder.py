@@ -9,9 +9,8 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from bb_edge.ir import keys, opsets, types
+from bb_edge.ir import keys, types
 from bb_edge.ir.errors import AuthoringError
-from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
@@ -30,6 +29,7 @@ from bb_host.errors import (
     WireInSubgraph,
 )
 from bb_host.facts import FunctionFacts, OpFacts
+from bb_host.ir.queries import unfit_for_body
 from bb_host.program import Array, Function
 from bb_host.text_names import implied_opsets
 
@@ -214,7 +214,6 @@ class Recorder(Suggests, ABC):
                 " run whether or not the branch does",
                 "record it into the graph that the function is given: lambda b: b.app_emit(…)",
             )
-        row = opsets.lookup(draft.domain, draft.op_type)
         where = self.describe() if self.parent is not None else "a branch or loop body"
         if self.open_loops:
             where = f"the loop at {short_line(self.open_loops[-1].line)}"
@@ -224,11 +223,12 @@ class Recorder(Suggests, ABC):
                 f"{draft.op_type} stands in {where}, which runs in one execution, on one device",
                 "send before or behind it; rounds of requests are g.rounds(…)",
             )
-        if row is not None and row.kind is OpKind.ENTRY:
+        why = unfit_for_body(draft.domain, draft.op_type)
+        if why:
             raise self.error(
                 OpInSubgraph,
-                f"{draft.op_type} starts executions, and stands in {where}",
-                "record it outside of If and Loop",
+                f"{draft.op_type} {why}, and stands in {where}",
+                "record it outside of If and Loop; g.onnx.if_ chooses in a body",
             )
 
     def order(self, draft: Draft, after: Sequence[Output]) -> list[Output]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import FunctionType
 
 from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
 from bb_edge.ir.opsets.wire import OP_SEND
@@ -39,7 +40,7 @@ def has_effect(domain: str, op_type: str) -> bool:
     row = opsets.lookup(domain, op_type) if domain in opsets.FRAMEWORK_DOMAINS else None
     if row is None or domain in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN):
         return True
-    if row.effect is Effect.WRITE or row.name in _KEEP_STATE:
+    if row.effect is Effect.WRITE or row.name in _KEEP_STATE or row.name in BODY_ATTRS:
         return True
     return all(p.type == types.TRIGGER.id and p.ready is Ready.OPTIONAL for p in row.outputs)  # "has run"
 

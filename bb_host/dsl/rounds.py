@@ -9,8 +9,10 @@ from bb_host.author_lines import author_line, short_line
 from bb_host.dsl.calls import record_call
 from bb_host.dsl.catalog_ops import find_op
 from bb_host.dsl.misuse import Suggests, typed_calls
-from bb_host.dsl.output import Output
+from bb_host.dsl.onnx_ops import refuse_constant_condition
+from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import RoundsError
 
 
@@ -45,6 +47,18 @@ class Rounds(Suggests):
             )
         self._used = True
         return self._round
+
+    def stop(self, when: Value, *, after: After = UNORDERED) -> None:
+        """Ends the rounds behind this one where `when`, 0-D BOOL, holds: early stopping.
+
+        It is asked on the device that has the rounds. A round that does not count, since nobody was reached,
+        ends nothing. Whoever runs until the rounds are done (`--until-done`) ends then, too.
+        """
+        g = self._graph
+        if self._round is None or not g.open_rounds:
+            raise g.error(RoundsError, "start.stop stands outside of the rounds' block")
+        refuse_constant_condition(g, "StopRounds", when)
+        record_call(g, find_op(g, keys.SYSCALL_DOMAIN, "StopRounds"), (when,), {}, after=after)
 
     def after_values(self) -> tuple[Output, ...]:
         return (self.round,)

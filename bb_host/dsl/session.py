@@ -7,13 +7,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import OpKind
+from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.shapes import Shape
 from bb_host.errors import ModuleError, SlotError
+from bb_host.ir.queries import unfit_for_body
 from bb_host.program import Function, Op, Slot, walk_ops
 from bb_host.program_proto import function_to_proto
 
@@ -237,10 +237,9 @@ def is_engine_op(op: Op) -> bool:
     return not plain or bool(op.facts.slot or op.facts.at)
 
 
-def starts(op: Op) -> bool:
-    """Whether an op starts executions."""
-    row = opsets.lookup(op.domain, op.op_type)
-    return row is not None and row.kind is OpKind.ENTRY
+def unfit(op: Op) -> bool:
+    """Whether an op cannot stand in a body, nor a call that leads to it."""
+    return bool(unfit_for_body(op.domain, op.op_type))
 
 
 def _bytes(record: ModuleRecord) -> bytes:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bb_edge.ir import keys
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets import OpKind
 from bb_host.program import Op, Subgraph
 
 ONNX_DOMAINS = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
@@ -28,6 +29,16 @@ def is_onnx(op: Op, *op_types: str) -> bool:
 def is_constant(op: Op) -> bool:
     """Whether an op is ONNX's `Constant`."""
     return op.op_type == "Constant" and op.domain in ONNX_DOMAINS
+
+
+def unfit_for_body(domain: str, op_type: str) -> str:
+    """Why an op cannot stand in a body, as "starts executions"; empty where it can."""
+    row = opsets.lookup(domain, op_type)
+    if row is not None and row.kind is OpKind.ENTRY:
+        return "starts executions"
+    if op_type == "When" and domain == keys.SYSCALL_DOMAIN:
+        return "may not fire, and its body would not end"
+    return ""
 
 
 def has_subgraph(op: Op) -> bool:

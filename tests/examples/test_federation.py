@@ -43,6 +43,18 @@ def test_one_program_trains_either_model(kind):
     assert len(forward.input) == 1 + layers
 
 
+def test_artifacts_and_memory_do_not_grow_with_the_local_steps():
+    from bb_host.edge import build_edge
+
+    few, many = (
+        next(a for a in build_edge(*program(local_steps=steps)).artifacts if a.target == "Client")
+        for steps in (1, 1_000_000)
+    )
+    assert len(few.data) == len(many.data)
+    assert few.report.ops_after == many.report.ops_after < 20
+    assert few.budget.ram_bytes == many.budget.ram_bytes
+
+
 class Scores(Module):
     name = "Scores"
 

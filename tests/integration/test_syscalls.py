@@ -61,6 +61,8 @@ SHOWN = {
     "Hold.Flush": "held",
     "CorrelateTag": "tokens",
     "MintDispatch": "tokens",
+    "StopRounds": "again",
+    "When": "seldom",
     # control flow
     "Loop": "looped",
     "If": "chosen",
@@ -105,6 +107,9 @@ class Syscalls(Module):
         g.app_notify("pulsed", g.pulse())
         g.app_notify("ticked", g.threshold(3, g.interval(20 * MS)))
         g.app_notify("goodbye", g.lifecycle_phase(1))
+        with g.rounds() as again:
+            g.app_emit("again", again.round)
+            again.stop(again.round > 2)
         with g.rounds(times=RECORDS) as many:
             g.record("ring", many.round)
         with g.rounds(times=ROUNDS, pause_ns=5 * MS) as start:
@@ -144,6 +149,7 @@ class Syscalls(Module):
             g.app_emit("looped", step.index)
             step.next(step.carried + 1.0)
         low = g.onnx.reduce_max(step.result, keepdims=0) < 6.0
+        g.app_notify("seldom", g.when(low))
         g.onnx.if_(
             low, lambda b: b.app_emit("chosen", x), lambda b: b.app_notify("another", b.threshold(1, x))
         )
@@ -228,6 +234,9 @@ def test_every_syscall_in_processes(mosquitto_broker, federation, programs):
     assert all(ns >= 5 * MS for ns in heard("elapsed"))
     assert len(set(heard("random"))) == ROUNDS
     assert len({token for pair in heard("tokens") for token in pair}) == 2 * ROUNDS
+    assert heard("looped") == [0, 1, 2] * ROUNDS
+    assert [len(heard(topic)) for topic in ("chosen", "another", "seldom")] == [2, 1, 2]
+    assert heard("again") == [1, 2, 3]
     me = str(PeerId.from_name("server"))
     assert heard("me") == [f"server ({me})"] * ROUNDS
     assert heard("count") == [2] * ROUNDS

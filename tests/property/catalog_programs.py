@@ -184,10 +184,13 @@ class Author:
         self.me = g.input("Server", "PeerIdVec")
         late = Place("Server", "late")
         self.add(late, g.input("z", np.float32, SHAPE), lambda e: e["z"])
-        with g.rounds(times=STARTS["rounds"], pause_ns=S) as start:
+        with g.rounds(pause_ns=S) as start:
             self.round = start.round
+            start.stop(start.round >= STARTS["rounds"])
+            g.app_notify("never", g.when(start.round < 1))
             rounds = Place("Server", "rounds")
             number = g.onnx.cast(start.round, to=1) + g.constant(np.zeros(SHAPE, np.float32))
+            number = g.gate(number, g.when(start.round > 0))
             self.add(rounds, number, lambda e: np.full(SHAPE, e["round"], np.float32))
         c, value = self.constant(SHAPE)
         pulse = Place("Server", "pulse")

@@ -1,9 +1,9 @@
 """`Repeat`: rounds, one after the other.
 
 The next round starts when the execution of the last one has ended, and the peers are there that it needs
-(`quorum`): until then nothing of it runs. A round that reached nobody is not counted: it asked and sent, and
-did so to nobody, or all that it asked are missing. Such a round, and one that failed, is followed by a
-back-off that doubles and that a PeerUp ends.
+(`quorum`): until then nothing of it runs. They end after a number, or where a round that counts says so. A
+round that reached nobody is not counted: it asked and sent, and did so to nobody, or all that it asked are
+missing. Such a round, and one that failed, is followed by a back-off that doubles and that a PeerUp ends.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
     return int(value)
 
 
+ROUNDS = 1 << 63
+"""Of the number of a cause that is a round: no epoch of an envelope has that bit."""
 FIRST_ATTEMPT = 1
 """Of a round. Older versions wrote the number of the attempt into their records."""
 SAID_AGAIN_NS = 5_000_000_000
@@ -63,8 +65,9 @@ class Rounds:
         self.timer = 0
         self.wait_ns = 0  # until peers are counted again, while the round waits for them
         self._said: tuple[Lack, bool] | None = None  # of that, and whether it was said again
-        # A round is the same after a restart: no epoch of an envelope has that bit.
-        self.own_number = 1 << 63 | graph.index << 32 | op.index
+        self.ends = bool(self.times) or any(o.spec.op_type == "StopRounds" for o in graph.ops)
+        # A round is the same after a restart.
+        self.own_number = ROUNDS | graph.index << 32 | op.index
         where = f"{graph.index}/{op.index}"
         for name, action in (("start", self.start), ("fill", self._fill), ("ended", self._ended)):
             runtime.callbacks.register(f"round.{name}/{where}", action)
@@ -137,7 +140,8 @@ class Rounds:
         if idle or execution.failed:
             config = self._runtime.config
             self.backoff_ns = min(self.backoff_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
-            if idle or self.round != self.times:  # after the last one nothing waits
+            last = self.round == self.times or execution.ends_rounds
+            if idle or not last:  # after the last one nothing waits
                 in_a_row = self.attempt if idle else 0
                 self._runtime.emit(
                     steps.RoundBackedOff(self.target, self.round, self.backoff_ns, idle or "failed", in_a_row)
@@ -150,9 +154,9 @@ class Rounds:
         else:
             self.round, self.attempt = self.round + 1, FIRST_ATTEMPT
             self._runtime.count("rounds.ended")
-            if self.times and self.round > self.times:
+            if execution.ends_rounds or (self.times and self.round > self.times):
                 self.finished = True
-                self._runtime.emit(steps.RoundsCompleted(self.target, self.times))
+                self._runtime.emit(steps.RoundsCompleted(self.target, self.round - 1))
                 return
         # Never twice in one poll: the next round is a timer's, due at the earliest in the next one.
         wait = max(self.backoff_ns, self._pause_ns)

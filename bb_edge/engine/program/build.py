@@ -184,6 +184,7 @@ def _regions(
     first: Sequence[int],
 ) -> tuple[Region, ...]:
     """Who waits for which site, region by region; `first` has the first record of each node."""
+    may_miss = _behind_when(ops)
     parents = [0, *(ops[first[opener.request]].region for opener in openers)]
     consumers: list[list[list[tuple[int, int]]]] = [[[] for _ in function.producer] for _ in parents]
     imports: list[set[int]] = [set() for _ in parents]
@@ -208,10 +209,27 @@ def _regions(
             request=first[openers[number - 1].request] if number else -1,
             consumers=tuple(map(tuple, consumers[number])),
             imports=tuple(sorted(imports[number])),
-            joins=tuple(op.index for op in ops if op.region == number and op.waits & EAGER_MASK > 1),
+            joins=tuple(
+                op.index
+                for op in ops
+                if op.region == number and op.waits & EAGER_MASK > 1 and op.index not in may_miss
+            ),
         )
         for number, parent in enumerate(parents)
     )
+
+
+def _behind_when(ops: Sequence[OpSpec]) -> set[int]:
+    """The ops that hang on a `When`: one that does not fire starves nobody."""
+    found: set[int] = set()
+    sites: set[int] = set()
+    for op in ops:
+        if not sites.isdisjoint((*op.inputs, *op.controls)) or (
+            op.op_type == "When" and op.domain == keys.SYSCALL_DOMAIN
+        ):
+            found.add(op.index)
+            sites.update(site for site in op.outputs if site >= 0)
+    return found
 
 
 def _has_body(node: NodeProto) -> bool:

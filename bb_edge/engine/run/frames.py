@@ -38,8 +38,8 @@ class ReplyPort(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """The slot table of one execution in one region of one graph. Of a function `caller` and `call` are the
-    frame and the op that run it: outputs go where the op says. `body` is how far the loop is that it is in.
+    """The slot table of one execution in one region of one graph; of a function with who runs it, of a loop's
+    body with how far that is.
     """
 
     region: BoundRegion
@@ -118,9 +118,9 @@ class Execution:
     it, charged to `source`; `answer_bytes` those of the answers to its requests. `refused` is why an
     aggregator did not count what it brought, empty where none refused anything. `deadline_ns` is
     when whoever asked gives up, `until_ns` when it should be over, so that its reply is there in time; both
-    are 0 without a deadline. `owes` is the id of the
-    request that started it (0: none), `reply` the op that answers it. `fault` is the first thing that went
-    wrong: the failure in place of a reply, and why the answer that a child works on is refused.
+    are 0 without a deadline. `owes` is the id of the request that started it (0: none), `reply` the op that
+    answers it. `fault` is the first thing that went wrong: the failure in place of a reply, and why the
+    answer that a child works on is refused.
     """
 
     _free: FreeFrames
@@ -142,6 +142,7 @@ class Execution:
     heard_somebody: bool = False
     notify: bool = False
     replied: bool = False
+    ends_rounds: bool = False  # the `Repeat` that started it starts no further one
     claim_set: tuple[int, ...] = ()
     claim_timer: int = 0
     until_timer: int = 0
@@ -165,11 +166,10 @@ class Execution:
         """Makes the record clean again, all but its state, and gives its frames back."""
         self.target, self.claim_set = "", ()
         self.failed = self.expired = self.acknowledged = self.claimed = False
-        self.asked_somebody = self.notify = self.replied = self.heard_somebody = False
+        self.asked_somebody = self.notify = self.replied = self.heard_somebody = self.ends_rounds = False
         self.id = self.claim_timer = self.until_timer = self.deadline_ns = self.until_ns = 0
         self.bytes_held = self.answer_bytes = self.requests_made = self.owes = 0
-        self.bootstrap = self.parent = self.asker = self.source = self.cause = None
-        self.told_anybody = None
+        self.bootstrap = self.parent = self.asker = self.source = self.cause = self.told_anybody = None
         self.on_claimed = self.on_end = self.reply = self.fault = None
         for frame in self.frames:
             frame.reset()
@@ -346,5 +346,5 @@ class Execution:
     def give_back(self, frame: Frame) -> None:
         """Gives one frame back before the end."""
         self.frames.remove(frame)
-        frame.reset()
         self._free[frame.region].append(frame)
+        frame.reset()

@@ -142,6 +142,7 @@ class ExecutionPool:
                 acknowledged,
                 until_ns=shift.time(row["until_ns"]),
             )
+            execution.ends_rounds = row.get("ends_rounds", False)
             execution.claim_set = tuple(row["claim_set"])
             execution.cohorts.extend(row["cohorts"])
             for frame_row in row["frames"]:
@@ -196,6 +197,7 @@ def _row(execution: Execution, callbacks: Callbacks) -> dict[str, Any]:
         "frames": [_frame_row(frame) for frame in execution.frames],
         "ready": names_of(execution.ready),
         "parked": names_of(execution.parked),
+        **({"ends_rounds": True} if execution.ends_rounds else {}),
     }
 
 

@@ -53,6 +53,15 @@ _t.op(
     kind=_ENTRY,
 )
 
+_t.op(
+    "StopRounds",
+    "condition:Tensor<BOOL>",
+    "done:Trigger?",
+    "",
+    "Ends the rounds of the `Repeat` that started the execution, behind this one, where the condition holds.",
+    since=3,
+)
+
 # triggers and time
 _t.op("OnTrigger", "trigger:Trigger", "trigger:Trigger", "", "Fires on each arrival.")
 _t.op(
@@ -63,6 +72,14 @@ _t.op(
     "Fires after n arrivals, of whatever executions, and counts anew. Each call of a module has its own"
     " count.",
     own_state=True,
+)
+_t.op(
+    "When",
+    "condition:Tensor<BOOL>",
+    "trigger:Trigger",
+    "",
+    "Fires where the condition holds, else not: what hangs on it does not run in that execution.",
+    since=3,
 )
 _t.op(
     "After",

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 from arrays import f32
 from components import Restartable, Slow
+from envelopes import fill
 from kinds_of_steps import of
+from peers import HERE
 from plays import installer
 from texts import compiled
+from times import S
 
 from bb_edge import install
 from bb_edge.engine import steps
@@ -21,6 +24,8 @@ from bb_edge.engine.errors import LoadError, OpError
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles.errors import CompletionLostError
+from bb_edge.wire.caps import HOST_CAPS
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, decode, encode
 
 DOUBLED = """
 program Demo {module=Demo}
@@ -238,6 +243,39 @@ def test_others_are_served_between_iterations(bench):
     assert b.of(steps.ExecutionEnded) == []
     b.settle()
     b.assert_clean()
+
+
+ASKED = """
+program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=Main}
+  x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  n: I64[] = Constant<value=I64[]{1000000}>()
+  d: Trigger, y: F32[1] = syscall.Loop<body="Main.loop_1", carried=1>(n, "", x)
+  h: Trigger = wire.SendResp(y, from, number) {wire.wire_id=2, wire.site_ids=a2, wire.type_hashes=101, wire.request=1}
+function module.Main.loop_1(i: I64, going: BOOL, c: F32[1]) -> () {module_phase=body}
+  t: Trigger = syscall.OnTrigger(c)
+  BODY
+  syscall.BodyEnd<yields=1>(c, done)
+"""
+
+
+@pytest.mark.parametrize(
+    "body", ["done: Trigger = syscall.OnTrigger(t)", "done: Trigger = syscall.Sleep<duration_ns=1000000>(t)"]
+)
+def test_a_loop_ends_with_its_asker(bench, body):
+    """Whether it waits or works: between two iterations the deadline is looked at."""
+    b = bench(ASKED.replace("BODY", body), config=NodeConfig.edge().with_(cycle_op_budget=100))
+    asker = PeerId.from_name("asker")
+    b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
+    b.poll()
+    b.node.deliver_inbound(encode(Envelope([fill(0xA1, 3)], REQUEST, 7, 2 * S, epoch=5, seq=1)), asker)
+    for _ in range(300):
+        b.poll(10_000_000)
+    sent = [decode(s.payload, HOST_CAPS) for s in b.of(steps.SendEnvelope)]
+    (answer,) = [m for m in sent if m.kind == RESPONSE]
+    assert answer.failure is not None and answer.failure.name == "OUT_OF_TIME"
+    assert b.node.counters["executions.active"] == b.node.counters["frames.grown"] == 0
+    assert b.node.inspect().parked == []
 
 
 # --- restarts ---------------------------------------------------------------------------------------------

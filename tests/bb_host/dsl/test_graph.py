@@ -217,6 +217,8 @@ def test_every_syscall_that_authors_write_has_a_natural_name(record: Record) -> 
         g.address_at(g.address_list(address, g.address_of(peer)), 0), g.own_addresses()
         with g.rounds(1) as start:
             g.app_emit("round", start.round)
+            start.stop(start.round > 2)
+        g.app_notify("when", g.when(g.onnx.reduce_max(x, keepdims=0) > 1))
         with g.loop(2):
             g.app_emit("step", x)
         g.onnx.if_(g.onnx.reduce_max(x, keepdims=0) > 1, lambda b: b.app_emit("x", x), lambda b: None)

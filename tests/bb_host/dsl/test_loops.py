@@ -173,6 +173,15 @@ def test_what_crosses_or_starts_executions(record: Record) -> None:
     refused(record, OpInSubgraph, "a scope of class 'Client'", scope)
 
 
+def test_what_may_not_fire_is_refused_in_a_body(record: Record) -> None:
+    def body(g: Graph) -> None:
+        p = g.input("p", "BOOL", ())
+        with g.loop(3):
+            g.app_notify("x", g.when(p))
+
+    refused(record, OpInSubgraph, "When may not fire, and its body would not end", body)
+
+
 def test_a_module_that_sends_or_starts_or_has_a_bootstrap(record: Record) -> None:
     peers = PeerSelectorSlot("peers", peer_class="Client")
 
