@@ -18,9 +18,9 @@ from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.ports import ports_of
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
-from bb_edge.engine.run.bound import BoundGraph, BoundRegion
+from bb_edge.engine.run.body_frames import fill_frames
+from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.claims import find_claims, touch_set
-from bb_edge.engine.run.frames import FreeFrames
 from bb_edge.engine.runtime import Executor, Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -314,7 +314,7 @@ class _Installer:
             config = self.runtime.config
             for region in (region for graph in entered for region in graph.regions):
                 per_execution = config.max_children if region.region.index else 1
-                _fill(core.scheduler.pool.frames, region, config.max_executions * per_execution, graphs)
+                fill_frames(core.scheduler.pool.frames, region, config.max_executions * per_execution, graphs)
         if missing:
             raise UnsupportedOps(
                 f"not supported here: {', '.join(sorted(set(missing)))}",
@@ -368,17 +368,6 @@ def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durab
 
 def _no_number(error: ValueError, target: str, op: str) -> LoadError:
     return LoadError(f"the sites of its payloads: {error}", f"{target}, {op}", "compile the program again")
-
-
-def _fill(
-    frames: FreeFrames, region: BoundRegion, count: int, graphs: Mapping[FunctionKey, BoundGraph]
-) -> None:
-    """Makes the frames of a region, and one beside each for every body that it may run."""
-    frames.fill(region, count)
-    for op in region.graph.ops:
-        if op.ended is not None and op.spec.region == region.region.index:
-            for key in op.spec.callees:
-                _fill(frames, graphs[key].regions[0], count, graphs)
 
 
 def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:

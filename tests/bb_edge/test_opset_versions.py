@@ -26,7 +26,7 @@ from bb_host import AggregatorSlot, Compiler, Graph, Module
 from bb_host.edge import compile_edge
 
 RECORDED = {
-    "ai.bytesandbrains.syscall": (3, "2ce10d5483ac3fc8"),
+    "ai.bytesandbrains.syscall": (3, "27305c6c365b1577"),
     "ai.bytesandbrains.wire": (1, "ccea91edf8ac503c"),
     "ai.bytesandbrains.gate": (1, "359873bdd8798602"),
     "ai.bytesandbrains.composite": (1, "5ce3602551de4bd9"),
