@@ -9,6 +9,8 @@ import numpy as np
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bb_edge.components.gradient_sum import GradientSum
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.programs import BackendProgram
@@ -31,8 +33,13 @@ class BatchFit:
         self._weights = np.zeros(0, np.float32)
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
 
-    def add(self, gradient: GradientSum, x: Array, target: Array, where: str) -> Array:
-        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32."""
+    def add(
+        self, gradient: GradientSum, x: Array, target: Array, where: str, statistics: Sequence[Array] = ()
+    ) -> Array:
+        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32.
+
+        What the graph gives behind the gradients is written to `statistics`; it has no chunk then.
+        """
         rows = target.shape[0] if target.ndim else 0
         if not rows:
             raise ComponentError(
@@ -42,7 +49,7 @@ class BatchFit:
             )
         chunk = self._chunk
         if not chunk:
-            return self._run(gradient, x, target, self._row_weights(rows, rows, rows))
+            return self._run(gradient, x, target, self._row_weights(rows, rows, rows), statistics)
         if x.shape[:1] != target.shape[:1]:
             raise ComponentError(
                 f"the batch has {list(x.shape)} as input and {list(target.shape)} as target: "
@@ -59,8 +66,10 @@ class BatchFit:
             total += self._run(gradient, *arrays, weights)
         return total
 
-    def _run(self, gradient: GradientSum, x: Array, target: Array, weights: Array) -> Array:
-        gradient.add(self._program, (x, target, weights), ((self._loss,), ()))
+    def _run(
+        self, gradient: GradientSum, x: Array, target: Array, weights: Array, behind: Sequence[Array] = ()
+    ) -> Array:
+        gradient.add(self._program, (x, target, weights), ((self._loss,), behind))
         loss: Array = self._loss.copy()
         return loss
 

@@ -8,7 +8,7 @@ vector.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -66,6 +66,7 @@ class GraphModel(Model):
       `schedule_by` says: a `step` (default) or a `round`. Rounds are those that `SetRound` tells, else every
       `LoadParameters` begins one.
     - `reset_state`: whether `LoadParameters` sets momentum and Adam's means back to zero (false).
+    - `statistics`: how many tensors, the last ones, `Train` updates as statistics (0; `trainable` sets it).
     - `kept_activations`: of how many executions the activations are kept for `Backward` (64).
 
     Construction state: the parameters as initializers. Graphs: `forward`; for `Train` also `fit`, for
@@ -80,6 +81,7 @@ class GraphModel(Model):
     CONFIG: ClassVar[Mapping[str, Setting]] = {
         **OPTIMIZER_CONFIG,
         "kept_activations": Setting.integer(64, 1),
+        "statistics": Setting.integer(0),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -94,6 +96,7 @@ class GraphModel(Model):
         *,
         where: str = "",
         kept_activations: int = 64,
+        statistics: int = 0,
         **optimizer: Any,
     ) -> None:
         """`optimizer` are keys of `OPTIMIZER_CONFIG`; those that are left out have their defaults."""
@@ -112,6 +115,10 @@ class GraphModel(Model):
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._size, 1)  # what `params` gives
+        # The tensors that are learned stand before those that are statistics, and so do their numbers.
+        self._tensors_learned = len(tensors) - statistics
+        self._learned = sum(array.size for array in [*tensors.values()][: self._tensors_learned])
+        self._statistics: Array = np.empty(self._size - self._learned, np.float32)  # as a batch leaves them
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
         self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
@@ -128,15 +135,20 @@ class GraphModel(Model):
                     f"parameter {name!r} is {array.dtype}",
                     hint="parameters are f32; make the others constants",
                 )
+        if read["statistics"] > len(env.tensors):
+            raise env.error(f"{read['statistics']} of its {len(env.tensors)} tensors", "statistics")
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
             kept_activations=read["kept_activations"],
+            statistics=read["statistics"],
             **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
-        model._graphs = prepare_graphs(env, model.views(model._flat))
+        model._graphs = prepare_graphs(env, model.views(model._flat), model._tensors_learned)
         if model._graphs.learns:
-            model._gradient = GradientSum(model._size, model.views)
+            model._gradient = GradientSum(
+                model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
+            )
         return model
 
     @property
@@ -155,12 +167,7 @@ class GraphModel(Model):
 
     def views(self, flat: Array) -> tuple[Array, ...]:
         """Returns the parameters' tensors as views of a flat vector."""
-        found, offset = [], 0
-        for shape in self._shapes:
-            size = int(np.prod(shape, dtype=np.int64))
-            found.append(flat[offset : offset + size].reshape(shape))
-            offset += size
-        return tuple(found)
+        return _cut(flat, self._shapes)
 
     # --- the Contract ----------------------------------------------------------------------------------
 
@@ -201,13 +208,18 @@ class GraphModel(Model):
     def train(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
 
-        It stores no activations, and changes no parameters: that is what a `Step` behind it does.
+        It stores no activations, and changes no parameters but statistics: a `Step` behind it does that.
         ComponentError for a batch without rows.
         """
         fit = self._programs().fit
         if fit is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
-        return fit.add(self._gradient, input, target, self._where)
+        statistics = _cut(self._statistics, self._shapes[self._tensors_learned :])
+        loss = fit.add(self._gradient, input, target, self._where, statistics)
+        if statistics:
+            np.copyto(self._flat[self._learned :], self._statistics)
+            self.updates += 1
+        return loss
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:
         """Changes the parameters by the gradient, as the optimizer that is configured does.
@@ -227,7 +239,7 @@ class GraphModel(Model):
                 f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
                 hint="change the gradient in place: gradient += …, gradient[...] = …",
             )
-        self._optimizer.step(self._flat, gradient)
+        self._optimizer.step(self._flat[: self._learned], gradient[: self._learned])
         self.updates += 1
 
     def set_round(self, ctx: Ctx, round: Array) -> None:
@@ -360,3 +372,13 @@ class GraphModel(Model):
             self._optimizer.adopt_counts(counts, with_means=read.optional_array(MEAN) is not None)
         self.updates += bool(adopted.taken)
         return adopted
+
+
+def _cut(flat: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+    """Tensors of these shapes as views of a flat vector, in order."""
+    found, offset = [], 0
+    for shape in shapes:
+        size = int(np.prod(shape, dtype=np.int64))
+        found.append(flat[offset : offset + size].reshape(shape))
+        offset += size
+    return tuple(found)

@@ -38,9 +38,10 @@ class ModelGraphs(NamedTuple):
         return self.train is not None or self.fit is not None
 
 
-def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array]) -> ModelGraphs:
+def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], learned: int) -> ModelGraphs:
     """Prepares the graphs of the slot on its target's backend, reading `parameters` in place.
 
+    The first `learned` of them have gradients; of the others, statistics, `fit` gives the new values.
     ComponentError where there is no `forward`, or one does not have the inputs and outputs that it must.
     """
     forward, train, loss, fit = map(env.graph, ("forward", "train", "loss", "fit"))
@@ -68,7 +69,7 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array]) -> ModelGraph
     del alone.output[1:]
     found = ModelGraphs(prepared(alone, 1))
     if train is not None:
-        _check(env, train, 2 + count + n_activations, count)
+        _check(env, train, 2 + count + n_activations, learned)
         with_activations = prepared(forward, 1) if n_activations else found.infer
         found = found._replace(forward=with_activations, train=prepared(train, 1))
     if loss is not None:
@@ -80,6 +81,10 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array]) -> ModelGraph
         chunk = _metadata(fit, keys.CHUNK_KEY) or "0"
         if not chunk.isdecimal():
             raise env.error(f"graph {fit.name!r} says that it takes {chunk!r} rows, which is no number")
+        if int(chunk) and learned < count:
+            raise env.error(
+                f"graph {fit.name!r} takes statistics of a batch, and {chunk} rows of it at a time"
+            )
         found = found._replace(fit=BatchFit(prepared(fit, 3), int(chunk)))
     return found
 

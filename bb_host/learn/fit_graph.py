@@ -7,7 +7,7 @@ The device weighs each row with 1/batch, and rows that only fill a chunk up with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.learn.autodiff import Gradient, differentiate
+from bb_host.learn.batch_norm import in_training
 from bb_host.learn.losses import OUTPUT, ROWS, TARGET, has_rows, row_losses, target_type
 from bb_host.learn.shapes import with_types
 from bb_host.program import Function, Op
@@ -68,16 +69,20 @@ def joined(gradient: Gradient, names: Mapping[str, str] | None = None) -> tuple[
     return (*forward, *(rename_op(op, names or {}) for op in new))
 
 
-def fit_function(model: Function, loss: str) -> Function | None:
-    """(input, target, row_weights, parameters…) → (loss, one gradient per parameter); None without rows.
+def fit_function(model: Function, loss: str, statistics: Sequence[str] = ()) -> Function | None:
+    """(input, target, row_weights, parameters…) → (loss, gradients…, statistics…); None without rows.
 
-    `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. Raises NotDifferentiableError.
+    `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. There is one gradient per parameter but
+    for `statistics`, which are the last of them: of those the new values follow. Raises
+    NotDifferentiableError.
     """
-    whole = with_row_losses(with_types(model), loss)
+    trained = in_training(model, statistics)
+    whole = with_row_losses(with_types(trained.function), loss)
     if whole is None:
         return None
-    gradient = differentiate(whole.function, model.inputs[1:])
-    taken = {v for op in (*gradient.forward.ops, *gradient.backward.ops) for v in (*op.inputs, *op.outputs)}
+    gradient = differentiate(whole.function, [name for name in model.inputs[1:] if name not in statistics])
+    own = (*gradient.forward.ops, *gradient.backward.ops, *trained.ops)
+    taken = {v for op in own for v in (*op.inputs, *op.outputs)}
     seed = gradient.backward.inputs[-1]
     weights, weighted, first, total = (
         fresh_name(name, taken) for name in ("row_weights", "weighted", "first", "loss")
@@ -87,6 +92,7 @@ def fit_function(model: Function, loss: str) -> Function | None:
         Op("Mul", keys.ONNX_DOMAIN, (whole.rows, weights), (weighted,)),
         Op("Constant", keys.ONNX_DOMAIN, (), (first,), {"value": np.zeros(1, np.int64)}),
         Op("ReduceSum", keys.ONNX_DOMAIN, (weighted, first), (total,), {"keepdims": 0}),
+        *trained.ops,
     ]
     x, target, *parameters = whole.function.inputs
     known = gradient.forward.types
@@ -96,7 +102,7 @@ def fit_function(model: Function, loss: str) -> Function | None:
         "fit",
         model.domain,
         (x, target, weights, *parameters),
-        (total, *gradient.backward.outputs),
+        (total, *gradient.backward.outputs, *(trained.updated[name] for name in statistics)),
         tuple(ops),
         types,
         opsets=dict(model.opsets),

@@ -21,6 +21,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
+from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.newer_operators import without_newer
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds
 from bb_host.onnx_files import load_weights, read_onnx
@@ -57,12 +58,17 @@ def import_onnx(
     name: str = "model",
     frozen: Collection[str] = (),
     train: Collection[str] = (),
+    *,
+    part_statistics: bool = False,
 ) -> ImportedModel:
     """Reads an inference model: from a proto, a file (external data beside it), or bytes.
 
     Which initializers are learned is decided by `bb_host.learn.parameters`. Those whose names match a pattern
     of `frozen` stay as they are, as constants of the graph; those that match one of `train` are learned.
     Patterns are names, or globs (`encoder.*`).
+
+    With `part_statistics`, means and variances that an exporter has merged with other initializers are
+    initializers of their own.
 
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
@@ -78,7 +84,11 @@ def import_onnx(
     except BBError as error:
         hint = error.hint or "export it again"
         raise ModelImportError(error.what, error.where, hint) from error
-    initializers = {n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()}
+    initializers: Tensors = {
+        n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()
+    }
+    if part_statistics:
+        graph, initializers = parted_statistics(graph, initializers)
     inputs = tuple(v for v in graph.inputs if v not in initializers)
     listed = choose(graph, initializers, kinds, frozen, train, where)
     parameters = {i.name: array_of(initializers[i.name]) for i in listed if i.learned}

@@ -22,6 +22,7 @@ from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
 from bb_host.facts import FunctionFacts
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
+from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
@@ -54,7 +55,8 @@ class Construction:
 class TrainableModel:
     """What `Compiler.bind_model(slot, "bb.GraphModel", trainable(model))` takes as config.
 
-    `gradient` is None for a model that is only run (`learning=False`). `config` are further configuration
+    `gradient` is None for a model that is only run (`learning=False`). `statistics` are the last of its
+    parameters: those that batches update, and no gradient. `config` are further configuration
     keys, those of a subclass of GraphModel; its values are JSON.
     """
 
@@ -64,6 +66,7 @@ class TrainableModel:
     learning_rate: float = 0.1
     momentum: float = 0.0
     optimizer: str = "sgd"
+    statistics: tuple[str, ...] = ()
     config: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -116,7 +119,7 @@ class TrainableModel:
             for op in self.model.function.ops
             if op.op_type == "BatchNormalization"
             and self.model.parameters.keys() & set(op.inputs[1:3])
-            and op.inputs[3] not in held
+            and op.inputs[3] not in (*held, *self.statistics)
         ]
         if norms:
             more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
@@ -125,8 +128,8 @@ class TrainableModel:
                     "frozen-statistics",
                     f"mean and variance of {place_of(norms[0])}{more} stay as they are in the file: training"
                     " does not update them",
-                    hint="bring a model that was pre-trained, and freeze them to say that this is meant; or"
-                    " use LayerNormalization",
+                    hint='trainable(…, batch_norm="update") learns them; or bring a model that was'
+                    " pre-trained, and freeze them to say that this is meant",
                 )
             )
         return tuple(found)
@@ -136,6 +139,8 @@ class TrainableModel:
         config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
         if self.optimizer != "sgd":  # which devices take for granted that know no other
             config["optimizer"] = self.optimizer
+        if self.statistics:
+            config["statistics"] = len(self.statistics)
         texts = {key: _json(key, value) for key, value in config.items()}
         state = Subgraph(slot, initializers=dict(self.model.parameters), config=texts)
         forward = self.model.function if self.gradient is None else self.gradient.forward
@@ -147,7 +152,7 @@ class TrainableModel:
         functions.append(
             _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss")
         )
-        fit = None if self.gradient is None else fit_function(self.model.function, self.loss)
+        fit = None if self.gradient is None else fit_function(self.model.function, self.loss, self.statistics)
         if fit is not None:
             functions.append(_named(fit, f"{slot}.fit"))
         return Construction(state, tuple(functions))
@@ -204,6 +209,7 @@ def trainable(
     frozen: Collection[str] = (),
     train: Collection[str] = (),
     optimizer: str = "sgd",
+    batch_norm: str = "frozen",
     config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
     """Makes an inference model trainable.
@@ -215,12 +221,16 @@ def trainable(
     output (logits). `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`,
     `adamw`) are defaults that a device's configuration may override. With `learning=False` there is no
     gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`) are neither
-    trained nor sent; those that match one of `train` are, whatever the rule says. `config` are further keys
+    trained nor sent; those that match one of `train` are, whatever the rule says. With `batch_norm="update"`
+    batches are normalized by their own mean and variance in `Train`, and running statistics are updated, sent
+    and averaged with the parameters; `frozen`, they stay as in the file. `config` are further keys
     of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
-    settings = TrainableSettings(loss, learning_rate, momentum, learning, frozen, train, config, optimizer)
+    settings = TrainableSettings(
+        loss, learning_rate, momentum, learning, frozen, train, config, optimizer, batch_norm
+    )
     try:
         return make_trainable(model, settings)
     except BBError as error:
@@ -239,6 +249,7 @@ class TrainableSettings(NamedTuple):
     train: object = ()
     config: object = None
     optimizer: object = "sgd"
+    batch_norm: object = "frozen"
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -247,6 +258,9 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         raise LearnError(
             f"unknown optimizer {given.optimizer!r}", "trainable", f"known: {', '.join(OPTIMIZERS)}"
         )
+    if given.batch_norm not in BATCH_NORM:
+        known = ", ".join(BATCH_NORM)
+        raise LearnError(f"unknown batch_norm {given.batch_norm!r}", "trainable", f"known: {known}")
     usual = 0.1 if given.optimizer == "sgd" else 0.001
     rate = _number("learning_rate", usual if given.learning_rate is None else given.learning_rate)
     kept = _number("momentum", given.momentum, 1.0)
@@ -258,20 +272,31 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
     where = str(model) if isinstance(model, (str, Path)) else "model"
     try:
-        imported = import_onnx(model, frozen=frozen, train=train)
-        imported, gradient = _differentiated(imported, given.learning, where)
+        statistics: tuple[str, ...] = ()
+        updates = given.batch_norm == "update" and given.learning
+        imported = import_onnx(model, frozen=frozen, train=train, part_statistics=updates)
+        if updates:
+            imported, statistics = with_statistics(imported, where)
+        imported, gradient = _differentiated(imported, given.learning, where, statistics)
     except BBError as error:
         inner = "" if error.where in ("model", "function model", where) else error.where
         if not inner.startswith(where):
             error.where = ", ".join(filter(None, (where, inner)))
         raise
     return TrainableModel(
-        imported, gradient, str(given.loss), rate, kept, str(given.optimizer), dict(given.config or {})
+        imported,
+        gradient,
+        str(given.loss),
+        rate,
+        kept,
+        str(given.optimizer),
+        statistics,
+        dict(given.config or {}),
     )
 
 
 def _differentiated(
-    imported: ImportedModel, learning: bool, where: str
+    imported: ImportedModel, learning: bool, where: str, statistics: Collection[str] = ()
 ) -> tuple[ImportedModel, Gradient | None]:
     function = imported.function
     _exactly_one("inputs", imported.inputs, where)
@@ -290,9 +315,10 @@ def _differentiated(
         raise LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
     gradient = None
     if learning:
-        if not imported.parameters:
+        learned = tuple(name for name in imported.parameters if name not in statistics)
+        if not learned:
             raise _nothing_learned(imported.initializers, where)
-        gradient = differentiate(function, tuple(imported.parameters))
+        gradient = differentiate(function, learned)
         if len(gradient.unreached) == len(gradient.wrt):
             name, end = gradient.unreached[0]
             raise LearnError(

@@ -37,6 +37,8 @@ def export_training(trainable: TrainableModel) -> onnx.ModelProto:
     if trainable.gradient is None:
         raise LearnError("it has no gradient", "export_training", "make it with learning=True")
     other = {*trainable.config} & {"nesterov", "weight_decay", "clip_norm", "schedule", "warm_up"}
+    if trainable.statistics:
+        other.add("batch_norm")
     if trainable.optimizer != "sgd" or other:
         what = "the format's step is gradient descent with momentum, without "
         what += ", ".join(sorted(other)) or trainable.optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.roles.component import ComponentEnv
-from bb_host.program import Subgraph
+from bb_host.program import FunctionFacts, Subgraph
 from bb_host.program_proto import function_to_proto
 
 
@@ -32,3 +33,20 @@ def component(
         backend=backend or NumPyBackend(),
     )
     return GraphModel.construct(env)
+
+
+def chunked(model: Any, chunk: int) -> Any:
+    """The model with a fit graph that takes `chunk` rows at a time."""
+
+    class Cut:
+        def construct(self, slot: str) -> Any:
+            made = model.construct(slot)
+            functions = tuple(
+                dataclasses.replace(f, facts=f.facts | FunctionFacts(chunk=chunk))
+                if f.name.endswith(".fit")
+                else f
+                for f in made.functions
+            )
+            return dataclasses.replace(made, functions=functions)
+
+    return Cut()

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from learners import component
+from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
 from bb_edge.roles import ComponentError
-from bb_host.facts import FunctionFacts
 from bb_host.learn import LOSSES, LearnError, loss_function, mlp, trainable
 from bb_host.learn.losses import row_losses
 
@@ -79,23 +77,6 @@ def table(output: np.ndarray) -> onnx.ModelProto:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     model.ir_version = 10
     return model
-
-
-def chunked(model: Any, chunk: int) -> Any:
-    """The model with a fit graph that takes `chunk` rows at a time."""
-
-    class Cut:
-        def construct(self, slot: str) -> Any:
-            made = model.construct(slot)
-            functions = tuple(
-                dataclasses.replace(f, facts=f.facts | FunctionFacts(chunk=chunk))
-                if f.name.endswith(".fit")
-                else f
-                for f in made.functions
-            )
-            return dataclasses.replace(made, functions=functions)
-
-    return Cut()
 
 
 def moved(learner: GraphModel, before: np.ndarray, rate: float) -> np.ndarray:

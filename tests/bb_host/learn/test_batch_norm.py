@@ -1,0 +1,139 @@
+"""BatchNormalization that learns its statistics, against PyTorch in training mode (batch_norm_steps.json)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from learners import chunked, component
+from onnx import TensorProto, helper, numpy_helper
+
+from bb_edge.roles import ComponentError
+from bb_host.learn import LearnError, export_training, mlp, trainable
+
+CTX: Any = SimpleNamespace(exec_id=1)
+TORCH = json.loads(Path(__file__).with_name("batch_norm_steps.json").read_text())
+STATISTICS = ("1.running_mean", "1.running_var", "5.running_mean", "5.running_var")
+
+
+def net(start: dict[str, Any] = TORCH["start"]) -> onnx.ModelProto:
+    """The net of the file, as an exporter writes it for inference."""
+    bn = [[f"{k}.{w}" for w in ("weight", "bias", "running_mean", "running_var")] for k in (1, 5)]
+    nodes = [
+        helper.make_node("Conv", ["x", "0.weight", "0.bias"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["c", *bn[0]], ["n"], "norm", momentum=0.7),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("Gemm", ["f", "4.weight", "4.bias"], ["g"], transB=1),
+        helper.make_node("BatchNormalization", ["g", *bn[1]], ["logits"], "last", momentum=0.9, epsilon=1e-3),
+    ]
+    tensors = {name: np.array(values, np.float32) for name, values in start.items()}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1, 4, 4])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 3])],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def learning(model: onnx.ModelProto, **settings: Any) -> Any:
+    given = {"loss": "sparse_softmax_cross_entropy", "learning_rate": 0.2, "momentum": 0.9, **settings}
+    return trainable(model, batch_norm="update", **given)
+
+
+def test_steps_and_statistics_are_those_of_pytorch() -> None:
+    model = learning(net())
+    assert model.statistics == STATISTICS and tuple(model.model.parameters)[-4:] == STATISTICS
+    assert model.warnings() == ()
+    learner = component(model)
+    for batch in TORCH["batches"]:
+        x, y = np.array(batch["x"], np.float32), np.array(batch["y"])
+        np.testing.assert_allclose(learner.train(CTX, x, y), batch["loss"], rtol=1e-5)
+        learner.step(CTX)
+        found = learner.named_parameters()
+        for name, expected in batch["state"].items():
+            np.testing.assert_allclose(found[name], expected, rtol=2e-4, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(learner.forward(CTX, x), batch["output"], rtol=1e-3, atol=1e-5)
+
+
+def test_statistics_are_sent_and_loaded_with_the_parameters() -> None:
+    learner, other = component(learning(net())), component(learning(net()))
+    batch = TORCH["batches"][0]
+    x, y = np.array(batch["x"], np.float32), np.array(batch["y"])
+    learner.train(CTX, x, y)
+    before = other.forward(CTX, x)
+    other.load_parameters(CTX, learner.params(CTX))
+    np.testing.assert_array_equal(other.forward(CTX, x), learner.forward(CTX, x))
+    assert not np.array_equal(other.forward(CTX, x), before)
+
+
+def test_no_optimizer_touches_statistics() -> None:
+    learner = component(learning(net(), optimizer="adamw", config={"weight_decay": 0.5}))
+    before = learner.named_parameters()
+    learner.step(CTX, np.ones(learner.params(CTX).size, np.float32))
+    after = learner.named_parameters()
+    for name in before:
+        assert np.array_equal(before[name], after[name]) == (name in STATISTICS), name
+
+
+def test_a_snapshot_and_another_program_take_them_over() -> None:
+    learner = component(learning(net()))
+    batch = TORCH["batches"][0]
+    learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
+    learner.step(CTX)
+    restored, adopting = component(learning(net())), component(learning(net()))
+    restored.restore(learner.serialize())
+    assert adopting.adopt(learner.serialize()).left == ()
+    for other in (restored, adopting):
+        np.testing.assert_array_equal(other.params(CTX), learner.params(CTX))
+
+
+def test_statistics_that_an_exporter_has_merged_are_parted() -> None:
+    """Fresh ones are zeros and ones, as biases and scales are: equal initializers are one in such a file."""
+    zeros = [0.0, 0.0]
+    merged = net({**TORCH["start"], "1.running_mean": zeros, "1.bias": zeros})
+    for node in merged.graph.node:
+        if node.name == "norm":
+            node.input[3] = "1.bias"
+    model = learning(merged)
+    assert model.statistics[0] == "norm.running_mean"
+    learner = component(model)
+    batch = TORCH["batches"][0]
+    learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
+    found = learner.named_parameters()
+    assert not found["1.bias"].any() and found["norm.running_mean"].any()
+
+
+def test_frozen_statistics_stay_constants() -> None:
+    model = learning(net(), frozen=["1.running_*"])
+    assert model.statistics == STATISTICS[2:]
+
+
+def test_without_it_the_warning_tells_how() -> None:
+    (warning,) = trainable(net()).warnings()
+    assert warning.code == "frozen-statistics" and 'batch_norm="update"' in warning.hint
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: trainable(mlp([2, 2]), batch_norm="update"), "no BatchNormalization"),
+        (lambda: trainable(mlp([2, 2]), batch_norm="yes"), "known: frozen, update"),
+        (lambda: export_training(learning(net())), "batch_norm"),
+    ],
+)
+def test_what_cannot_be_says_so(make: Any, message: str) -> None:
+    with pytest.raises(LearnError, match=message):
+        make()
+
+
+def test_a_batch_whose_statistics_are_taken_is_not_cut() -> None:
+    with pytest.raises(ComponentError, match="2 rows of it at a time"):
+        component(chunked(learning(net()), 2))
