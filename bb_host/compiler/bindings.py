@@ -94,11 +94,13 @@ def _check_names(role: str, slot: object, target: object, line: str) -> None:
 
 def check_against(program: Program, options: Options) -> None:
     """Refuses bindings of slots that the program does not have, and of the wrong role."""
+    if not options.bindings:
+        return
     declared = {name: slot.role for f in program.functions for name, slot in f.slots.items() if slot.role}
     for function in program.functions:
         for op in function.ops:
             name = op.facts.slot
-            if name is not None and name not in declared:
+            if name and name not in declared:
                 declared[name] = role_of(op.domain, op.facts.trait)
     for binding in options.bindings:
         where = f"bind_{binding.role}({binding.slot!r})"

@@ -460,24 +460,15 @@ RELATIONS: Mapping[str, Relation] = {
     "if": branch,
     "": solve_ports,
 }
-"""By the name that the catalog uses; a component's opset may register its own with `register_relation`."""
-
-_custom: dict[str, Relation] = {}
-
-
-def register_relation(name: str, relation: Relation) -> None:
-    """Adds a relation for the opsets of components. ValueError where the name is taken by another one."""
-    if name in RELATIONS or _custom.get(name, relation) is not relation:
-        raise ValueError(f"relation {name!r} is there already")
-    _custom[name] = relation
+"""By the name that the catalog uses."""
 
 
 def relation_of(row: OpDef) -> Relation:
     """The relation of a catalog row; ports alone where its name is unknown."""
-    found = RELATIONS.get(row.relation) or _custom.get(row.relation) or solve_ports
+    found = RELATIONS.get(row.relation, solve_ports)
     if found is solve_ports and not any(p.variadic or p.is_variable for p in (*row.inputs, *row.outputs)):
         return _fixed_ports(row)
     return found
 
 
-__all__ = ["RELATIONS", "Relation", "axes_of", "fit_op", "register_relation", "relation_of"]
+__all__ = ["RELATIONS", "Relation", "axes_of", "fit_op", "relation_of"]

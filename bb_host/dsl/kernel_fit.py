@@ -1,15 +1,14 @@
 """What the device's kernels say about an ONNX op whose element types and shapes are known.
 
 A kernel is fitted here as the device will fit it, so an op that no device could run is refused where it is
-written, and the shapes of its results are the kernel's own. Answers are remembered by op, attributes, types
-and small constants: a program has many ops and few kinds of them.
+written, and the shapes of its results are the kernel's own. A program has many ops and few kinds of them: who
+asks (one recording, one run of the type solver) remembers the answers by what they depend on, `question`.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -56,11 +55,6 @@ class Misfit(ValueError):
         self.attribute = attribute
 
 
-_Found: TypeAlias = "tuple[ValueType, ...] | Misfit | None"
-
-_seen: dict[tuple[object, ...], _Found] = {}
-
-
 def fit(
     op_type: str,
     version: int,
@@ -78,18 +72,9 @@ def fit(
         if value is not None and (value.shape is None or value.node.elem_type is None):
             return None
     constants = [None if a is None or a.size > _MOST_CONSTANT else a for a in known]
-    asked = question(op_type, attrs, inputs, constants, n_outputs)
-    if asked is None:
-        return None
-    key = (version, *asked)
-    if key in _seen:
-        found = _seen[key]
-    else:
-        found = _fit(op_type, version, attrs, inputs, constants, n_outputs)
-        if len(_seen) < MOST_REMEMBERED:
-            _seen[key] = found
+    found = _fit(op_type, version, attrs, inputs, constants, n_outputs)
     if isinstance(found, Misfit):
-        raise Misfit(str(found), found.universal, found.attribute)
+        raise found
     return found
 
 
@@ -133,7 +118,7 @@ def _fit(
     inputs: Sequence[ValueType | None],
     constants: Sequence[Array | None],
     n_outputs: int,
-) -> _Found:
+) -> tuple[ValueType, ...] | Misfit | None:
     if not supported(op_type, version):
         return None
     exact = True

@@ -41,6 +41,8 @@ _MOST_STEPS = 64
 
 _NO_LIMIT = 1 << 30
 
+_OF_ENGINE = frozenset({keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN})
+
 _MOST_REMEMBERED = 4096
 """Combinations of types per kind of op."""
 
@@ -167,7 +169,8 @@ class _Solver:
     def _solve(self, function: Function) -> Function:
         replies: dict[str, Op] = {}
         linked = False
-        for op in function.ops:
+        engine = not _OF_ENGINE.isdisjoint(flow.summary(function.ops).domains)
+        for op in function.ops if engine else ():
             if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_RESP:
                 replies[flow.wire_id(op)] = op
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:

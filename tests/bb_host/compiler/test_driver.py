@@ -159,3 +159,11 @@ def test_nothing_of_a_program_stays_behind_in_the_compiler() -> None:
     assert alive()
     del compiled
     assert alive() == []
+
+
+def test_a_binding_of_a_program_without_slots_says_so() -> None:
+    with pytest.raises(errors.BindingError, match="has no slot 'codec'") as caught:
+        Compiler().bind_codec("codec", "a.Codec").compile(
+            parse("function program.P(x: F32) -> (y)\n  y = Relu(x)\n")
+        )
+    assert caught.value.hint == "it has no slots at all"

@@ -239,18 +239,6 @@ def test_counters(run_pass: Callable[..., Program]) -> None:
     assert stats.counters == {"types_resolved": 2, "types_unresolved": 1}
 
 
-def test_a_type_relation_of_ones_own() -> None:
-    from bb_host.compiler.type_relations import register_relation
-
-    def doubled(op: object, row: object, terms: object) -> None:
-        pass
-
-    register_relation("test.doubled", doubled)
-    register_relation("test.doubled", doubled)
-    with pytest.raises(ValueError, match="there already"):
-        register_relation("matmul", doubled)
-
-
 def test_ops_of_one_kind_are_told_apart_by_what_their_types_hang_on() -> None:
     """What the solver remembers of an op holds for the next one only where nothing differs."""
     found = solve(
