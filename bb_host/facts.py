@@ -157,7 +157,9 @@ class FunctionFacts(Facts):
     arity: tuple[int, ...] = ()
     """Of a component's `forward`: inputs, parameters, activations."""
     chunk: int | None = None
-    """Of a component's `fit`: how many rows of a batch one run takes; all of them where none is said."""
+    """Of a component's `fit`: how many rows of a batch one run takes; all of them where none is said.
+
+    0 for one that must have them all, because it takes statistics of them: nobody chooses another number."""
     memory_plan: str = ""
     """Of tensor work: where its values lie, as `bb_edge.backends.stored_plan` writes it."""
     peer_classes: Mapping[str, str] = _NOTHING

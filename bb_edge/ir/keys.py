@@ -100,7 +100,7 @@ BACKEND_SLOT_KEY = (
     f"{PREFIX}.backend_slot"  # backend function: slot of the backend that runs it ("" = default)
 )
 COMPONENT_ARITY_KEY = f"{PREFIX}.component_arity"  # "<slot>.forward": "<inputs>,<parameters>,<activations>"
-CHUNK_KEY = f"{PREFIX}.chunk"  # "<slot>.fit": how many rows of a batch one run takes; absent: all of them
+CHUNK_KEY = f"{PREFIX}.chunk"  # "<slot>.fit": how many rows of a batch one run takes; 0 or absent: all
 MEMORY_PLAN_KEY = f"{PREFIX}.memory_plan"  # backend or component function: where its values lie
 INPUT_CLASS_PREFIX = f"{PREFIX}.input_class."  # + "<input>" = class scope of a g.input
 

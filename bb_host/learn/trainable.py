@@ -154,7 +154,8 @@ class TrainableModel:
         )
         fit = None if self.gradient is None else fit_function(self.model.function, self.loss, self.statistics)
         if fit is not None:
-            functions.append(_named(fit, f"{slot}.fit"))
+            whole = FunctionFacts(chunk=0 if self.statistics else None)
+            functions.append(_named(fit, f"{slot}.fit", whole))
         return Construction(state, tuple(functions))
 
 

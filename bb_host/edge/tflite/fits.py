@@ -93,6 +93,9 @@ def lowered_fit(
 
     `lower(function, for_good)` lowers a graph; not for good, it is asked what that would cost.
     """
+    if function.facts.chunk == 0:
+        why = "it takes statistics of a whole batch, whose rows nobody fixes"
+        return Fit(function, Lowering((), (Kept(function.name, "its batch", why),)))
     parameters = sum(_bytes(function.types.get(name)) for name in function.inputs[3:])
 
     def cost(chunk: int) -> Cost:

@@ -14,6 +14,7 @@ from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.roles import ComponentError
+from bb_host.edge.tflite.fits import lowered_fit
 from bb_host.learn import LearnError, export_training, mlp, trainable
 
 CTX: Any = SimpleNamespace(exec_id=1)
@@ -137,3 +138,9 @@ def test_what_cannot_be_says_so(make: Any, message: str) -> None:
 def test_a_batch_whose_statistics_are_taken_is_not_cut() -> None:
     with pytest.raises(ComponentError, match="2 rows of it at a time"):
         component(chunked(learning(net()), 2))
+
+
+def test_backends_of_one_shape_leave_its_graph_alone() -> None:
+    (fit,) = (f for f in learning(net()).construct("m").functions if f.name == "m.fit")
+    found = lowered_fit(fit, 8, lambda function, for_good: pytest.fail("it is not lowered"))
+    assert found.function is fit and "statistics of a whole batch" in found.lowering.kept[0].reason
