@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import cbor2
@@ -39,6 +41,32 @@ class Constructs(Protocol):
 
 class ConstructionError(BBError):
     """A config that cannot be written."""
+
+
+_MODEL_FILES = "bb_host.learn.model_file"
+"""The module that reads model files, by its name: who reads models knows who binds them, not the reverse."""
+
+
+def is_model_file(component: object) -> bool:
+    """Whether what a model slot is to be bound to is an ONNX file, and no component."""
+    return isinstance(component, Path) or (isinstance(component, str) and component.endswith(".onnx"))
+
+
+def of_model_file(path: str | Path, config: object) -> Constructs:
+    """The config of a `bb.GraphModel` that an ONNX file makes; `config` are further keys of it.
+
+    ConstructionError for a file that is no model, or none that a slot can be bound to.
+    """
+    if config is not None and not isinstance(config, Mapping):
+        what = f"beside the file {path} a config is a mapping, not a {type(config).__name__}"
+        raise ConstructionError(what, hint="bind GraphModel with what trainable(file) gives")
+    try:
+        made: Constructs = importlib.import_module(_MODEL_FILES).open_model_file(path, config)
+    except ConstructionError:
+        raise
+    except BBError as error:
+        raise ConstructionError(f"{error.where}: {error.what}", hint=error.hint) from error
+    return made
 
 
 def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Function, ...]]:
@@ -163,5 +191,7 @@ __all__ = [
     "class_of",
     "config_of",
     "construction_state",
+    "is_model_file",
+    "of_model_file",
     "construction_warnings",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from bb_edge.components import GraphModel
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
@@ -16,13 +18,17 @@ from bb_host.construction import (
     class_of,
     construction_state,
     construction_warnings,
+    is_model_file,
+    of_model_file,
 )
 from bb_host.dsl.names import PORT_NAME
 from bb_host.errors import BindingError
 from bb_host.program import Program
 
 
-def make_binding(role: str, slot: str, component: type | str, config: Any, target: str | None) -> Binding:
+def make_binding(
+    role: str, slot: str, component: type | str | Path, config: Any, target: str | None
+) -> Binding:
     """The binding of a declaration, its construction state made.
 
     Raises BindingError, at the author's line, where the component has no name, is not whole or has another
@@ -33,6 +39,12 @@ def make_binding(role: str, slot: str, component: type | str, config: Any, targe
     _check_names(role, slot, target, line)
     if role not in keys.ROLES:
         raise BindingError(f"no role {role!r}", where, f"roles: {', '.join(keys.ROLES)}")
+    if role == keys.ROLE_MODEL and is_model_file(component):
+        assert isinstance(component, str | Path)
+        try:
+            component, config = GraphModel.TYPE_NAME, of_model_file(component, config)
+        except ConstructionError as error:
+            raise BindingError(error.what, where, error.hint) from error
     type_name = component if isinstance(component, str) else getattr(component, "TYPE_NAME", None)
     if not isinstance(type_name, str) or not type_name or "|" in type_name:
         raise BindingError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import onnx
@@ -82,7 +83,12 @@ class Compiler(Suggests):
     # --- bindings
 
     def bind(
-        self, role: str, slot: str, component: type | str, config: Any = None, target: str | None = None
+        self,
+        role: str,
+        slot: str,
+        component: type | str | Path,
+        config: Any = None,
+        target: str | None = None,
     ) -> Compiler:
         """Binds a component to a slot of `role`, in place of the slot's own default.
 
@@ -106,9 +112,13 @@ class Compiler(Suggests):
         return self.bind(keys.ROLE_INDEX, slot, component, config, target)
 
     def bind_model(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
+        self, slot: str, component: type | str | Path, config: Any = None, target: str | None = None
     ) -> Compiler:
-        """Binds a model; a trainable model's config brings its parameters and graphs."""
+        """Binds a model; a trainable model's config brings its parameters and graphs.
+
+        An ONNX file, `bind_model("model", "net.onnx")`, is bound as a `bb.GraphModel` with the defaults of
+        `trainable`, or as one that only runs where it has no gradient.
+        """
         return self.bind(keys.ROLE_MODEL, slot, component, config, target)
 
     def bind_aggregator(

@@ -1,0 +1,35 @@
+"""An ONNX file as what a slot is bound to: `Compiler().bind_model("model", "net.onnx")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bb_host.learn.errors import LearnError
+from bb_host.learn.trainable import Construction, TrainableModel, TrainableSettings, make_trainable
+
+__all__ = ["ModelFile", "open_model_file"]
+
+
+class ModelFile:
+    """A model as `trainable` makes it with its defaults, or one that only runs where it has no gradient.
+
+    It warns of nothing that only matters to who trains it: `trainable` does.
+    """
+
+    def __init__(self, model: TrainableModel) -> None:
+        self.model = model
+
+    def construct(self, slot: str) -> Construction:
+        """As `TrainableModel.construct`; an artifact gets the graphs that its program reads."""
+        return self.model.construct(slot)
+
+
+def open_model_file(path: str | Path, config: Mapping[str, Any] | None = None) -> ModelFile:
+    """Reads an ONNX file; `config` are keys of GraphModel. Raises LearnError, which names the file."""
+    settings = TrainableSettings(config=dict(config or {}))
+    try:
+        return ModelFile(make_trainable(path, settings))
+    except LearnError:
+        return ModelFile(make_trainable(path, settings._replace(learning=False)))
