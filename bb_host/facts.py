@@ -69,12 +69,13 @@ class OpFacts(Facts):
     slot: str = ""
     """The slot that it runs on."""
     slot_id: int | None = None
+    """The number of that slot."""
     trait: str = ""
     """The role that a generic slot asks for."""
     concrete_type: str = ""
     """TYPE_NAME of a concrete slot's component."""
     instance: int | None = None
-    """Which of a module's slots of one type a concrete slot is."""
+    """Which of the program's slots of that type a concrete slot is, from 0."""
 
     classes: tuple[str, ...] = ()
     """The classes of devices that it runs on, as placement found; several for constants alone."""

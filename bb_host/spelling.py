@@ -280,3 +280,13 @@ def written(facts: Facts) -> dict[str, str]:
 def spelled(facts: Facts) -> str:
     """Facts as messages show them: `key=text`."""
     return ", ".join(f"{key}={text}" for key, text in written(facts).items())
+
+
+def keys_of(kind: type[Facts], name: str) -> tuple[str, ...]:
+    """The metadata keys that spell a fact, without our prefix; of entries what their keys begin with."""
+    table = _TABLES[kind]
+    if name in table.by_name:
+        keys_: tuple[str, ...] = (table.by_name[name].key,)
+    else:
+        keys_ = next(several for several in table.entries if several.name == name).prefixes
+    return tuple(key.removeprefix(f"{keys.PREFIX}.") for key in keys_ if key)

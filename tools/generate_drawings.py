@@ -6,15 +6,19 @@ A page marks a place by two lines; what lies between them is written by this too
     <!-- end of states -->
 
 Likewise `floors of PACKAGE` (the layers of its import contracts), `phases` (of a poll), `checks` (of an
-envelope), `walk` (of one request), `metrics` (that a node serves), `limits of MODULE:CLASS` (its number
-fields, with the comments above them) and `proto of FILE` (the messages of a .proto file).
+envelope), `walk` (of one request), `recording of CALL` (the walk of one recorded op), `passes` (of all
+lists, in order), `facts of CLASS` (what an op, a function or a program says, and how files spell it),
+`metrics` (that a node serves), `limits of MODULE:CLASS` (its number fields, with the comments above them)
+and `proto of FILE` (the messages of a .proto file).
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,12 @@ from bb_edge.engine import config  # noqa: E402
 from bb_edge.engine.net import admission  # noqa: E402
 from bb_edge.ir.transitions import Table  # noqa: E402
 from bb_edge.observe import catalogue  # noqa: E402
-from benchmarks.walk import answering_node, walk  # noqa: E402
+from bb_host import facts, spelling  # noqa: E402
+from bb_host.cleanup.cleaning import TENSOR_PASSES  # noqa: E402
+from bb_host.compiler.pipeline import CANONICAL_PASSES, PRE_PASSES, STAMP  # noqa: E402
+from bb_host.edge.pipeline import DEVICE_PASSES  # noqa: E402
+from bb_host.passes.one_pass import Promise  # noqa: E402
+from benchmarks.walk import answering_node, recording, walk  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,7 +42,8 @@ else:
     import tomli as tomllib
 
 BLOCK = re.compile(
-    r"(<!-- (states|floors|phases|checks|walk|metrics|limits|proto)(?: of (\S+))? -->\n)"
+    r"(<!-- (states|floors|phases|checks|walk|recording|passes|facts|metrics|limits|proto)(?: of (.+?))?"
+    r" -->\n)"
     r".*?(<!-- end of \2 -->\n)",
     re.DOTALL,
 )
@@ -123,6 +133,48 @@ def _walk(_: str) -> str:
     return f"```text\n{walk()}\n```\n"
 
 
+def _recording(call: str) -> str:
+    return f"```text\n{call}: {recording(call)}\n```\n"
+
+
+def _passes(_: str) -> str:
+    rows = ["| unit | pass | needs | gives |", "|---|---|---|---|"]
+    for unit, passes in (
+        ("program", (*PRE_PASSES, *CANONICAL_PASSES, STAMP)),
+        ("tensor work", TENSOR_PASSES),
+        ("target", DEVICE_PASSES),
+    ):
+        for one in passes:
+            needs, gives = (
+                ", ".join(p.name.lower() for p in promises) for promises in (one.needs, one.gives)
+            )
+            rows.append(f"| {unit} | `{one.name}` | {needs} | {gives} |")
+    rows += ["", "| promise | what holds from then on |", "|---|---|"]
+    rows += [f"| {promise.name.lower()} | {promise.value} |" for promise in Promise]
+    return "\n".join([*rows, ""])
+
+
+def _facts(name: str) -> str:
+    kind = getattr(facts, name)
+    body = next(
+        node.body
+        for node in ast.parse(Path(facts.__file__).read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    said = {
+        field.target.id: " ".join(ast.literal_eval(text.value).split())
+        for field, text in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+    }
+    rows = ["| fact | type | metadata | what |", "|---|---|---|---|"]
+    for fact, of in kind.__annotations__.items():
+        keys = ", ".join(f"`{key}`" for key in spelling.keys_of(kind, fact)) or "any other"
+        rows.append(f"| `{fact}` | {of.replace('|', 'or')} | {keys} | {said.get(fact, '')} |")
+    return "\n".join([*rows, ""])
+
+
 def first_line(documented: Any) -> str:
     """The first line of a docstring."""
     text: str = documented.__doc__ or ""
@@ -135,6 +187,9 @@ _WRITERS = {
     "phases": _phases,
     "checks": _checks,
     "walk": _walk,
+    "recording": _recording,
+    "passes": _passes,
+    "facts": _facts,
     "metrics": _metrics,
     "limits": _limits,
     "proto": _proto,
