@@ -28,6 +28,7 @@ from benchmarks.page import update  # noqa: E402
 
 NAMES = {
     "engine": "engine cost per op",
+    "loops": "an iteration against the same ops unrolled",
     "inference": "inference against onnxruntime",
     "tflite": "inference on TFLite against bare LiteRT and onnxruntime",
     "training": "a training step against PyTorch",

@@ -42,7 +42,22 @@ the same number. An interval yields a `Timestamp`; where a trigger is wanted, `g
 BRANCHES = """\
 `If` and `Loop` hold graphs; programs give functions that record them. `g.onnx.if_(cond, then_branch,
 else_branch)`: each is `branch(g)` and returns as many values as the other. `g.onnx.loop(max_trip, cond,
-*initial, body=…)`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`.
+*initial, body=…)`: `body(g, i, cond, *carried)` returns `(cond, *carried, *scanned)`. Where a body holds
+more than ONNX operators (ops of roles, syscalls, modules that hold such), these record the syscalls of the
+same names, which the engine runs, and branches may yield nothing.
+
+`g.loop` reads better where a loop does things:
+
+```py
+with g.loop(n, carry=x, after=loaded) as step:  # n: a number, a value, or None with step.stop(…)
+    y = self.model.forward(g, step.carried)
+    rows = step.collect(y)                      # stacked, read behind the block
+    step.next(y * 0.5)                          # what the next iteration is given
+    step.stop(step.index > 100)                 # ends it behind this iteration
+last = step.result                              # and after=step waits for the end
+```
+
+Nothing in a body sends, asks, starts executions, or may not fire (`g.when`).
 """
 
 TITLES = {

@@ -85,47 +85,57 @@ class _Body:
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A `Loop` of one node."""
+    """A `Loop` of one node: how many values it carries, and the places and sites of those that are read."""
 
     op: BoundOp
     body: _Body
     scheduler: Scheduler
     carried: int
+    read: tuple[tuple[int, int], ...]
+    number: int
+    """The site of the number of the iteration; -1 where the body does not read it."""
     has_condition: bool
-    counts: bool
-    """Whether the body reads the number of the iteration."""
     rows: tuple[ValueType | None, ...]
     """The types of the results that are stacked, as far as the artifact knows them."""
 
     def run(self, ctx: OpContext, trips: object, going: object, *values: object) -> object:
         """Begins the first iteration, or gives the first values back where there is none."""
         where = self.op.spec.name
-        most = (
-            _ENDLESS if trips is None else max(0, int(one_element(trips, "the number of iterations", where)))
-        )
+        most = _ENDLESS if trips is None else max(0, int(one_element(trips, "the number of trips", where)))
         begins = going is None or bool(one_element(going, "the condition", where))
-        carried = values[: self.carried]
-        run = BodyRun(most, values[self.carried :], tuple([] for _ in self.rows))
+        behind = FIXED_INPUTS["Loop"]
+        kept = [
+            (site, values[place - behind])
+            for place, site in self.body.sites
+            if place >= behind + self.carried
+        ]
+        kept += [(site, _GOES_ON) for place, site in self.body.sites if place == 1]
+        run = BodyRun(most, tuple(kept), tuple([] for _ in self.rows))
         if most == 0 or not begins:
-            return self._results(carried, run)
+            return self._results(values[: self.carried], run)
         frame = ctx.execution.new_frame(self.body.region)
         frame.caller, frame.call, frame.body = ctx.frame, self.op, run
-        self._enter(frame, run, carried)
+        self._enter(frame, run, values)
         return PENDING
 
     def _enter(self, frame: Frame, run: BodyRun, carried: Sequence[object]) -> None:
-        number = np.array(run.iteration, np.int64) if self.counts else None
-        self.body.start(frame, (number, _GOES_ON, *carried, *run.kept), self.scheduler)
+        """Writes what an iteration is given, and readies what waits for nothing."""
+        pairs = [(site, carried[place]) for place, site in self.read]
+        if self.number >= 0:
+            pairs.append((self.number, np.array(run.iteration, np.int64)))
+        pairs += run.kept
+        self.scheduler.write_all(frame, pairs)
+        for op in self.body.unreached:
+            self.scheduler.pull(frame, op)
 
     def ended(self, frame: Frame, values: Sequence[object]) -> None:
         """Goes on with the next iteration, or hands the results to whoever reads them."""
         run, execution = frame.body, frame.execution
         assert run is not None and execution is not None
-        where = self.op.spec.name
         goes_on = True
         if self.has_condition:
-            goes_on, values = bool(one_element(values[0], "the condition", where)), values[1:]
-        carried = values[: self.carried]
+            goes_on = bool(one_element(values[0], "the condition", self.op.spec.name))
+            values = values[1:]
         if self.rows:
             self._keep(run, values[self.carried :])
         run.iteration += 1
@@ -133,12 +143,12 @@ class _Loop:
             if execution.until_ns or run.iteration >= MAX_ITERATIONS:
                 self._refuse_endless(execution, run)
             frame.again()
-            self._enter(frame, run, carried)
+            self._enter(frame, run, values)
             return
         caller = frame.caller
         execution.give_back(frame)
         if caller is not None:
-            results = self._results(carried, run)
+            results = self._results(values[: self.carried], run)
             self.scheduler.write_all(caller, zip(self.op.outs, results))  # noqa: B905 (trailing ones may be left out)
 
     def _refuse_endless(self, execution: Execution, run: BodyRun) -> None:
@@ -187,13 +197,15 @@ def _loop(op: BoundOp, env: BindEnv) -> Run:
     carried = op.spec.attrs.get("carried", 0)
     stacked = op.outs[1 + carried :] if isinstance(carried, int) else ()
     body = _Body.of(graph)
+    count, behind = len(op.outs) - 1 - len(stacked), FIXED_INPUTS["Loop"]
     loop = _Loop(
         op,
         body,
         env.scheduler,
-        len(op.outs) - 1 - len(stacked),
+        count,
+        tuple((place - behind, site) for place, site in body.sites if behind <= place < behind + count),
+        next((site for place, site in body.sites if place == 0), -1),
         bool(op.spec.attrs.get("condition", 0)),
-        any(place == 0 for place, _ in body.sites),
         tuple(env.graph.slot.output_types.get(site) for site in stacked),
     )
     if not isinstance(carried, int) or loop.carried != carried:

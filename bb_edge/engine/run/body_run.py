@@ -11,11 +11,11 @@ class BodyRun:
     """How far a loop is: what its body keeps from iteration to iteration, beside the carried values.
 
     `trips` are the iterations at most, `iteration` is the one that runs, `kept` are the values from around
-    the body. `rows` are those of each value that is stacked, `row_bytes` what they weigh.
+    the body, each with its site. `rows` are those of each value that is stacked, `row_bytes` what they weigh.
     """
 
     trips: int
-    kept: tuple[Any, ...]
+    kept: tuple[tuple[int, Any], ...]
     rows: tuple[list[Any], ...]
     iteration: int = 0
     row_bytes: int = 0

@@ -173,7 +173,7 @@ def test_a_branch_that_fails_ends_the_loop_and_frees_its_frame(bench):
 @pytest.mark.parametrize(
     ("text", "values", "what"),
     [
-        (DOUBLED, {"n": np.array([1, 2]), "x": f32(1)}, "the number of iterations is one number"),
+        (DOUBLED, {"n": np.array([1, 2]), "x": f32(1)}, "the number of trips is one number"),
         (DOUBLED.replace("y, rows)", "y)"), {"n": count(40), "x": f32(*range(99))}, "the rows that the loop collects take"),
         (DOUBLED.replace("Add(c, c)", "Concat<axis=0>(c, c)"), {"n": count(2), "x": f32(1)}, "a row changes its shape"),
     ],
