@@ -27,6 +27,7 @@ from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fits import fit_slot, lowered_fit, rows_of
+from bb_host.edge.tflite.forwards import is_run
 from bb_host.edge.tflite.fusion import fuse, take_transposes, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
@@ -70,7 +71,8 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
     slots: set[str] = set()
     for function in program.functions:
         slot = function.facts.backend_slot or keys.ROLE_BACKEND
-        if function.domain == keys.BACKEND_DOMAIN and _bound(program, target, slot) == NUMPY_BACKEND:
+        runs = function.domain == keys.BACKEND_DOMAIN or is_run(program, function, target)
+        if runs and _bound(program, target, slot) == NUMPY_BACKEND:
             work = _Work(function, types.get(function.name, {}), program.opsets, choice, extra)
             changed = work.run()
             models += work.models
