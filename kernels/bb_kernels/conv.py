@@ -1,6 +1,7 @@
 """Convolution as a matrix product.
 
-A batch of small images goes through ``conv_rows``. Else there are three ways, chosen when preparing:
+A batch of small images goes through ``conv_rows``, with one channel per group through ``depthwise_bands``.
+Else there are three ways, chosen when preparing:
 
 * a pointwise kernel is a product with the input as it is;
 * with stride 1 the padded image is treated as one long row: the columns matrix is made of shifted, contiguous
@@ -24,6 +25,7 @@ from .bias import spread
 from .conv_rows import Correlation, scratch_of
 from .depthwise import narrow
 from .depthwise import suits as narrow_suits
+from .depthwise_bands import WIDEST, bands_of
 from .errors import KernelShapeError
 from .registry import Call, kernel
 from .spec import FLOAT, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc, run_bound
@@ -70,23 +72,25 @@ class Convolution(NamedTuple):
 
     @property
     def rows(self) -> Correlation | None:
-        """Return the way of ``conv_rows`` where it is the faster one, else None.
+        """Return the way of ``conv_rows`` for a group where it is the faster one, else None.
 
         Measured against the others: for batches of images of up to 64 results 0.25 to 0.7 of their time, up
         to 256 about the same (but with a tenth of the views to make), beyond 1.05 to 3; for few results of
         large windows, as weights' gradients are, 0.06 to 0.8.
         """
         win, area = self.win, prod(self.win.out)
-        if self.groups > 1 or win.taps == 1 or 0 in (*self.out_shape, self.channels, *win.size):
+        channels, maps = self.channels // self.groups, self.maps // self.groups
+        if win.taps == 1 or 0 in (*self.out_shape, channels, *win.size):
             return None
         many = area <= _FEW < win.taps
         small = self.batch > 1 and (
-            area <= _SMALL or (self.channels >= _WIDE and max(area, prod(win.size)) <= 4 * _SMALL)
+            (area <= _SMALL and self.groups == 1)
+            or (channels >= _WIDE and max(area, prod(win.size)) <= 4 * _SMALL)
         )
         if not (many or small):
             return None
         return Correlation(
-            self.batch, self.channels, self.maps, win.size, win.kernel, win.strides, win.dilations,
+            self.batch, channels, maps, win.size, win.kernel, win.strides, win.dilations,
             win.before, win.out,
         )  # fmt: skip
 
@@ -127,7 +131,7 @@ class Convolution(NamedTuple):
             return _nothing
         rows = self.rows
         if rows is not None:
-            return rows.bind(x, np.moveaxis(w, (0, 1), (-1, -2)), b, out, scratch)
+            return self._groups(rows, x, w, b, out, scratch)
         if not w.flags.c_contiguous:
             # Weights that are a view, such as a transposed activation in a gradient: reshaping them below
             # would copy what they hold now. Copied anew at each run instead.
@@ -150,6 +154,26 @@ class Convolution(NamedTuple):
         def run() -> None:
             for step in steps:
                 step()
+
+        return run
+
+    def _groups(
+        self, rows: Correlation, x: Array, w: Array, b: Array | None, out: Array, scratch: tuple[Array, ...]
+    ) -> Bound:
+        """Return the run of ``conv_rows``, group by group."""
+        weights = w.transpose(*range(2, w.ndim), 1, 0)
+        if self.groups == 1:
+            return rows.bind(x, weights, b, out, scratch)
+        runs = []
+        for group in range(self.groups):
+            own = slice(group * rows.channels, (group + 1) * rows.channels)
+            made = slice(group * rows.maps, (group + 1) * rows.maps)
+            bias = None if b is None else b[made]
+            runs.append(rows.bind(x[:, own], weights[..., made], bias, out[:, made], scratch))
+
+        def run() -> None:
+            for each in runs:
+                each()
 
         return run
 
@@ -288,6 +312,42 @@ def check_bias(call: Call, index: int, maps: int) -> None:
         )
 
 
+def _by_bands(conv: Convolution, dtype: Dtype, n: int) -> Prepared | None:
+    """Return a kernel with Conv's arguments by ``depthwise_bands`` where that is the faster way, else None.
+
+    It is for batches of narrow images, and where X[1,C·N,size…] with W[C,N,out…] gives the gradient of C·1
+    weights: each of C groups is a channel, its channels are the images of a batch.
+    """
+    out = TensorSpec(dtype, conv.out_shape)
+    if conv.groups < 2 or conv.maps != conv.groups:
+        return None
+    win = conv.win
+    if conv.batch > 1 and conv.channels == conv.groups:
+        forward = bands_of(conv.batch, conv.channels, win, WIDEST)
+        if forward is None:
+            return None
+
+        def bind(*arrays: Any) -> Bound:
+            bias = arrays[2] if n > 2 else None
+            return forward.bind(arrays[0], arrays[1][:, 0], bias, arrays[n], arrays[n + 1 :])
+
+        return Prepared((out,), run_bound(bind), forward.scratch(dtype), binder=bind)
+    images = conv.channels // conv.groups
+    if conv.batch != 1 or n > 2 or not prod(win.out) <= _FEW < win.taps:
+        return None
+    # What are windows here are the results there.
+    turned = Windows(win.size, win.out, win.dilations, win.strides, win.before, win.after, win.kernel)
+    back = bands_of(images, conv.groups, turned)
+    if back is None:
+        return None
+
+    def bind_gradient(*arrays: Any) -> Bound:
+        x = arrays[0][0].reshape(conv.groups, images, *win.size)  # an axis in two: always a view
+        return back.bind_gradient(x, arrays[1], arrays[2][0], arrays[3:])
+
+    return Prepared((out,), run_bound(bind_gradient), back.scratch(dtype), binder=bind_gradient)
+
+
 @kernel("Conv", "T T T?", dtypes=FLOAT, half=True, attrs=ATTRS)
 def _conv(call: Call) -> Prepared:
     """Conv (opset 7+) slides weights over the spatial axes and sums products.
@@ -301,6 +361,9 @@ def _conv(call: Call) -> Prepared:
     check_bias(call, 2, conv.maps)
     n = len(call.inputs)
     weights, known_bias = call.constant(1), call.constant(2) is not None
+    by_bands = _by_bands(conv, x.dtype, n)
+    if by_bands is not None:
+        return by_bands
     depthwise = conv.groups == conv.channels == conv.maps and conv.batch > 0
     if weights is not None and depthwise and narrow_suits(conv.win, conv.channels, x.dtype):
         return narrow(conv.batch, conv.win, weights, n, known_bias)

@@ -1,7 +1,8 @@
 """Transposed convolution.
 
-There are two ways, chosen when preparing: a matrix product per image, after which every tap adds its map into
-the output; and for batches of small images, as a gradient has them, ordinary convolutions by ``conv_rows``.
+There are three ways, chosen when preparing: a matrix product per image, after which every tap adds its map
+into the output; for small images and with stride 1 ordinary convolutions by ``conv_rows``, group by group;
+and for one channel per group ``depthwise_bands``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from .conv import check_bias
 from .conv_rows import Correlation, scratch_of
+from .depthwise_bands import Bands, transposed_bands_of
 from .errors import KernelAttributeError, KernelShapeError
 from .registry import Call, kernel
 from .spec import FLOAT, NUMERIC, Array, Bound, Prepared, TensorSpec, run_bound
@@ -23,6 +25,8 @@ from .windows import Windows, windows
 #: Elements of an image up to which phases beat adding taps where there are several (measured: 0.1 to 0.75 of
 #: its time, 1.05 to 1.2 beyond); with stride 1, where there is one, they always do (0.06 to 0.95).
 _SMALL = 4096
+#: Channels of a group from which on a group is worth products of its own.
+_FEW = 4
 
 _ATTRS = "auto_pad dilations group kernel_shape output_padding output_shape pads strides"
 
@@ -107,23 +111,39 @@ def _phases(batch: int, channels: int, maps: int, win: Windows) -> list[_Phase]:
     return found
 
 
-def _in_phases(phases: list[_Phase], out: TensorSpec, n_in: int) -> Prepared:
-    """Return a kernel with ConvTranspose's arguments, for one group. Run allocates nothing."""
-    front = (slice(None), slice(None))
+def _by_bands(bands: Bands, out: TensorSpec, n_in: int) -> Prepared:
+    """Return a kernel with ConvTranspose's arguments, for one channel per group. Run allocates nothing."""
+
+    def bind(*arrays: Any) -> Bound:
+        # The kernel's lines in reverse.
+        weights, bias = arrays[1][:, 0, ::-1], arrays[2] if n_in > 2 else None
+        return bands.bind(arrays[0], weights, bias, arrays[n_in], arrays[n_in + 1 :])
+
+    return Prepared((out,), run_bound(bind), bands.scratch(out.dtype), binder=bind)
+
+
+def _in_phases(phases: list[_Phase], groups: int, out: TensorSpec, n_in: int) -> Prepared:
+    """Return a kernel with ConvTranspose's arguments. Run allocates nothing."""
 
     def bind(*arrays: Any) -> Bound:
         x, w, y, scratch = arrays[0], arrays[1], arrays[n_in], arrays[n_in + 1 :]
         bias = arrays[2] if n_in > 2 else None
         nothing: Any = 0 if bias is None else bias.reshape(-1, *(1,) * (len(out.shape) - 2))
+        channels, maps = len(w) // groups, w.shape[1]
+        order = (*range(2, w.ndim), 0, 1)
         runs: list[Bound] = []
         for where, taps, correlation in phases:
-            here, reaching = (*front, *where), (*front, *taps)
+            here, reaching = (slice(None), slice(None), *where), (slice(None), slice(None), *taps)
             part = y[here]
             if correlation is None:
                 runs.append(partial(np.copyto, part, nothing))
-            else:
-                weights = np.moveaxis(w[reaching], (0, 1), (-2, -1))
-                runs.append(correlation.bind(x, weights, bias, part, scratch))
+                continue
+            weights = w[reaching].transpose(order)
+            for group in range(groups):
+                own = slice(group * channels, (group + 1) * channels)
+                made = slice(group * maps, (group + 1) * maps)
+                added = None if bias is None else bias[made]
+                runs.append(correlation.bind(x[:, own], weights[..., own, :], added, part[:, made], scratch))
         if len(runs) == 1:
             return runs[0]
 
@@ -158,10 +178,14 @@ def _conv_transpose(call: Call) -> Prepared:
     check_bias(call, 2, maps)
     win, size = _geometry(call, x.shape[2:], w.shape[2:])
     n_in = len(call.inputs)
-    small = all(s == 1 for s in win.strides) or channels * prod(win.out) <= _SMALL
-    if groups == 1 and small and x.size and w.size:
-        out_spec = TensorSpec(x.dtype, (batch, maps, *size))
-        return _in_phases(_phases(batch, channels, maps, win), out_spec, n_in)
+    out_spec = TensorSpec(x.dtype, (batch, maps, *size))
+    bands = transposed_bands_of(batch, channels, win) if groups == channels == maps > 1 else None
+    if bands is not None:
+        return _by_bands(bands, out_spec, n_in)
+    small = all(s == 1 for s in win.strides) or channels // groups * prod(win.out) <= _SMALL
+    if small and x.size and w.size and (groups == 1 or channels >= _FEW * groups):
+        phases = _phases(batch, channels // groups, maps // groups, win)
+        return _in_phases(phases, groups, out_spec, n_in)
     # Wide enough for every tap; what the padding cuts away is dropped at the end.
     room = tuple(
         max((n - 1) * s + (k - 1) * d + 1, b + o)
@@ -211,7 +235,6 @@ def _conv_transpose(call: Call) -> Prepared:
             return bind(*arrays)
         return lambda: run_any(*arrays)
 
-    out_spec = TensorSpec(x.dtype, (batch, maps, *size))
     return Prepared((out_spec,), run_bound(bind_any), (columns, canvas), binder=bind_any)
 
 

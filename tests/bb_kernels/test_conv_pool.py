@@ -92,38 +92,52 @@ def test_conv(
 
 
 @pytest.mark.parametrize(
-    ("batch", "channels", "maps", "size", "kernel", "pads", "strides"),
+    ("batch", "channels", "maps", "groups", "size", "kernel", "pads", "strides", "dilations"),
     [
-        (21, 9, 5, 8, 3, 1, 1),  # several chunks of images, the last one smaller
-        (3, 8, 2, 16, 3, 1, 1),
-        (2, 3, 2, 40, 38, 0, 1),  # long lines
-        (1, 2, 3, 16, 16, 1, 1),  # a weight's gradient of one channel
-        (5, 40, 3, 16, 16, 1, 1),  # and one whose columns are made of a few of its channels at a time
-        (2, 30, 3, 16, 14, 0, 2),
+        (21, 9, 5, 1, 8, 3, 1, 1, 1),  # several chunks of images, the last one smaller
+        (3, 8, 2, 1, 16, 3, 1, 1, 1),
+        (2, 16, 4, 2, 8, 3, 1, 1, 1),
+        (2, 3, 2, 1, 40, 38, 0, 1, 1),  # long lines
+        (1, 2, 3, 1, 16, 16, 1, 1, 1),  # a weight's gradient of one channel
+        (5, 40, 3, 1, 16, 16, 1, 1, 1),  # and one whose columns are of a few of its channels at a time
+        (2, 30, 3, 1, 16, 14, 0, 2, 1),
+        (2, 8, 6, 2, 9, 5, 1, 1, 2),
+        (31, 100, 100, 100, 8, 3, 1, 1, 1),  # a channel per group, a few of them at a time
+        (2, 3, 3, 3, 9, 3, 2, 2, 3),
+        (2, 3, 3, 3, 2, 5, 6, 1, 3),  # columns of the kernel that meet nothing but padding
+        (1, 12, 4, 4, 9, 9, 1, 1, 1),  # the gradient of a weight per group, of three images
+        (1, 6, 2, 2, 10, 5, 2, 1, 2),
+        (1, 4096, 64, 64, 16, 16, 1, 1, 1),
     ],
 )
 def test_conv_of_small_images_in_batches(
     batch: int,
     channels: int,
     maps: int,
+    groups: int,
     size: int,
     kernel: int,
     pads: int,
     strides: int,
+    dilations: int,
     rng: np.random.Generator,
 ) -> None:
     x = rng.standard_normal((channels, batch, size, size)).astype(np.float32).swapaxes(0, 1)
-    w = rng.standard_normal((channels, maps, kernel, kernel)).astype(np.float32).swapaxes(0, 1)
+    w = rng.standard_normal((channels // groups, maps, kernel, kernel)).astype(np.float32).swapaxes(0, 1)
     b = rng.standard_normal(maps).astype(np.float32)
-    want = reference_conv(x, w, b, [strides] * 2, [pads] * 4, [1, 1], 1)
-    specs = [TensorSpec(a.dtype, a.shape) for a in (x, w, b)]
-    prepared = prepare("Conv", 17, {"strides": [strides] * 2, "pads": [pads] * 4}, specs)
-    assert sum(spec.nbytes for spec in prepared.scratch) < 1 << 20
-    out = np.full(want.shape, np.nan, np.float32)
-    step = prepared.bind(x, w, b, out, *(np.full(s.shape, np.nan, s.dtype) for s in prepared.scratch))
-    for _ in range(2):
-        step()
-        np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-3)
+    attrs = {"strides": [strides] * 2, "pads": [pads] * 4, "dilations": [dilations] * 2, "group": groups}
+    want = reference_conv(x, w, b, [strides] * 2, [pads] * 4, [dilations] * 2, groups)
+    for bias in (b, None):
+        given = [a for a in (x, w, bias) if a is not None]
+        prepared = prepare("Conv", 17, attrs, [TensorSpec(a.dtype, a.shape) for a in given])
+        assert sum(spec.nbytes for spec in prepared.scratch) < 1 << 20
+        out = np.full(want.shape, np.nan, np.float32)
+        scratch = [np.full(s.shape, np.nan, s.dtype) for s in prepared.scratch]
+        step = prepared.bind(*given, out, *scratch)
+        for _ in range(2):
+            step()
+            shown = want if bias is not None else want - b.reshape(-1, 1, 1)
+            np.testing.assert_allclose(out, shown, rtol=1e-4, atol=2e-3)
 
 
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -164,7 +178,7 @@ def test_conv_refusals(x: Any, w: Any, attrs: Any, error: type[Exception], word:
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
 @pytest.mark.parametrize(
-    ("groups", "batch", "maps"), [(1, 2, 4), (2, 2, 4), (1, 1, 1000)]
+    ("groups", "batch", "maps"), [(1, 2, 4), (2, 2, 4), (2, 2, 8), (6, 3, 6), (1, 1, 1000)]
 )  # so many channels of an image are no longer turned channels last
 def test_conv_transpose_is_the_adjoint_of_conv(
     geometry: Any, groups: int, batch: int, maps: int, compute: Compute, rng: np.random.Generator
