@@ -15,6 +15,7 @@ known weights and narrow images it goes through ``depthwise`` instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
@@ -145,9 +146,8 @@ class Convolution(NamedTuple):
             return refreshed
         if self.win.pointwise:
             return self._pointwise(x, w, bias, out, known_bias)
-        steps = []
-        for n in range(self.batch):
-            steps.append(self._image(x[n], w, bias, out[n], list(scratch), known_bias))
+        image = self._image(x, w, bias, out, scratch, known_bias)
+        steps = [image(n) for n in range(self.batch)]
         if len(steps) == 1:
             return steps[0]
 
@@ -213,59 +213,86 @@ class Convolution(NamedTuple):
         return run_copy
 
     def _image(
-        self, x: Array, w: Array, bias: Array | None, out: Array, scratch: list[Array], known_bias: bool
-    ) -> Bound:
-        """Return the run for one image [C,*size]: pad, gather columns, multiply, add the bias."""
-        win = self.win
-        source, pad = x, None
+        self,
+        x: Array,
+        w: Array,
+        bias: Array | None,
+        out: Array,
+        scratch: tuple[Array, ...],
+        known_bias: bool,
+    ) -> Callable[[int], Bound]:
+        """Return what makes the run for an image: pad, gather columns, multiply, add the bias.
+
+        What images share is made once: making views takes longer than a small image does.
+        """
+        win, room = self.win, list(scratch)
+        pad, inner = None, None
         if not win.pads_nothing:
-            pad = scratch.pop(0)
-            source = pad
+            pad = room.pop(0)
             middle = (slice(None), *(slice(b, b + n) for b, n in zip(win.before, win.size, strict=True)))
             inner = pad[middle]
         elif self._long_rows and not x.flags.c_contiguous:
-            source = np.empty(x.shape, x.dtype)  # only when a strided view comes in: copied once per run
-            pad, inner = source, source
-        columns = scratch.pop(0)
+            pad = np.empty(x.shape[1:], x.dtype)  # only when a strided view comes in: copied once per run
+            inner = pad
+        source = x if pad is None else pad[None]
+        border = None if win.pads_nothing else pad
+        columns = room.pop(0)
         groups, depth = self.groups, self.channels // self.groups * win.taps
         weights = w.reshape(groups, self.maps // groups, depth)
+        useful: Array | None = None
+        products: Array | None = None
+        results = out
         if self._long_rows:
-            rows = scratch.pop(0)
+            rows = room.pop(0)
             length = self._row
-            flat = source.reshape(self.channels, -1)
             steps = _steps(win.padded)
             item = source.itemsize
             strides = tuple(step * d * item for step, d in zip(steps, win.dilations, strict=True))
-            gather = view_of(flat, (self.channels, *win.kernel, length), (flat.strides[0], *strides, item))
+            plane = source.strides[1]
+            gathers = view_of(
+                source,
+                (len(source), self.channels, *win.kernel, length),
+                (source.strides[0], plane, *strides, item),
+            )
             product = view_of_rows(rows, groups, length)
             lines = (slice(None), slice(None), *(slice(0, n) for n in win.out[1:]))
             useful = rows.reshape(self.maps, win.out[0], *win.padded[1:])[lines]
-            result = out
             if bias is not None:
                 bias = bias.reshape(-1, *(1,) * len(win.out))
         else:
-            gather = window_view(source, win, 1)
-            product = out.reshape(groups, self.maps // groups, -1)
-            useful = result = out.reshape(self.maps, -1)
-        bias = spread(bias, useful.shape, known_bias)
+            gathers = window_view(source, win, 2)
+            products = out.reshape(self.batch, groups, self.maps // groups, -1)
+            results = out.reshape(self.batch, self.maps, -1)
+        bias = spread(bias, results.shape[1:] if useful is None else useful.shape, known_bias)
         matrix = columns.reshape(groups, depth, -1)
         multiply: Ufunc = partial(np.matmul, weights)
         if groups == 1:
-            weights, matrix, product = weights[0], matrix[0], product[0]
-            multiply = weights.dot if product.flags.c_contiguous else partial(np.matmul, weights)
+            weights, matrix = weights[0], matrix[0]
+            straight = products is not None or product[0].flags.c_contiguous
+            multiply = weights.dot if straight else partial(np.matmul, weights)
 
-        def run() -> None:
-            if pad is not None:
-                pad.fill(0)
-                np.copyto(inner, x)
-            np.copyto(columns, gather)
-            multiply(matrix, product)
-            if bias is not None:
-                np.add(useful, bias, result)
-            elif useful is not result:
-                np.copyto(result, useful)
+        def of(n: int) -> Bound:
+            image, gather, result = x[n], gathers[n if pad is None else 0], results[n]
+            target = product if products is None else products[n]
+            if groups == 1:
+                target = target[0]
+            found = result if useful is None else useful
 
-        return run
+            def run() -> None:
+                if border is not None:
+                    border.fill(0)
+                if inner is not None:
+                    np.copyto(inner, image)
+                np.copyto(columns, gather)
+                multiply(matrix, target)
+                if bias is not None:
+                    np.add(found, bias, result)
+                elif found is not result:
+                    np.copyto(result, found)
+
+            return run
+
+        return of
 
 
 def view_of_rows(rows: Array, groups: int, length: int) -> Array:

@@ -148,6 +148,33 @@ def test_where_broadcasts_and_may_overwrite_its_last_input() -> None:
     assert y.tolist() == [[0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u2", "i4", "i8", "?"])
+@pytest.mark.parametrize("size", [7, 999])
+def test_where_gives_the_very_bits(dtype: str, size: int, rng: np.random.Generator) -> None:
+    """Of nan and infinities, too, and with a scalar on either side, whether or not that is known and zero."""
+    x, y = (
+        np.frombuffer(rng.bytes(size * 8), "u1").astype("u1")[: size * np.dtype(dtype).itemsize] for _ in "xy"
+    )
+    x, y = ((a & 1 if dtype == "?" else a).view(dtype) for a in (x, y))
+    if dtype[0] == "f":
+        x[:4], y[:4] = [np.nan, np.inf, -0.0, 1], [1, np.nan, np.inf, -np.inf]
+    condition = rng.random(size) < 0.5
+    zero = np.zeros((), dtype)
+    for a, b in [(x, y), (x, zero), (zero, y), (x, y[:1]), (x[:1], y[::-1])]:
+        specs = [TensorSpec(v.dtype, v.shape) for v in (condition, a, b)]
+        want = np.where(condition, a, b)
+        for known in ((), (None, None, b)):
+            prepared = prepare("Where", 17, {}, specs, known)
+            out = np.empty(size, dtype)
+            prepared.run(condition, a, b, out)
+            assert out.tobytes() == want.tobytes()
+            for position in prepared.inplace:
+                given = [condition, a, b]
+                given[position] = out = given[position].copy()
+                prepared.run(*given, out)
+                assert out.tobytes() == want.tobytes()
+
+
 def test_casts(compute: Compute) -> None:
     x = np.array([-1.9, 0.0, 0.4, 2.9], np.float32)
     assert compute("Cast", [x], to=7)[0].tolist() == [-1, 0, 0, 2]
