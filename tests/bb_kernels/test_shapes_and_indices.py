@@ -89,6 +89,21 @@ def test_reductions(op: str, axes: Any, keepdims: int, compute: Compute, rng: np
         np.testing.assert_allclose(old, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("axes", [[0, 2, 3], [0], [2, 3], [-1, 0], [1], [0, 1]])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+def test_sums_of_many(
+    axes: Any, keepdims: int, layout: str, compute: Compute, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal((33, 6, 17, 5)).astype(np.float32) + np.float32(0.5)
+    if layout == "strided":
+        x = np.ascontiguousarray(x.transpose()).transpose()
+    (got,) = compute("ReduceSum", [x, np.int64(axes)], keepdims=keepdims)
+    want = x.astype(np.float64).sum(tuple(axes), keepdims=bool(keepdims))
+    assert got.dtype == np.float32 and got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
 def test_reduction_without_axes_may_do_nothing(compute: Compute) -> None:
     x = np.arange(4, dtype=np.float32)
     assert compute("ReduceSum", [x], noop_with_empty_axes=1)[0].tolist() == [0, 1, 2, 3]
