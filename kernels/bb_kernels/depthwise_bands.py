@@ -178,6 +178,7 @@ def transposed_bands_of(batch: int, channels: int, win: Windows) -> Bands | None
 
 
 def _suits(batch: int, channels: int, win: Windows, widest: int) -> bool:
+    """Whether there are images with lines of up to ``widest`` elements."""
     if len(win.size) != 2 or not all((batch, channels, *win.size, *win.out)):
         return False
     return max(win.size[1], win.out[1]) <= widest
@@ -196,6 +197,8 @@ def _columns(win: Windows) -> list[tuple[int, int, int]]:
 
 
 def _in_order(steps: list[Bound]) -> Bound:
+    """Return the run of all steps."""
+
     def run() -> None:
         for step in steps:
             step()
