@@ -85,9 +85,9 @@ def ours(folder: Path) -> Run:
         compile_edge(Training(), compiler, Path(artifacts))
         program = load(Path(artifacts) / "Training.Training.edge.onnx")
     data = {"shard": {"path": str(folder / "data.npz")}}
-    config = NodeConfig(cycle_op_budget=1_000_000, app_event_bytes=1 << 24)
+    node_config = NodeConfig(cycle_op_budget=1_000_000, app_event_bytes=1 << 24)
     node = install(
-        PeerId.from_name("bench"), (), program, list(program.targets), config, components=data, seed=1
+        PeerId.from_name("bench"), (), program, list(program.targets), node_config, components=data, seed=1
     )
     (target,) = node.targets
     now = 0
@@ -109,7 +109,6 @@ def theirs(folder: Path) -> Run:
     import onnx
     import torch
     from onnx import numpy_helper
-    from torch.nn import functional
 
     torch.set_num_threads(1)
     with np.load(folder / "data.npz") as data:
@@ -125,16 +124,16 @@ def theirs(folder: Path) -> Run:
         attrs = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
         if node.op_type == "Conv":
             pads, group = attrs.get("pads", [0, 0])[:2], attrs.get("group", 1)
-            return functional.conv2d(*given, padding=pads, groups=group)
+            return torch.nn.functional.conv2d(*given, padding=pads, groups=group)
         if node.op_type == "MaxPool":
-            return functional.max_pool2d(given[0], attrs["kernel_shape"], attrs["strides"])
+            return torch.nn.functional.max_pool2d(given[0], attrs["kernel_shape"], attrs["strides"])
         known: dict[str, Callable[..., Any]] = {
             "Identity": lambda v: v,
             "Relu": torch.relu,
             "Clip": lambda v, low, high: torch.clamp(v, low.item(), high.item()),
             "Flatten": lambda v: v.flatten(1),
             "Add": torch.add,
-            "Gemm": functional.linear,
+            "Gemm": torch.nn.functional.linear,
             "GlobalAveragePool": lambda v: v.mean((2, 3), keepdim=True),
         }
         return known[node.op_type](*given)
@@ -147,7 +146,7 @@ def theirs(folder: Path) -> Run:
             known = {**values, graph.input[0].name: x}
             for node in graph.node:
                 known[node.output[0]] = applied(node, [known[name] for name in node.input])
-            functional.cross_entropy(known[graph.output[0].name], y).backward()
+            torch.nn.functional.cross_entropy(known[graph.output[0].name], y).backward()
             optimizer.step()
         return [p.detach().numpy().reshape(-1) for p in parameters]
 
@@ -223,23 +222,21 @@ def prepared(net: str, batch: int, folder: Path) -> None:
 
 def measured(net: str, batch: int, others: dict[str, tuple[str, Path]], rounds: int) -> dict[str, float]:
     """Microseconds of a step by side."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         prepared(net, batch, folder)
-        sides = [
-            Side(side, python, root, folder)
-            for side, (python, root) in {"ours": (sys.executable, ROOT), **others}.items()
-        ]
+        given = {"ours": (sys.executable, ROOT), **others}
+        sides = [Side(name, python, root, folder) for name, (python, root) in given.items()]
         ends = {side.name: np.load(folder / f"{side.name}.npy") for side in sides}
-        for side, end in ends.items():
-            assert np.allclose(end, ends["ours"], atol=1e-4), f"{net}: {side} comes to other parameters"
+        for name, end in ends.items():
+            assert np.allclose(end, ends["ours"], atol=1e-4), f"{net}: {name} comes to other parameters"
         times: dict[str, list[float]] = {side.name: [] for side in sides}
         for _ in range(rounds):
             for side in random.sample(sides, len(sides)):
                 times[side.name].append(side.sample())
         for side in sides:
             side.end()
-    return {side: median(found) for side, found in times.items()}
+    return {name: median(found) for name, found in times.items()}
 
 
 def main(words: Sequence[str] | None = None) -> None:
