@@ -1,6 +1,6 @@
 """Writes docs/commands.md: every verb and flag of both commands, as their parsers have them.
 
-    python tools/generate_commands_page.py
+python tools/generate_commands_page.py
 """
 
 from __future__ import annotations

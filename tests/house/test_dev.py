@@ -178,7 +178,7 @@ def test_the_second_environment_is_made_once_and_again_for_other_versions(
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     (dev.ROOT / dev.SECOND_PINS).write_text("")
     said = second_environment(dev, capsys)
-    assert "left out, pip could not install it: ERROR" in said
+    assert "left out: pip could not install it: ERROR" in said
     assert (dev.SECOND / "bb-setup.log").is_file()
     assert not (dev.SECOND / "bb-setup.json").exists()
 

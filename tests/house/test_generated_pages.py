@@ -40,6 +40,12 @@ def test_the_page_of_errors_is_up_to_date_and_says_what_each_means(monkeypatch):
     assert [name for name, error in known.items() if not error.text] == []
 
 
+def test_the_page_of_commands_is_up_to_date(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_commands_page")
+    assert tool.PAGE.read_text() == tool.page(), "run tools/generate_commands_page.py"
+
+
 def test_the_page_of_shipped_components_is_up_to_date_and_has_all(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     tool = _tool("generate_components_page")
@@ -120,3 +126,14 @@ def test_every_op_of_the_catalog_has_a_row():
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     tables = [opsets.opset(domain) for domain in ("", *opsets.FRAMEWORK_DOMAINS)]
     assert len(rows) == sum(len(t.ops) for t in tables if t is not None)
+
+
+def test_every_page_has_its_place_on_the_site() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = {
+        line for block in re.findall(r"```{toctree}\n(.*?)```", index, re.DOTALL) for line in block.split()
+    }
+    pages = {
+        path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")
+    }
+    assert pages - listed == {"index"}
