@@ -20,7 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 from bb_host.cli_acl import add_acl
-from bb_host.cli_models import add_export, list_trainable, named_by_file, started_from
+from bb_host.cli_models import add_export, add_trainable, list_trainable, named_by_file, started_from
 from bb_host.cli_simulate import add_simulate
 
 if TYPE_CHECKING:
@@ -119,19 +119,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="[SLOT=]FILE.npz",
         help="start from the parameters of `bb-edge export` or `--save-model` (repeatable, once per slot)",
     )
-    p.add_argument(
-        "--trainable",
-        action="store_true",
-        help="write nothing; list what of an ONNX model a program would train, and why (docs/models.md)",
-    )
-    for verb, effect in (("freeze", "do not train"), ("train", "train")):
-        p.add_argument(
-            f"--{verb}",
-            action="append",
-            default=[],
-            metavar="PATTERN",
-            help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
-        )
+    add_trainable(p)
     p.add_argument(
         "--accepts",
         action="append",
@@ -244,9 +232,9 @@ def _compile(arguments: argparse.Namespace) -> int:
     load_all(arguments.load)
     if arguments.trainable:
         return list_trainable(arguments, lambda found: _show(found, policy))
-    if arguments.freeze or arguments.train:
+    if arguments.freeze or arguments.train or arguments.train_last is not None or arguments.personal:
         hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
-        raise BBError("nothing is trained here", "--freeze, --train", hint)
+        raise BBError("nothing is trained here", "--freeze, --train, --train-last, --personal", hint)
     source = started_from(read_source(arguments.file), arguments.params)
 
     def build_with(observe: Observer | None = None) -> Build:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bb_host.diagnostics import ProgramWarning
     from bb_host.source_file import Source
 
-__all__ = ["add_export", "list_trainable", "named_by_file", "started_from"]
+__all__ = ["add_export", "add_trainable", "list_trainable", "named_by_file", "started_from"]
 
 _UNUSED: tuple[tuple[str, str, object], ...] = (
     ("target", "--target", "edge"),
@@ -42,6 +42,36 @@ Show = Callable[[Sequence["ProgramWarning"]], "tuple[list[ProgramWarning], bool]
 """Prints warnings; gives those, and whether one of them is an error."""
 
 
+def add_trainable(p: argparse.ArgumentParser) -> None:
+    """Adds --trainable to `bb-host compile`, and the options that go with it."""
+    p.add_argument(
+        "--trainable",
+        action="store_true",
+        help="write nothing; list what of an ONNX model a program would train, and why (docs/models.md)",
+    )
+    for verb, effect in (("freeze", "do not train"), ("train", "train")):
+        p.add_argument(
+            f"--{verb}",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
+        )
+    p.add_argument(
+        "--train-last",
+        type=int,
+        metavar="N",
+        help="with --trainable: train the last N layers only",
+    )
+    p.add_argument(
+        "--personal",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="with --trainable: do not send the initializers of that name or glob (repeatable)",
+    )
+
+
 def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     """Lists what a model learns. The list comes before the refusal where the model cannot be trained."""
     from bb_host.learn import import_onnx
@@ -54,12 +84,18 @@ def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     if unused := [option for name, option, default in _UNUSED if getattr(arguments, name) != default]:
         hint = "leave them out, or compile without --trainable"
         raise BBError("--trainable only lists, and does not use them", ", ".join(unused), hint)
-    imported = import_onnx(arguments.file, frozen=arguments.freeze, train=arguments.train)
+    chosen = {
+        "frozen": arguments.freeze,
+        "train": arguments.train,
+        "train_last": arguments.train_last,
+        "personal": arguments.personal,
+    }
+    imported = import_onnx(arguments.file, **chosen)
     if arguments.json:
         learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
     else:
         print(render(imported.initializers), flush=True)
-    model = make_trainable(arguments.file, TrainableSettings(frozen=arguments.freeze, train=arguments.train))
+    model = make_trainable(arguments.file, TrainableSettings(**chosen))
     shown, refused = show([w.at(str(arguments.file)) for w in model.warnings()])
     if arguments.json:
         print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))

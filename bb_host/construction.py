@@ -36,7 +36,8 @@ class Constructs(Protocol):
 
     def construct(self, slot: str) -> ConstructionLike: ...
 
-    # It may have `warnings() -> Iterable[ProgramWarning]` as well: `construction_warnings` asks.
+    # It may have `warnings() -> Iterable[ProgramWarning]` as well: `construction_warnings` asks. And
+    # `graphs(slot, op_types) -> Sequence[Function]`, where the graphs hang on the ops that run on the slot.
 
 
 class ConstructionError(BBError):
@@ -123,6 +124,16 @@ def construction_warnings(slot: str, config: object) -> tuple[ProgramWarning, ..
     return found
 
 
+def graphs_for(slot: str, config: object, op_types: frozenset[str]) -> tuple[Function, ...] | None:
+    """The graphs that a slot needs on which ops of these types run; None where they are always the same.
+
+    Raises what the config's `graphs` raises, where it has not what one of the ops needs.
+    """
+    method = getattr(config, "graphs", None)
+    found = None if method is None or not isinstance(config, Constructs) else method(slot, op_types)
+    return None if found is None else tuple(found)
+
+
 def class_of(component: object) -> type[Component] | None:
     """The class of a component, given as such or by its TYPE_NAME; None for a name unknown to this host.
 
@@ -194,4 +205,5 @@ __all__ = [
     "is_model_file",
     "of_model_file",
     "construction_warnings",
+    "graphs_for",
 ]

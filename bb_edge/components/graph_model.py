@@ -7,21 +7,20 @@ vector.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bb_edge.components.gradient_sum import GradientSum
+from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
 from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer
 from bb_edge.components.parameter_adoption import adopt_parameters
-from bb_edge.components.parameter_file import layout_of
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
-from bb_edge.ir.annotated import annotate, metadata_of
+from bb_edge.components.vector_layout import VectorLayout
+from bb_edge.ir.annotated import annotate
 from bb_edge.ir.lent_memory import LentArrays
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
@@ -33,22 +32,12 @@ if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
-__all__ = ["METADATA_HASH", "METADATA_LAYOUT", "GraphModel"]
+__all__ = ["GraphModel"]
 
-METADATA_LAYOUT, METADATA_HASH = "layout", "hash"
-"""Keys of the metadata of a parameter tensor: ``"w1:64x32;b1:32"``, and FNV-1a-64 of it in hex."""
+KEPT_KEY_BYTES = 16 << 20
+"""Of activations under keys: 64 batches of 32 with 2,000 numbers each, a quarter of a board with 64 MiB."""
 
-_MAX_LAYOUT = 512  # longer layouts travel as their hash alone
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """What a Backward reads of an execution's Forward: its input and activations, and the output's form."""
-
-    arrays: tuple[Array, ...]
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
 
 
 class GraphModel(Model):
@@ -67,7 +56,11 @@ class GraphModel(Model):
       `LoadParameters` begins one.
     - `reset_state`: whether `LoadParameters` sets momentum and Adam's means back to zero (false).
     - `statistics`: how many tensors, the last ones, `Train` updates as statistics (0; `trainable` sets it).
-    - `kept_activations`: of how many executions the activations are kept for `Backward` (64).
+    - `kept_activations`: of how many executions the activations are kept for `Backward` (64);
+      `kept_keys` (64): how many forward passes with a key may wait for theirs; `kept_key_bytes` (16 MiB): the
+      bytes of what those keep.
+    - `personal_tensors`: how many tensors, the first ones, are trained and not sent (0; `trainable`
+      sets it).
 
     Construction state: the parameters as initializers. Graphs: `forward`; for `Train` also `fit`, for
     `Backward` also `train`, for `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Train`
@@ -81,11 +74,14 @@ class GraphModel(Model):
     CONFIG: ClassVar[Mapping[str, Setting]] = {
         **OPTIMIZER_CONFIG,
         "kept_activations": Setting.integer(64, 1),
+        "kept_keys": Setting.integer(64, 1),
+        "kept_key_bytes": Setting.integer(KEPT_KEY_BYTES, 1),
+        "personal_tensors": Setting.integer(0),
         "statistics": Setting.integer(0),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "train": ("Backward",),
+        "train": ("Backward", "BackwardKeyed", "BackwardInput"),
         "fit": ("Train",),
         "loss": ("Evaluate",),
     }
@@ -96,33 +92,35 @@ class GraphModel(Model):
         *,
         where: str = "",
         kept_activations: int = 64,
+        kept_keys: int = 64,
+        kept_key_bytes: int = KEPT_KEY_BYTES,
+        personal_tensors: int = 0,
         statistics: int = 0,
         **optimizer: Any,
     ) -> None:
         """`optimizer` are keys of `OPTIMIZER_CONFIG`; those that are left out have their defaults."""
         self._where = where
-        self._kept = kept_activations
         self._names = tuple(tensors)
         self._shapes = tuple(array.shape for array in tensors.values())
-        self._size = sum(array.size for array in tensors.values())
+        self._layout = VectorLayout(tensors)
+        # Personal tensors stand before those that are sent, and so do their numbers.
+        shared = list(tensors.items())[personal_tensors:]
+        self._shared = VectorLayout(dict(shared)) if personal_tensors else self._layout
+        self._size = self._layout.size
         self._flat = np.empty(self._size, np.float32)
+        self._sent = self._flat[self._size - self._shared.size :]
         for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
             np.copyto(view, array)
-        layout, self.layout_hash = layout_of(tensors)
-        self._metadata = {METADATA_HASH: self.layout_hash}
-        if len(layout) <= _MAX_LAYOUT:
-            self._metadata[METADATA_LAYOUT] = layout
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
-        self._given = LentArrays(self._size, 1)  # what `params` gives
+        self._given = LentArrays(self._shared.size, 1)  # what `params` gives
         # The tensors that are learned stand before those that are statistics, and so do their numbers.
         self._tensors_learned = len(tensors) - statistics
         self._learned = sum(array.size for array in [*tensors.values()][: self._tensors_learned])
         self._statistics: Array = np.empty(self._size - self._learned, np.float32)  # as a batch leaves them
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
-        self._activations: OrderedDict[int, _Kept] = OrderedDict()  # by execution, newest last
-        self.activations_dropped = 0
+        self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
         self.updates = 0
         """How often the parameters were changed: by a step, a delta, or others that were loaded."""
 
@@ -137,10 +135,18 @@ class GraphModel(Model):
                 )
         if read["statistics"] > len(env.tensors):
             raise env.error(f"{read['statistics']} of its {len(env.tensors)} tensors", "statistics")
+        if read["personal_tensors"] > len(env.tensors):
+            raise env.error(
+                f"personal_tensors is {read['personal_tensors']}, it has {len(env.tensors)} parameters",
+                "personal_tensors",
+            )
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
             kept_activations=read["kept_activations"],
+            kept_keys=read["kept_keys"],
+            kept_key_bytes=read["kept_key_bytes"],
+            personal_tensors=read["personal_tensors"],
             statistics=read["statistics"],
             **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
@@ -150,6 +156,16 @@ class GraphModel(Model):
                 model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
             )
         return model
+
+    @property
+    def activations_dropped(self) -> int:
+        """How often activations were dropped for newer ones before a backward pass has used them."""
+        return self._activations.dropped
+
+    @property
+    def layout_hash(self) -> str:
+        """FNV-1a-64 in hex of the layout of what `params` gives."""
+        return self._shared.hash
 
     @property
     def parameters(self) -> Array:
@@ -173,37 +189,81 @@ class GraphModel(Model):
 
     def forward(self, ctx: Ctx, input: Array) -> Array:
         """Returns the output; a trainable model stores what a `Backward` of this execution reads."""
+        output, kept = self._run_forward(input)
+        if kept is not None:
+            self._activations.keep(ctx.exec_id, kept)
+        return output
+
+    def forward_keyed(self, ctx: Ctx, input: Array, key: object) -> Array:
+        """Returns the output; a trainable model keeps what a backward pass of the same key reads.
+
+        In place of what it has kept under the key before. Beyond `kept_keys` and `kept_key_bytes` the oldest
+        keys go. ComponentError for a key that is none, and for activations that are larger than all that may
+        be kept.
+        """
+        output, kept = self._run_forward(input)
+        if kept is not None:
+            self._activations.keep_under(key, kept)
+        return output
+
+    def _run_forward(self, input: Array) -> tuple[Array, Kept | None]:
+        """The output, and what a backward pass reads where the model has one."""
         graphs = self._programs()
         if graphs.forward is None:
-            return graphs.infer.run((input,))[0]
+            return graphs.infer.run((input,))[0], None
         output, *activations = graphs.forward.run((input,))
-        kept = self._activations
-        kept.pop(ctx.exec_id, None)
-        if len(kept) >= self._kept:
-            kept.popitem(last=False)
-            self.activations_dropped += 1
-        kept[ctx.exec_id] = _Kept((input, *activations), output.shape, output.dtype)
-        return output
+        return output, Kept((input, *activations), output.shape, output.dtype)
 
     def backward(self, ctx: Ctx, grad: Array) -> None:
         """Adds to the gradient.
 
         Raises ComponentError without a `Forward` of this execution, or for a gradient of another shape.
         """
-        train = self._programs().train
-        if train is None or self._gradient is None:
-            raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
-        kept = self._activations.get(ctx.exec_id)
-        if kept is None:
+        self._run_backward(ctx, grad, None)
+
+    def backward_keyed(self, ctx: Ctx, grad: Array, key: object) -> None:
+        """Adds to the gradient, and drops what is kept under the key.
+
+        Raises UnknownKey where nothing is, ComponentError for a gradient of another shape.
+        """
+        self._run_backward(ctx, grad, key)
+
+    def backward_input(self, ctx: Ctx, grad: Array, key: object = None) -> Array:
+        """Does what `backward` or `backward_keyed` does; returns dL/dinput, in the input's shape and dtype.
+
+        Raises what they raise, and ComponentError where the artifact's gradient is one without the input's.
+        """
+        found = self._run_backward(ctx, grad, key)
+        if found is None:
             raise self._error(
-                "Backward without a Forward before it in this execution",
-                "forward first; kept_activations bounds the executions whose activations are kept",
+                "its graph 'train' does not give the gradient of the input",
+                "compile the program again, with the model that is bound to the slot",
             )
+        return found
+
+    def _run_backward(self, ctx: Ctx, grad: Array, key: object) -> Array | None:
+        """Adds to the gradient; dL/dinput, where the graph gives it."""
+        graphs = self._programs()
+        if graphs.train is None or self._gradient is None:
+            raise self._error("it cannot be trained: the artifact has no graph 'train' for it")
+        kept = self._activations.find(ctx.exec_id, key)
         if grad.shape != kept.shape or grad.dtype != kept.dtype:
             raise self._error(
                 f"the gradient is {grad.dtype}{list(grad.shape)}, the output {kept.dtype}{list(kept.shape)}"
             )
-        self._gradient.add(train, (*kept.arrays, grad), ((), ()))
+        behind = (
+            (np.empty(kept.arrays[0].shape, kept.arrays[0].dtype),) if graphs.gives_input_gradient else ()
+        )
+        self._gradient.add(graphs.train, (*kept.arrays, grad), ((), behind))
+        if key is not None:
+            self._activations.use(key)
+        return behind[0] if behind else None
+
+    def gradient(self, ctx: Ctx) -> Array:
+        """Returns the gradient since the last step, 1-D f32, zeros without one; the next sum begins anew."""
+        if self._gradient is None:
+            raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
+        return annotate(self._gradient.take().copy(), self._layout.metadata)
 
     def train(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
@@ -227,7 +287,7 @@ class GraphModel(Model):
         `adjust_gradient` sees the gradient first, then it is clipped.
         """
         if grads is not None:
-            self._check(grads, "the gradient")
+            self._check(grads, "the gradient", self._layout)
             gradient = np.array(grads, np.float32)  # scaled in place below
         elif self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
@@ -260,9 +320,9 @@ class GraphModel(Model):
 
     def apply_delta(self, ctx: Ctx, delta: Array) -> None:
         if delta.size or delta.ndim != 1:
-            self._check(delta, "the delta")
+            self._check(delta, "the delta", self._shared)
             self._check_finite(delta, "the delta")
-            np.add(self._flat, delta, out=self._flat)
+            self._sent += delta
             self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
@@ -272,9 +332,9 @@ class GraphModel(Model):
         nan.
         """
         if params.size or params.ndim != 1:
-            self._check(params, "the parameter vector")
+            self._check(params, "the parameter vector", self._shared)
             self._check_finite(params, "the parameter vector")
-            np.copyto(self._flat, params)
+            np.copyto(self._sent, params)
             self.updates += 1
             self._optimizer.loaded()
 
@@ -283,8 +343,8 @@ class GraphModel(Model):
 
     def params(self, ctx: Ctx) -> Array:
         copied = self._given.take()
-        np.copyto(copied, self._flat)
-        return annotate(copied, self._metadata)
+        np.copyto(copied, self._sent)
+        return annotate(copied, self._shared.metadata)
 
     def named_parameters(self) -> dict[str, Array]:
         """Returns a copy of the parameters, each under its name in the model's ONNX file."""
@@ -294,17 +354,10 @@ class GraphModel(Model):
         assert self._graphs is not None, "`construct` prepares them"
         return self._graphs
 
-    def _check(self, vector: Array, what: str) -> None:
-        if vector.ndim != 1 or vector.size != self._size:
-            raise self._error(f"{what} has shape {list(vector.shape)}, the model takes [{self._size}]")
-        if vector.dtype != np.float32:
-            raise self._error(f"{what} is {vector.dtype}, not float32")
-        given = metadata_of(vector).get(METADATA_HASH)
-        if given is not None and given != self.layout_hash:
-            raise self._error(
-                f"{what} is laid out for another model ({given}, this one is {self.layout_hash})",
-                "run the same version of the program on both sides",
-            )
+    def _check(self, vector: Array, what: str, layout: VectorLayout) -> None:
+        wrong, remedy = layout.misfit(vector)
+        if wrong:
+            raise self._error(f"{what} {wrong}", remedy)
 
     def _check_finite(self, vector: Array, what: str) -> None:
         if not is_finite(vector):
@@ -316,20 +369,17 @@ class GraphModel(Model):
     # --- executions and snapshots ----------------------------------------------------------------------
 
     def execution_ended(self, exec_id: int) -> None:
-        self._activations.pop(exec_id, None)
+        self._activations.forget(exec_id)
 
     def serialize(self) -> bytes:
         fields: dict[str, object] = {
-            "layout": self.layout_hash,
+            "layout": self._layout.hash,
             "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
             "params": pack_array(self._flat),
             "gradient": pack_array(self._gradient.current() if self._gradient is not None else None),
             "optimizer": self._optimizer.counts(),
             **{name: pack_array(vector) for name, vector in self._optimizer.saved().items()},
-            "activations": [
-                [exec_id, list(kept.shape), kept.dtype.str, [pack_array(a) for a in kept.arrays]]
-                for exec_id, kept in self._activations.items()
-            ],
+            **self._activations.save(),
         }
         return pack_state(self, _VERSION, fields)
 
@@ -345,19 +395,12 @@ class GraphModel(Model):
             if array is not None and (array.shape != (self._size,) or array.dtype != np.float32):
                 raise read.error(f"it holds {list(array.shape)} parameters, this model has {self._size}")
         counts = read.integers("optimizer", 4)
-        activations: OrderedDict[int, _Kept] = OrderedDict()
-        for item in read.items("activations"):
-            try:
-                exec_id, shape, dtype, packed = cast("Any", item)
-                kept = _Kept(tuple(read.decode(p) for p in packed), tuple(map(int, shape)), np.dtype(dtype))
-            except (TypeError, ValueError) as error:
-                raise read.error("its activations are damaged") from error
-            activations[exec_id] = kept
+        activations = self._activations.read(read)
         np.copyto(self._flat, params)
         if self._gradient is not None:
             self._gradient.restore(gradient)
         self._optimizer.restore(counts, vectors)
-        self._activations = activations
+        self._activations.restore(activations)
 
     def adopt(self, state: bytes) -> Adoption:
         """Takes the tensors whose name and shape are the same here, and what the optimizer keeps of them."""

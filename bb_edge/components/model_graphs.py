@@ -22,7 +22,8 @@ class ModelGraphs(NamedTuple):
     """Programs over parameters that are resident; None for a graph that the artifact does not have.
 
     `infer` gives the output alone, `forward` the output and the activations that `train` takes behind the
-    input, with the output's gradient last. `loss` maps (output, target) to one number. `fit` is a batch's
+    input, with the output's gradient last; it gives the parameters' gradients, and behind them the input's
+    where `gives_input_gradient` says so. `loss` maps (output, target) to one number. `fit` is a batch's
     forward pass, loss and gradient in one.
     """
 
@@ -31,6 +32,7 @@ class ModelGraphs(NamedTuple):
     train: BackendProgram | None = None
     loss: BackendProgram | None = None
     fit: BatchFit | None = None
+    gives_input_gradient: bool = False
 
     @property
     def learns(self) -> bool:
@@ -69,9 +71,10 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], learned: int)
     del alone.output[1:]
     found = ModelGraphs(prepared(alone, 1))
     if train is not None:
-        _check(env, train, 2 + count + n_activations, learned)
+        wide = len(train.output) == learned + 1  # with the input's gradient
+        _check(env, train, 2 + count + n_activations, learned + wide)
         with_activations = prepared(forward, 1) if n_activations else found.infer
-        found = found._replace(forward=with_activations, train=prepared(train, 1))
+        found = found._replace(forward=with_activations, train=prepared(train, 1), gives_input_gradient=wide)
     if loss is not None:
         if len(loss.input) != 2 or len(loss.output) != 1:
             raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")

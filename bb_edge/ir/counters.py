@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 OWN = (
+    "activations",
     "addresses",
     "app_events",
     "backpressure",

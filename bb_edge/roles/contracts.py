@@ -124,6 +124,11 @@ class Model(_Contract):
         """
         return None
 
+    @property
+    def activations_dropped(self) -> int:
+        """How often activations went for newer ones, so far; the counter `activations.dropped` tells it."""
+        return 0
+
     @abstractmethod
     def forward(self, ctx: Ctx, input: Array) -> Array | Later:
         """Returns the model's output; stores the activations of `ctx.exec_id` for a possible `backward`."""
@@ -137,6 +142,29 @@ class Model(_Contract):
     def train(self, ctx: Ctx, input: Array, target: Array) -> Array | Later:
         """Adds dL/dparameters of the mean loss L over the batch to the gradient; returns L, 0-D f32."""
         raise self._refuse("Train")
+
+    @_optional
+    def forward_keyed(self, ctx: Ctx, input: Array, key: object) -> Array | Later:
+        """Returns the model's output; keeps its activations under `key` until a backward pass uses them.
+
+        `key` is an integer (0-D), bytes, an id, or a tuple of those. What is kept has to be bounded.
+        """
+        raise self._refuse("ForwardKeyed")
+
+    @_optional
+    def backward_keyed(self, ctx: Ctx, grad: Array, key: object) -> Later | None:
+        """Does what `backward` does, for the `forward_keyed` of the same key, whose activations go."""
+        raise self._refuse("BackwardKeyed")
+
+    @_optional
+    def backward_input(self, ctx: Ctx, grad: Array, key: object = None) -> Array | Later:
+        """Does what `backward` or `backward_keyed` does; returns dL/dinput, shaped and typed as the input."""
+        raise self._refuse("BackwardInput")
+
+    @_optional
+    def gradient(self, ctx: Ctx) -> Array | Later:
+        """Returns the gradient since the last step, 1-D f32, zeros without one; the next sum begins anew."""
+        raise self._refuse("Gradient")
 
     @_optional
     def step(self, ctx: Ctx, grads: Array | None = None) -> Later | None:

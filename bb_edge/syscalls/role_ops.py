@@ -68,6 +68,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         method = contributions.bind(op, component, method)
     if isinstance(component, Model) and op.spec.op_type == "Params":
         reserve(op, component, component.reserve, "for a copy of the parameters")
+    if isinstance(component, Model) and op.spec.op_type in ("Forward", "ForwardKeyed"):
+        method = _counting(component, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         _hold_batches(op, component, slot)
         method = _telling(component, slot, method)
@@ -76,6 +78,19 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
     op.check = sized(check, definition, keywords)
     return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
+
+
+def _counting(component: Model, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns a forward pass that counts the activations which had to go for what it keeps."""
+
+    def forward(ctx: OpContext, *inputs: object) -> object:
+        before = component.activations_dropped
+        result = method(ctx, *inputs)
+        if component.activations_dropped != before:
+            ctx.runtime.count("activations.dropped", component.activations_dropped - before)
+        return result
+
+    return forward
 
 
 def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:

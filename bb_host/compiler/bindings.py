@@ -74,6 +74,7 @@ def make_binding(
         line,
         tuple(w.at(line) for w in warned),
         declared_types(known, state, where),
+        config,
     )
 
 

@@ -73,27 +73,43 @@ def _of_model(state: AttrValue, forward: Function | None, loss: Function | None)
     """What a model's graphs and parameters say, whatever its class."""
     found: Promises = {}
     if isinstance(state, Subgraph):
-        vector = ValueType(types.TENSOR_F32, (_elements(state),))
-        found["Params.params"] = found["Step.grads"] = PortPromise(vector)
+        shared, trained = _elements(state)
+        for port in ("Step.grads", "Gradient.gradient"):
+            found[port] = PortPromise(ValueType(types.TENSOR_F32, (trained,)))
+        vector = ValueType(types.TENSOR_F32, (shared,))
+        found["Params.params"] = PortPromise(vector)
         found["LoadParameters.params"] = found["ApplyDelta.delta"] = PortPromise(vector, or_empty=True)
     if forward is None or not forward.outputs:
         return found
     output = forward.types.get(forward.outputs[0])
     if forward.inputs and forward.inputs[0] in forward.types:
         taken = PortPromise(forward.types[forward.inputs[0]])
-        found["Forward.input"] = found["Evaluate.input"] = found["Train.input"] = taken
+        for port in (
+            "Forward.input",
+            "ForwardKeyed.input",
+            "Evaluate.input",
+            "Train.input",
+            "BackwardInput.input_grad",
+        ):
+            found[port] = taken
     if output is not None:
-        found["Forward.output"] = found["Backward.grad"] = PortPromise(output)
+        for port in ("Forward.output", "ForwardKeyed.output"):
+            found[port] = PortPromise(output)
+        for op_type in ("Backward", "BackwardKeyed", "BackwardInput"):
+            found[f"{op_type}.grad"] = PortPromise(output)
     if loss is not None and len(loss.inputs) == 2 and loss.inputs[1] in loss.types:
         found["Evaluate.target"] = found["Train.target"] = PortPromise(loss.types[loss.inputs[1]])
     return found
 
 
-def _elements(state: Subgraph) -> int:
-    total = 0
-    for tensor in state.initializers.values():
-        total += math.prod(tensor.shape) if isinstance(tensor, RawTensor) else int(tensor.size)
-    return total
+def _elements(state: Subgraph) -> tuple[int, int]:
+    """How many numbers of a model are sent, and how many there are."""
+    sizes = [
+        math.prod(tensor.shape) if isinstance(tensor, RawTensor) else int(tensor.size)
+        for tensor in state.initializers.values()
+    ]
+    personal = int(json.loads(state.config.get("personal_tensors", "0")))
+    return sum(sizes[personal:]), sum(sizes)
 
 
 # --- what a component class says --------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""Backward needs a Forward of its model before it, in its own execution: there are the activations.
+"""A backward pass needs a forward pass of its model: in its own execution, or under the same key.
 
-What cannot work is refused here, where the author's line is known; a device would fail at the op, each time.
+There are the activations. What cannot work is refused here, where the author's line is known; a device would
+fail at the op, each time.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ from bb_host.errors import BackwardWithoutForward, named
 from bb_host.ir.queries import reads
 from bb_host.program import Function, Op
 
-_BACKWARD = (keys.ROLE_MODEL_DOMAIN, "Backward")
+_BACKWARD = frozenset((keys.ROLE_MODEL_DOMAIN, name) for name in ("Backward", "BackwardInput"))
 _FORWARD = (keys.ROLE_MODEL_DOMAIN, "Forward")
+
+
+def _is_keyed(op: Op) -> bool:
+    """Whether a forward or backward pass keeps or reads its activations under a key."""
+    return op.op_type in ("ForwardKeyed", "BackwardKeyed") or (
+        op.op_type == "BackwardInput" and len(op.inputs) > 1 and bool(op.inputs[1])
+    )
 
 
 def check_executions(main: Function, joins: Joins) -> None:
     """Raises BackwardWithoutForward where no Forward of the slot is in an execution of the Backward."""
-    if _BACKWARD not in flow.summary(main.ops).kinds:
+    if _BACKWARD.isdisjoint(flow.summary(main.ops).kinds):
         return
     forwards: dict[str, list[Op]] = {}
     seen: dict[str, list[set[int] | None]] = {}
@@ -32,7 +40,7 @@ def check_executions(main: Function, joins: Joins) -> None:
             seen.setdefault(slot, []).append(_executions(op, joins))
     for op in main.ops:
         slot = op.slot
-        if (op.domain, op.op_type) != _BACKWARD or slot not in forwards:
+        if (op.domain, op.op_type) not in _BACKWARD or _is_keyed(op) or slot not in forwards:
             continue  # no Forward in this function: `check_slot` looks at the others too
         where = _executions(op, joins)
         if where is None:
@@ -41,7 +49,8 @@ def check_executions(main: Function, joins: Joins) -> None:
             raise BackwardWithoutForward(
                 f"it runs in an execution that stems from {entry_of(min(where), joins)}, and each Forward of "
                 f"{slot!r} in another one: {named(forwards[slot][0])}",
-                hint="activations are kept for one execution: record forward and backward in the same one",
+                hint="activations are kept for one execution: record forward and backward in the same one, or"
+                " give both a key: forward(g, x, key=k), backward(g, dz, key=k)",
                 op=op,
             )
 
@@ -65,20 +74,25 @@ def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], tar
             hint="make it with trainable(…, learning=True), with the batch as first axis of its output",
             op=train,
         )
-    backward = _first(ops, "Backward")
-    if backward is None:
+    backward = [op for op in ops if op.op_type in ("Backward", "BackwardKeyed", "BackwardInput")]
+    for op in backward:
+        keyed = _is_keyed(op)
+        if not any(o.op_type == ("ForwardKeyed" if keyed else "Forward") for o in ops):
+            with_key = " with a key" if keyed else ""
+            call = f"{slot}.forward(g, x, key=…)" if keyed else f"{slot}.forward(g, x)"
+            raise BackwardWithoutForward(
+                f"no op of {target} runs {slot!r} forward{with_key}",
+                hint=f"record {call} before it, "
+                + ("with the same key" if keyed else "in the same execution"),
+                op=op,
+            )
+    if not backward:
         return
-    if _first(ops, "Forward") is None:
-        raise BackwardWithoutForward(
-            f"no op of {target} runs {slot!r} forward",
-            hint=f"record {slot}.forward(g, x) before it, in the same execution",
-            op=backward,
-        )
     if "forward" in graphs and "train" not in graphs:
         raise BackwardWithoutForward(
             f"the model in {slot!r} has no gradient",
             hint="make it with trainable(…, learning=True)",
-            op=backward,
+            op=backward[0],
         )
 
 

@@ -42,7 +42,8 @@ class Binding:
     `target` is a partition's name, or None for all. `component` is the class where it is at hand;
     `storage_types` are the types that it promises for outputs (`"Compress.code"` → node). `where` is the
     author's line of the declaration, `warnings` what its configuration says about itself. `port_types` are
-    the types that the class names for inputs and outputs under this configuration.
+    the types that the class names for inputs and outputs under this configuration. `config` is what was
+    bound, for graphs that hang on the ops that run on the slot (`construction.graphs_for`).
     """
 
     role: str
@@ -56,6 +57,7 @@ class Binding:
     where: str = ""
     warnings: tuple[ProgramWarning, ...] = ()
     port_types: Mapping[str, PortPromise] = field(default_factory=dict)
+    config: object = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -46,7 +46,7 @@ def _role(domain: str, *written: str) -> Callable[[_C], _C]:
     return decorate
 
 
-@_role(keys.ROLE_MODEL_DOMAIN)
+@_role(keys.ROLE_MODEL_DOMAIN, "Forward", "Backward")
 class ModelOps:
     """The methods of a ModelSlot."""
 

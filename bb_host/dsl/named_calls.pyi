@@ -15,15 +15,28 @@ class ModelOps:
     """The methods of a ModelSlot."""
 
     DOMAIN: ClassVar[str]
-    def forward(self, g: Recorder, input: Value, *, after: After = ...) -> Output:
-        """Returns the output; keeps the activations of the execution for Backward. input: Tensor → output:
-        Tensor."""
-    def backward(self, g: Recorder, grad: Value, *, after: After = ...) -> Output:
-        """Adds dL/dparameters to the gradient, given dL/doutput of the last Forward. grad: Tensor → cmd:
-        CommandId."""
     def train(self, g: Recorder, input: Value, target: Value, *, after: After = ...) -> Output:
         """Adds dL/dparameters of the batch to the gradient, and returns its mean loss L, 0-D. input: Tensor,
         target: Tensor → loss: Tensor<F32>."""
+    def forward_keyed(self, g: Recorder, input: Value, key: Value, *, after: After = ...) -> Output:
+        """Returns the output; keeps the activations under a key, beyond the execution. input: Tensor, key:
+        Any → output: Tensor."""
+    def backward_keyed(self, g: Recorder, grad: Value, key: Value, *, after: After = ...) -> Output:
+        """Adds dL/dparameters to the gradient, given dL/doutput of the ForwardKeyed of its key, used up by
+        it. grad: Tensor, key: Any → cmd: CommandId."""
+    def backward_input(
+        self,
+        g: Recorder,
+        grad: Value,
+        key: Value | None = None,
+        *,
+        after: After = ...,
+    ) -> Output:
+        """Does what Backward does, with a key what BackwardKeyed does, and returns dL/dinput. grad: Tensor,
+        key: Any → input_grad: Tensor."""
+    def gradient(self, g: Recorder, *, after: After = ...) -> Output:
+        """Takes the gradient out, 1-D: the sum since the last Step, zeros without one; the next sum begins
+        anew. nothing → gradient: Tensor<F32>."""
     def step(self, g: Recorder, grads: Value | None = None, *, after: After = ...) -> Output:
         """Applies the model's own gradient and clears it, or a 1-D one that is given, and leaves its own.
         grads: Tensor → cmd: CommandId."""

@@ -57,6 +57,7 @@ class Part(Suggests):
         finally:
             RECORDING.reset(before)
         session.refuse_halves()
+        session.fit_graphs()
         children = [f for f in session.functions() if f not in (root.function, root.bootstrap)]
         bodies = [f for f in children if f.domain != keys.COMPONENT_DOMAIN and not _is_bootstrap(f)]
         bootstraps = [root.bootstrap] if root.bootstrap is not None else []

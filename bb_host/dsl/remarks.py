@@ -30,6 +30,8 @@ _KEEP_STATE = frozenset(
 
 _TIMES = {"Interval": "period_ns", "After": "delay_ns", "Sleep": "duration_ns", "Repeat": "pause_ns"}
 _TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
+_FORWARD = frozenset({"Forward", "ForwardKeyed"})
+_BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
 
 
@@ -154,7 +156,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     """Warns, at the end of a body, about ops without effect whose results nothing reads."""
     read = {id(value) for value in (*graph.outputs.values(), *graph.may_go_unread)}
     drafts = list(_all(graph.drafts, read))
-    backward = {d.facts.slot for d in drafts if d.op_type == "Backward"}
+    backward = {d.facts.slot for d in drafts if d.op_type in _BACKWARD}
     called = {f.key: f for f in functions}
     for draft in drafts:
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
@@ -164,7 +166,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
             continue
         if draft.op_type == "Constant" or matters(draft.domain, draft.op_type, called):
             continue
-        if draft.op_type == "Forward" and draft.facts.slot in backward:
+        if draft.op_type in _FORWARD and draft.facts.slot in backward:
             continue  # `backward` needs what it keeps
         graph.warn_at(
             draft,

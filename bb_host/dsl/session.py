@@ -34,6 +34,7 @@ class DeclaredSlot(Protocol):
     def build(self) -> tuple[Slot, tuple[Function, ...]]: ...
     def warnings(self) -> tuple[ProgramWarning, ...]: ...
     def same_as(self, other: Any) -> bool: ...
+    def graphs(self, ops: Sequence[Op]) -> tuple[Function, ...] | None: ...
 
 
 class Recordable(Protocol):
@@ -131,6 +132,18 @@ class Session:
                 "give one of them another name, or declare both alike",
             )
         return use
+
+    def fit_graphs(self) -> None:
+        """Gives each slot the graphs that its ops need, where its construction has others for others."""
+        recorded = [f for r in self.records for f in (r.function, r.bootstrap) if f is not None]
+        ops: dict[str, list[Op]] = {}
+        for op in (op for f in recorded for op in walk_ops(f.ops) if op.slot):
+            ops.setdefault(op.slot, []).append(op)
+        for name, use in self.slots.items():
+            found = use.declared.graphs(ops.get(name, ()))
+            if found is not None:
+                others = [f for f in self.components if not f.name.startswith(f"{name}.")]
+                self.components = [*others, *found]
 
     def use_slot(self, declared: DeclaredSlot) -> SlotUse:
         """The same for an op: numbers the slot at its first use."""

@@ -7,13 +7,14 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import Opset
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.construction import (
@@ -22,6 +23,7 @@ from bb_host.construction import (
     class_of,
     construction_state,
     construction_warnings,
+    graphs_for,
 )
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.calls import CatalogRow, no_graph, record_call
@@ -42,7 +44,7 @@ from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError, SlotError, ValueTypeError
 from bb_host.facts import OpFacts
-from bb_host.program import Function, Slot
+from bb_host.program import Function, Op, Slot
 
 
 def _check_class(name: object) -> None:
@@ -121,6 +123,17 @@ class ComponentSlot(Suggests):
             )
         return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state, self.where), functions
 
+    def graphs(self, ops: Sequence[Op]) -> tuple[Function, ...] | None:
+        """The graphs that these ops of the slot need; None where they are those of `build` in any case."""
+        if not self.type_name:
+            return None
+        try:
+            return graphs_for(self.name, self.config, frozenset(op.op_type for op in ops))
+        except BBError as error:
+            line = next((op.source for op in reversed(ops) if op.source), self.where)
+            error.where = ", ".join(filter(None, (line, error.where)))
+            raise
+
     def warnings(self) -> tuple[ProgramWarning, ...]:
         """What the slot's own config warns about."""
         try:
@@ -177,6 +190,46 @@ class ModelSlot(ModelOps, ComponentSlot):
     """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
 
     ROLE = keys.ROLE_MODEL
+
+    def forward(
+        self, g: Recorder, input: Value, *, key: Value | None = None, after: After = UNORDERED
+    ) -> Output:
+        """The output. What a `backward` reads is kept for the execution, or under `key` beyond it.
+
+        A key is an integer, as `r.round` is, a peer, bytes, or a bundle of those. Activations under a key go
+        when a `backward` of the same key has used them, or when newer ones need their place: the device's
+        `kept_keys` and `kept_key_bytes` bound them.
+        """
+        if key is None:
+            return self.op(g, "Forward", input, after=after)[0]
+        return self.op(g, "ForwardKeyed", input, key, after=after)[0]
+
+    def backward(
+        self,
+        g: Recorder,
+        grad: Value,
+        *,
+        key: Value | None = None,
+        input_grad: bool = False,
+        after: After = UNORDERED,
+    ) -> Output:
+        """Adds dL/dparameters to the model's gradient, given dL/doutput of the last `forward`; yields a cmd.
+
+        It is about the `forward` of the same execution, or with `key` about that of the same key. With
+        `input_grad` it yields dL/dinput, in the input's shape and dtype, in place of the cmd: with that
+        whoever has sent the input goes on.
+        """
+        if not isinstance(input_grad, bool):
+            raise g.error(
+                AttributeValueError,
+                f"backward: input_grad is {input_grad!r}, expected True or False",
+                "write input_grad=True, and read what backward gives",
+            )
+        if input_grad:
+            return self.op(g, "BackwardInput", grad, key, after=after)[0]
+        if key is None:
+            return self.op(g, "Backward", grad, after=after)[0]
+        return self.op(g, "BackwardKeyed", grad, key, after=after)[0]
 
 
 def _check_weight(g: Recorder, weight: object) -> None:

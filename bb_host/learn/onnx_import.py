@@ -23,7 +23,8 @@ from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.learn.errors import ModelImportError
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.newer_operators import without_newer
-from bb_host.learn.parameters import Initializer, choose, exporter_kinds
+from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching
+from bb_host.learn.sharing import make_personal, train_last_layers
 from bb_host.onnx_files import load_weights, read_onnx
 from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError, refuse_classical, refuse_training
 from bb_host.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
@@ -37,7 +38,9 @@ _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not Non
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """`function`: inputs are the model's inputs and then `parameters`, in the order of the initializers.
+    """`function`: inputs are the model's inputs and then `parameters`.
+
+    They come in the order of the initializers, those that are personal before the others.
 
     What is not learned (shapes, axes, statistics, constants of the exporter) is a Constant in it.
     `initializers` says of each initializer whether it is learned, and why.
@@ -46,6 +49,12 @@ class ImportedModel:
     function: Function
     parameters: dict[str, Array]
     initializers: tuple[Initializer, ...] = ()
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """Parameters that are trained and not sent, in order."""
+        own = {i.name for i in self.initializers if i.personal}
+        return tuple(name for name in self.parameters if name in own)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -58,6 +67,8 @@ def import_onnx(
     name: str = "model",
     frozen: Collection[str] = (),
     train: Collection[str] = (),
+    train_last: int | None = None,
+    personal: Collection[str] = (),
     *,
     part_statistics: bool = False,
 ) -> ImportedModel:
@@ -65,7 +76,8 @@ def import_onnx(
 
     Which initializers are learned is decided by `bb_host.learn.parameters`. Those whose names match a pattern
     of `frozen` stay as they are, as constants of the graph; those that match one of `train` are learned.
-    Patterns are names, or globs (`encoder.*`).
+    Patterns are names, or globs (`encoder.*`). `train_last` leaves the last layers as the only ones learned;
+    what matches a pattern of `personal` is learned and not sent, and comes first among the parameters.
 
     With `part_statistics`, means and variances that an exporter has merged with other initializers are
     initializers of their own.
@@ -91,7 +103,13 @@ def import_onnx(
         graph, initializers = parted_statistics(graph, initializers)
     inputs = tuple(v for v in graph.inputs if v not in initializers)
     listed = choose(graph, initializers, kinds, frozen, train, where)
-    parameters = {i.name: array_of(initializers[i.name]) for i in listed if i.learned}
+    if train_last is not None:
+        forced = matching(train, graph.initializers, "train", where)
+        layers = layers_of(graph, initializers, kinds)
+        listed = train_last_layers(listed, layers, train_last, forced, where)
+    listed = make_personal(listed, personal, where)
+    personal_first = sorted((i for i in listed if i.learned), key=lambda i: not i.personal)
+    parameters = {i.name: array_of(initializers[i.name]) for i in personal_first}
     if METADATA in parameters:
         what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
         raise ModelImportError(what, where, "rename it in the model, or freeze it")

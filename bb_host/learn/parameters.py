@@ -33,7 +33,7 @@ from bb_host.learn.errors import ModelImportError, place_of
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 from bb_host.program import Array, Op, RawTensor, Subgraph, walk_ops
 
-__all__ = ["Initializer", "choose", "exporter_kinds", "render"]
+__all__ = ["Initializer", "choose", "exporter_kinds", "layers_of", "matching", "render"]
 
 _LAYERS: dict[str, dict[int, str]] = {
     "Conv": {1: "weight", 2: "bias"},
@@ -96,6 +96,8 @@ class Initializer:
     why: str
     frozen: bool = False
     """Not learned because its author says so."""
+    personal: bool = False
+    """Learned, and never sent: it stays on its node."""
     readers: tuple[str, ...] = ()
     """Of what is learned and several layers share, though nobody asked for it: the operators that read it."""
 
@@ -129,8 +131,8 @@ def choose(
     listed where they are a layer's, and never learned. ModelImportError for a pattern that matches nothing,
     for one name in both `frozen` and `train`, and for a name in `train` that cannot be learned.
     """
-    held = _matching(frozen, graph.initializers, "freeze", where)
-    forced = _matching(train, graph.initializers, "train", where)
+    held = matching(frozen, graph.initializers, "freeze", where)
+    forced = matching(train, graph.initializers, "train", where)
     if both := sorted(held & forced):
         raise ModelImportError(f"{both[0]!r} is frozen and trained", where, "name it in one of the two")
     uses = _Uses(graph, tensors, kinds)
@@ -148,7 +150,7 @@ def render(initializers: Sequence[Initializer]) -> str:
     """The list as a table: what is learned, what is not, and why."""
     rows = [
         (
-            "learned" if i.learned else "frozen" if i.frozen else "constant",
+            _kind_of(i),
             i.name,
             f"{i.dtype}[{','.join(map(str, i.shape))}]",
             f"{i.count:,}",
@@ -159,6 +161,9 @@ def render(initializers: Sequence[Initializer]) -> str:
     learned = [i for i in initializers if i.learned]
     tensors = "1 tensor" if len(learned) == 1 else f"{len(learned)} tensors"
     total = f"{sum(i.count for i in learned):,} parameters in {tensors} are learned"
+    own = [i for i in learned if i.personal]
+    if own:
+        total += f"; {sum(i.count for i in own):,} of them in {len(own)} are personal, and not sent"
     rows.insert(0, ("", "name", "type", "count", "why"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
@@ -169,7 +174,23 @@ def render(initializers: Sequence[Initializer]) -> str:
     return "\n".join([*lines, total])
 
 
-def _matching(patterns: Iterable[str], names: Collection[str], verb: str, where: str) -> set[str]:
+def _kind_of(i: Initializer) -> str:
+    if i.learned:
+        return "personal" if i.personal else "learned"
+    return "frozen" if i.frozen else "constant"
+
+
+def layers_of(
+    graph: Subgraph, tensors: Mapping[str, Array | RawTensor], kinds: Mapping[str, str]
+) -> dict[str, int]:
+    """The place in the graph of the operator that each initializer belongs to, the bias with its layer's."""
+    uses = _Uses(graph, tensors, kinds)
+    places = {id(op): index for index, op in enumerate(graph.ops)}
+    owners = {name: uses.owner(name) for name in tensors}
+    return {name: places[id(op)] for name, op in owners.items() if op is not None}
+
+
+def matching(patterns: Iterable[str], names: Collection[str], verb: str, where: str) -> set[str]:
     """The names that patterns match; an exact name, `*` and `?` in it or not, comes first."""
     if isinstance(patterns, str):
         patterns = (patterns,)
@@ -203,7 +224,7 @@ def _decide(
         if len(readers) < 2:
             return Initializer(name, shape, element, learned, why, frozen)
         return Initializer(
-            name, shape, element, learned, f"{why}, and {len(readers) - 1} more", frozen, readers
+            name, shape, element, learned, f"{why}, and {len(readers) - 1} more", frozen, readers=readers
         )
 
     never = f"{element}: only float32 is learned" if element != "float32" else uses.never(name)
@@ -282,6 +303,14 @@ class _Uses:
             and tensor.size > 0
             and bool(np.isin(tensor.flat[0], (0, 1)) and (tensor == tensor.flat[0]).all())
         )
+
+    def owner(self, name: str) -> Op | None:
+        """The operator that an initializer belongs to: its layer, the product that it is added to, or the
+        first that computes with it."""
+        for op, position, _ in self._through(name):
+            if position in _LAYERS.get(op.op_type, {}) and self._fed.intersection(op.outputs):
+                return op
+        return self._biased(name) or next((op for op, _ in self._ends(name)), None)
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The operators on the model's own values that read an initializer, or what is made of it alone."""

@@ -26,6 +26,7 @@ from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
+from bb_host.learn.input_gradient import with_input_gradient
 from bb_host.learn.losses import LOSSES, loss_function
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
@@ -134,9 +135,22 @@ class TrainableModel:
             )
         return tuple(found)
 
+    def graphs(self, slot: str, op_types: frozenset[str]) -> tuple[Function, ...] | None:
+        """Those of `construct`, but with dL/dinput as last output of `train` where an op reads it; else None.
+
+        LearnError and NotDifferentiableError where the gradient does not reach the input.
+        """
+        if "BackwardInput" not in op_types or self.gradient is None:
+            return None
+        wide = dataclasses.replace(self, gradient=with_input_gradient(self.model, self.gradient.wrt))
+        return wide.construct(slot).functions
+
     def construct(self, slot: str) -> Construction:
         """The slot's construction state: a graph with the parameters, and `<slot>.forward|train|loss|fit`."""
-        config = {"learning_rate": self.learning_rate, "momentum": self.momentum, **self.config}
+        config: dict[str, object] = {"learning_rate": self.learning_rate, "momentum": self.momentum}
+        if self.model.personal:
+            config["personal_tensors"] = len(self.model.personal)
+        config.update(self.config)
         if self.optimizer != "sgd":  # which devices take for granted that know no other
             config["optimizer"] = self.optimizer
         if self.statistics:
@@ -209,6 +223,8 @@ def trainable(
     learning: bool = True,
     frozen: Collection[str] = (),
     train: Collection[str] = (),
+    train_last: int | None = None,
+    personal: Collection[str] = (),
     optimizer: str = "sgd",
     batch_norm: str = "frozen",
     config: Mapping[str, object] | None = None,
@@ -222,15 +238,28 @@ def trainable(
     output (logits). `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`,
     `adamw`) are defaults that a device's configuration may override. With `learning=False` there is no
     gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`) are neither
-    trained nor sent; those that match one of `train` are, whatever the rule says. With `batch_norm="update"`
-    batches are normalized by their own mean and variance in `Train`, and running statistics are updated, sent
-    and averaged with the parameters; `frozen`, they stay as in the file. `config` are further keys
-    of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
+    trained nor sent; those that match one of `train` are, whatever the rule says. `train_last` leaves the
+    parameters of that many last layers as the only ones that are learned, beside those of `train`. What
+    matches a pattern of `personal` is trained and never sent: `params`, `load_parameters` and `apply_delta`
+    leave it out, so each node has its own. With `batch_norm="update"` batches are normalized by their own
+    mean and variance in `Train`, and running statistics are updated, sent and averaged with the parameters;
+    `frozen`, they stay as in the file. `config` are further keys of GraphModel,
+    `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
     settings = TrainableSettings(
-        loss, learning_rate, momentum, learning, frozen, train, config, optimizer, batch_norm
+        loss,
+        learning_rate,
+        momentum,
+        learning,
+        frozen,
+        train,
+        config,
+        optimizer,
+        batch_norm,
+        train_last,
+        personal,
     )
     try:
         return make_trainable(model, settings)
@@ -251,6 +280,8 @@ class TrainableSettings(NamedTuple):
     config: object = None
     optimizer: object = "sgd"
     batch_norm: object = "frozen"
+    train_last: object = None
+    personal: object = ()
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -271,11 +302,15 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         what = f"config is a table of keys and values, not {given.config!r}"
         raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
     frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
+    personal, last = _patterns("personal", given.personal), given.train_last
+    if last is not None and (not isinstance(last, int) or isinstance(last, bool) or last < 1):
+        what = f"train_last is a number of layers, not {last!r}"
+        raise LearnError(what, "trainable", "write train_last=1, or leave it out")
     where = str(model) if isinstance(model, (str, Path)) else "model"
     try:
         statistics: tuple[str, ...] = ()
         updates = given.batch_norm == "update" and given.learning
-        imported = import_onnx(model, frozen=frozen, train=train, part_statistics=updates)
+        imported = import_onnx(model, "model", frozen, train, last, personal, part_statistics=updates)
         if updates:
             imported, statistics = with_statistics(imported, where)
         imported, gradient = _differentiated(imported, given.learning, where, statistics)

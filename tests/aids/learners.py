@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bb_edge.backends.numpy_backend import NumPyBackend
@@ -19,12 +19,14 @@ def component(
     slot: str = "model",
     config: Mapping[str, object] | None = None,
     backend: NumPyBackend | None = None,
+    ops: Collection[str] = (),
 ) -> GraphModel:
-    """The component that a device makes of a construction, with its graphs from there."""
+    """The component that a device makes of a construction, with the graphs that these ops need from there."""
     construction = model.construct(slot)
     state = construction.attribute
     assert isinstance(state, Subgraph)
-    graphs = {f.name: function_to_proto(f) for f in construction.functions}
+    functions = model.graphs(slot, frozenset(ops)) or construction.functions
+    graphs = {f.name: function_to_proto(f) for f in functions}
     env = ComponentEnv(
         slot,
         config={**{key: json.loads(text) for key, text in state.config.items()}, **(config or {})},

@@ -32,7 +32,7 @@ RECORDED = {
     "ai.bytesandbrains.composite": (1, "5ce3602551de4bd9"),
     "ai.bytesandbrains.address_book": (1, "6515be85540bb7cc"),
     "ai.bytesandbrains.role.index": (1, "9532d298e0e8fd94"),
-    "ai.bytesandbrains.role.model": (2, "4fbb37de7893d999"),
+    "ai.bytesandbrains.role.model": (2, "6983c5fef2f7f6cb"),
     "ai.bytesandbrains.role.aggregator": (2, "76b429d16fafd027"),
     "ai.bytesandbrains.role.compressor": (1, "bd6d0363dc0dc435"),
     "ai.bytesandbrains.role.data_loader": (1, "d16ed0b9e2117fed"),

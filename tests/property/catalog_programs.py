@@ -460,7 +460,10 @@ class Author:
         # A timer between, in which others would come in if they could.
         x = g.gate(b.out, g.sleep(self.t(loaded), 2 * MS))
         y = net.forward(g, x)
-        learned = net.step(g, after=net.backward(g, y * 0.5))
+        dx = net.backward(g, y * 0.5, input_grad=True)
+        again = net.forward(g, x, key=7, after=dx)
+        both = net.backward(g, y * 0.25, after=net.backward(g, again * 0.25, key=7))
+        learned = net.step(g, net.gradient(g, after=both))
         told = net.set_round(g, 2, after=learned)
         fitted = net.step(g, after=net.train(g, x, target, after=told))
         more = net.step(g, delta, after=fitted)
@@ -468,15 +471,16 @@ class Author:
         params = net.params(g, after=done)
         loss = net.evaluate(g, b.out, target, after=done)
 
-        def learn(e: Env) -> tuple[Array, Array]:
+        def learn(e: Env) -> tuple[Array, Array, Array]:
             p, x = np.concatenate([a.of(e).reshape(6), tail_v]), b.of(e)
-            d = (x @ p[:6].reshape(3, 2) + p[6:]) * 0.5
+            d = x @ p[:6].reshape(3, 2) + p[6:]
+            dx = d @ p[:6].reshape(3, 2).T * 0.5
             p = p - 0.5 * np.concatenate([(x.T @ d).reshape(6), d.sum(0)])
             d = ((x @ p[:6].reshape(3, 2) + p[6:]) - target_v) * 0.5
             p = p - 0.5 * np.concatenate([(x.T @ d).reshape(6), d.sum(0)]) - 0.5 * delta_v + delta_v
-            return f32(p), f32((((x @ p[:6].reshape(3, 2) + p[6:]) - target_v) ** 2).mean())
+            return f32(p), f32((((x @ p[:6].reshape(3, 2) + p[6:]) - target_v) ** 2).mean()), f32(dx)
 
-        g.app_emit(self.want(place, learn, close=1e-2), g.bundle([params, loss]))
+        g.app_emit(self.want(place, learn, close=1e-2), g.bundle([params, loss, dx]))
         self.add(
             place,
             g.onnx.tanh(g.onnx.reshape(params[0:6], [2, 3])),

@@ -54,6 +54,47 @@ _m.op(
     since=2,
 )
 _m.op(
+    "ForwardKeyed",
+    "input:Tensor, key:Any",
+    "output:Tensor",
+    "",
+    "Returns the output; keeps the activations under a key, beyond the execution.",
+    effect=_R,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
+    "BackwardKeyed",
+    "grad:Tensor, key:Any",
+    "cmd:CommandId",
+    "",
+    "Adds dL/dparameters to the gradient, given dL/doutput of the ForwardKeyed of its key, used up by it.",
+    effect=_W,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
+    "BackwardInput",
+    "grad:Tensor, key:Any?",
+    "input_grad:Tensor",
+    "",
+    "Does what Backward does, with a key what BackwardKeyed does, and returns dL/dinput.",
+    effect=_W,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
+    "Gradient",
+    "",
+    "gradient:Tensor<F32>",
+    "",
+    "Takes the gradient out, 1-D: the sum since the last Step, zeros without one; the next sum begins anew.",
+    kind=_SOURCE,
+    effect=_W,
+    may_suspend=True,
+    since=2,
+)
+_m.op(
     "Step",
     "grads:Tensor?",
     "cmd:CommandId",
@@ -234,6 +275,7 @@ OPSETS = {t.domain: t for t in (x.opset() for x in (_i, _m, _a, _c, _d, _p))}
 
 OUTPUT_SHAPES: dict[tuple[str, str], tuple[None, ...]] = {
     ("Params", "params"): (None,),
+    ("Gradient", "gradient"): (None,),
     ("Evaluate", "loss"): (),
     ("Train", "loss"): (),
     ("Aggregate", "total"): (),

@@ -8,7 +8,8 @@
    they are bound, concrete, or named by an op.
 4. A selector of peers without a peer class has home.
 5. Graphs that a construction state brings become functions `<slot>.<graph>` of the component domain, with
-   `#<target>` behind where targets have different bindings.
+   `#<target>` behind where targets have different bindings. A configuration that has `graphs` is asked for
+   those that the ops of the slot need.
 6. A slot name has one number throughout the program, and every op that runs on it carries it.
 7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings.
 8. A binding for a partition that the program does not have is refused: `BindingError`. So is one to a class
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.contracts import method_name, offers
 from bb_host.compiler import flow
@@ -31,8 +33,8 @@ from bb_host.compiler.options import Binding, Options
 from bb_host.compiler.pairs import check_pairs
 from bb_host.compiler.remarks import warn_of_slots
 from bb_host.compiler.slot_table import TargetSlots, numbering, targets_of
-from bb_host.construction import ConstructionError, class_of
-from bb_host.errors import AmbiguousRole, BindingError
+from bb_host.construction import ConstructionError, class_of, graphs_for
+from bb_host.errors import AmbiguousRole, BindingError, source
 from bb_host.facts import OpFacts
 from bb_host.passes.one_pass import Stats
 from bb_host.program import Function, Op, Program, Slot
@@ -191,20 +193,25 @@ def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
 
 def _brought(program: Program, targets: Sequence[TargetSlots], options: Options) -> list[Function]:
     """Rule 5: the graphs of all bindings that some target uses."""
+    there = {f.name for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
     users: dict[str, list[tuple[str, Binding | None]]] = {}
     for target in targets:
         for name in dict.fromkeys([*target.ops, keys.ROLE_BACKEND]):
             users.setdefault(name, []).append((target.main.name, options.binding(name, target.main.name)))
     found = []
-    for uses in users.values():
+    for slot, uses in users.items():
         differ = len({id(binding) for _, binding in uses}) > 1
         done: set[int] = set()
         for target_name, binding in uses:
             if binding is None or (id(binding) in done and not differ):
                 continue
             done.add(id(binding))
-            for function in binding.functions:
-                name = f"{function.name}#{target_name}" if differ else function.name
+            suffix = f"#{target_name}" if differ else ""
+            if all(f"{function.name}{suffix}" in there for function in binding.functions):
+                continue
+            ops = [op for t in targets if suffix in ("", f"#{t.main.name}") for op in t.ops.get(slot, ())]
+            for function in _graphs(binding, ops):
+                name = f"{function.name}{suffix}"
                 opsets = flow.used_opsets(function.ops, function.opsets)
                 opsets = {**opsets, **function.opsets}
                 if (
@@ -217,3 +224,14 @@ def _brought(program: Program, targets: Sequence[TargetSlots], options: Options)
                     )
                 found.append(function)
     return found
+
+
+def _graphs(binding: Binding, ops: Sequence[Op]) -> Sequence[Function]:
+    """The graphs that a binding brings for these ops; what refuses one of them names its line."""
+    try:
+        found = graphs_for(binding.slot, binding.config, frozenset(op.op_type for op in ops))
+    except BBError as error:
+        if ops and not error.where.startswith(line := source(ops[-1])):
+            error.where = ", ".join(filter(None, (line, error.where)))
+        raise
+    return binding.functions if found is None else found

@@ -312,8 +312,11 @@ _PURE = frozenset(
 _ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
 
 
-_PAIR = {"Forward": note_forward, "Backward": like_output}
-"""What `Backward` takes is what `Forward` of the same model yields."""
+_PAIR = {
+    **dict.fromkeys(("Forward", "ForwardKeyed"), note_forward),
+    **dict.fromkeys(("Backward", "BackwardKeyed", "BackwardInput"), like_output),
+}
+"""What a backward pass takes is what a forward pass of the same model yields."""
 
 
 def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:

@@ -1,0 +1,67 @@
+"""Which parameters are trained, and which of them are sent: the last layers, and personal ones.
+
+All of it works on the list of a model's initializers, each learned or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+from bb_host.learn.errors import ModelImportError
+from bb_host.learn.parameters import Initializer, matching
+
+__all__ = ["make_personal", "train_last_layers"]
+
+
+def train_last_layers(
+    initializers: Sequence[Initializer],
+    layers: Mapping[str, int],
+    last: int,
+    forced: Collection[str],
+    where: str,
+) -> tuple[Initializer, ...]:
+    """Freezes what is learned before the last layers; what `forced` names stays learned.
+
+    `layers` gives the place of the operator that an initializer belongs to. A layer is an operator with
+    parameters, its bias included. ModelImportError where there are fewer layers.
+    """
+    there = sorted({layers[i.name] for i in initializers if i.learned})
+    if not 1 <= last <= len(there):
+        raise ModelImportError(
+            f"the last {last} layers cannot be trained: it has {len(there)} that are learned",
+            where,
+            f"train_last is 1 to {len(there)} for it; print(trainable(model).table()) lists them",
+        )
+    first = there[-last]
+    which = "the last layer" if last == 1 else f"the last {last} layers"
+    return tuple(
+        dataclasses.replace(i, learned=False, frozen=True, why=f"before {which}, {i.why}", readers=())
+        if i.learned and layers[i.name] < first and i.name not in forced
+        else i
+        for i in initializers
+    )
+
+
+def make_personal(
+    initializers: Sequence[Initializer], patterns: Collection[str], where: str
+) -> tuple[Initializer, ...]:
+    """Marks what is trained and stays on its node.
+
+    ModelImportError for a pattern that matches nothing, or something that is not learned, and where nothing
+    is left to send.
+    """
+    if not patterns:
+        return tuple(initializers)
+    by_name = {i.name: i for i in initializers}
+    names = matching(patterns, by_name, "keep personal", where)
+    idle = next((by_name[n] for n in sorted(names) if not by_name[n].learned), None)
+    if idle is not None:
+        hint = "what is not learned is not sent in any case: leave it out"
+        raise ModelImportError(
+            f"{idle.name!r} cannot be personal, it is not learned: {idle.why}", where, hint
+        )
+    if names >= {i.name for i in initializers if i.learned}:
+        hint = "leave one layer to be shared; a model that nobody shares needs no personal ones"
+        raise ModelImportError("all that is learned is personal: nothing is left to send", where, hint)
+    return tuple(dataclasses.replace(i, personal=i.name in names) for i in initializers)
