@@ -10,6 +10,7 @@ from typing import Any
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.roles.component import ComponentEnv
+from bb_host.construction import graphs_for
 from bb_host.program import FunctionFacts, Subgraph
 from bb_host.program_proto import function_to_proto
 
@@ -25,7 +26,7 @@ def component(
     construction = model.construct(slot)
     state = construction.attribute
     assert isinstance(state, Subgraph)
-    functions = model.graphs(slot, frozenset(ops)) or construction.functions
+    functions = graphs_for(slot, model, frozenset(ops)) or construction.functions
     graphs = {f.name: function_to_proto(f) for f in functions}
     env = ComponentEnv(
         slot,
