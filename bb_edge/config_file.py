@@ -21,6 +21,7 @@ from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.plain_values import NestedTooDeep, shallow
 from bb_edge.ir.suggestions import suggestion
+from bb_edge.roles.settings import Setting
 from bb_edge.run_config import (
     MAX_LOGIN,
     ConfigFileError,
@@ -162,6 +163,15 @@ class _Reader:
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
         return bool(self._value(table, key, name, bool, "true or false"))
 
+    def _number(self, table: Mapping[str, Any], name: str) -> float | None:
+        value = table.get(name)
+        if value is None:
+            return None
+        wrong = Setting.number().wrong(value)
+        if wrong:
+            raise self._fail(name, f"it {wrong}")
+        return float(value)
+
     def _file(self, table: Mapping[str, Any], key: str, name: str) -> Path | None:
         text = self._text(table, key, name)
         if text == "" or "\0" in (text or ""):
@@ -213,6 +223,9 @@ class _Reader:
             "trace": self._file(top, "", "trace"),
             "load": tuple(self._module(name) for name in self._texts(top, "load")),
             "seed": self._value(top, "", "seed", int, "a whole number"),
+            "train_when": self._texts(top, "train_when"),
+            "cool_celsius": self._number(top, "cool_celsius"),
+            "idle_load": self._number(top, "idle_load"),
             "metrics": self._address(top, "metrics"),
             "until_done": self._flag(top, "", "until_done"),
             "give_up_after": self._value(top, "", "give_up_after", int, "a number of rounds, 0: never"),
@@ -327,6 +340,9 @@ _TOP = dict.fromkeys(
         "save_every",
         "seed",
         "load",
+        "train_when",
+        "cool_celsius",
+        "idle_load",
         "until_done",
         "give_up_after",
         "summary",

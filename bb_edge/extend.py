@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
     from bb_edge.backends.tflite.backend import TFLiteBackend
     from bb_edge.components.array_data_source import ArrayDataSource
+    from bb_edge.components.board_conditions import BoardConditions
     from bb_edge.components.combiner import Combiner
     from bb_edge.components.combining import CombiningAggregator
     from bb_edge.components.constant_view import ConstantView
@@ -149,6 +150,7 @@ __all__ = [
     "RegistryError",
     # components of the runtime, to derive from
     "ArrayDataSource",
+    "BoardConditions",
     "Combiner",
     "CombiningAggregator",
     "ConstantView",
@@ -234,6 +236,7 @@ _HOMES = {
     "UnsupportedOpsError": "bb_edge.roles.errors",
     "RegistryError": "bb_edge.registry",
     "ArrayDataSource": "bb_edge.components.array_data_source",
+    "BoardConditions": "bb_edge.components.board_conditions",
     "Combiner": "bb_edge.components.combiner",
     "CombiningAggregator": "bb_edge.components.combining",
     "ConstantView": "bb_edge.components.constant_view",

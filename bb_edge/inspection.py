@@ -19,6 +19,7 @@ from bb_edge.inspection_rows import (
     request_row,
     units_of,
 )
+from bb_edge.ir.opsets.wire import OP_RECV_REQ
 from bb_edge.syscalls.results import described
 
 
@@ -57,6 +58,7 @@ class Inspection:
         rounds: the `Repeat` ops.
         targets: per target, of its pulses, intervals and rounds: "started", "starts" (in the next poll), or
             "not started": it waits for its bootstrap, or has none of these.
+        training: the entry ops whose flow trains a model, and whether a peer's `request` starts them.
         bootstraps: in install order, with their status.
         events: bus events and lifecycle phases that wait for the next poll.
         phases: of a poll, in their order: what each `does`, whether it `has_work` now, and whether all that
@@ -84,6 +86,7 @@ class Inspection:
     timers: list[Row]
     rounds: list[Row]
     targets: dict[str, str]
+    training: list[Row]
     bootstraps: list[Row]
     events: dict[str, list[int]]
     phases: list[Row]
@@ -165,6 +168,11 @@ def inspect(
             for one in parts.sources.rounds
         ],
         targets={name: _started(parts, name) for name in chosen},
+        training=[
+            {"op": op_of(graph.ops[entry]), "request": graph.ops[entry].spec.op_type == OP_RECV_REQ}
+            for graph in parts.naming.graphs()
+            for entry in sorted(graph.trains)
+        ],
         bootstraps=[
             {
                 "target": planned.target,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,7 @@ def install(
     seed: bytes | int | None = None,
     incarnation: bytes | int | None = None,
     executor: Executor | None = None,
+    why_not_train: Callable[[], str] | None = None,
     durable: bool = False,
     snapshot: bytes | None = None,
     adopt: Former | None = None,
@@ -85,6 +86,9 @@ def install(
 
     `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
     it is done inline, so that a simulation stays deterministic.
+
+    `why_not_train()` is asked for each request that trains, and says why the node declines it now; "" where
+    it does not.
 
     `durable` says that the driver keeps on disk what `PersistOutbox`, `Journal` and `SnapshotWanted` ask for
     (`bb_edge.state.Keeper` does). Programs with durable sends need such a driver.
@@ -122,6 +126,7 @@ def install(
         clock_offset_ns=clock_offset_ns,
         local_addresses=tuple(addresses),
         executor=executor,
+        why_not_train=why_not_train,
     )
     installer = _Installer(runtime, program, chosen, components or {}, registry or default_registry())
     slots = installer.slots()

@@ -41,6 +41,7 @@ BUILT_IN: Mapping[str, str] = {
     "bb.ArrayDataSource": "bb_edge.components.array_data_source:ArrayDataSource",
     "bb.CsvDataSource": "bb_edge.components.csv_data_source:CsvDataSource",
     "bb.CsvStreamDataSource": "bb_edge.components.csv_stream_data_source:CsvStreamDataSource",
+    "bb.BoardConditions": "bb_edge.components.board_conditions:BoardConditions",
     "bb.PresenceSelector": "bb_edge.components.presence_selector:PresenceSelector",
     "bb.Cyclon": "bb_edge.components.cyclon:Cyclon",
     "bb.GlobalRegistryServer": "bb_edge.components.global_registry:GlobalRegistryServer",

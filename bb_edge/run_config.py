@@ -61,6 +61,9 @@ class RunConfig:
     save_every: int | None = None
     seed: int | None = None
     load: tuple[str, ...] = ()
+    train_when: tuple[str, ...] = ()
+    cool_celsius: float | None = None
+    idle_load: float | None = None
     until_done: bool = False
     give_up_after: int = 10
     summary: bool = False
@@ -124,6 +127,9 @@ class RunConfig:
                 for key in changed
                 if changed[key]
             ]
+        for name, condition in (("cool_celsius", "cool"), ("idle_load", "idle")):
+            if getattr(self, name) is not None and condition not in self.train_when:
+                warnings.append(f"{called(name)} has no effect: train_when does not name {condition!r}")
         if self.adopt_without_outbox and self.adopt is None:
             without = called("adopt_without_outbox")
             warnings.append(f"{without} has no effect: no state is adopted ({called('adopt')})")
@@ -163,7 +169,10 @@ class RunConfig:
 
 _FLAGS = {
     "artifact": "an artifact",
-    "disk": "disk",  # by the file alone
+    "disk": "disk",  # these by the file alone
+    "train_when": "train_when",
+    "cool_celsius": "cool_celsius",
+    "idle_load": "idle_load",
     "targets": "--target",
     "snapshot_interval_s": "--snapshot-interval",
     "save_every": "--every",

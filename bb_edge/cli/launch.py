@@ -18,6 +18,7 @@ from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
 from bb_edge.cli.tflite_backends import component_notes, with_tuning
+from bb_edge.cli.training_conditions import conditions_of, without_effect
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.mqtt import MqttTransport
     from bb_edge.wire.durable_rows import OutboxName
-    from bb_shims import Board
+    from bb_shims import Board, Conditions
 
 TRIAL_PEER = "check"
 """Who a dry run is where its configuration names nobody."""
@@ -72,6 +73,7 @@ class Launch:
         self.node: Node
         self.names: PeerNames
         self.transport: MqttTransport
+        self.conditions: Conditions | None = None
         self.store: StateStore | None = None
         self.former: Former | None = None
         self.metrics: MetricsServer | None = None
@@ -81,6 +83,7 @@ class Launch:
         """The steps, in the order in which they are made; each raises a BBError where it refuses."""
         config = self.config
         yield Step("board", self._board)
+        yield Step("conditions", self._conditions, ("board",))
         yield Step("peer", partial(require, config, "peer"))
         yield Step("federation", self._federation)
         yield Step("broker", self._broker)
@@ -92,7 +95,7 @@ class Launch:
         yield Step("capacity", self._capacity, ("targets", "settings"))
         if config.state is not None:
             yield Step("state", self._state)
-        yield Step("node", self._node, ("board", "modules", "targets", "state"))
+        yield Step("node", self._node, ("board", "conditions", "modules", "targets", "state"))
         yield Step("bootstraps", self._bootstraps, ("node",))
         if config.until_done:
             yield Step("end", self._end, ("node",))
@@ -135,6 +138,9 @@ class Launch:
             self.board = detect()
         except ShimError as error:
             raise BoardFailure(str(error), "board") from error
+
+    def _conditions(self) -> None:
+        self.conditions = conditions_of(self.config, self.board)
 
     def _federation(self) -> None:
         from bb_edge.transport.topics import check_federation
@@ -304,6 +310,7 @@ class Launch:
             # A restart with the same seed is a new incarnation, whose sequence numbers start again.
             incarnation=board.entropy.bytes(16),
             executor=offloading,
+            why_not_train=None if self.conditions is None else self.conditions.unmet,
             durable=config.state is not None,
             snapshot=snapshot,
             adopt=former,
@@ -314,7 +321,8 @@ class Launch:
         from bb_edge.cli.bootstraps import inputs_of
 
         config, node = self.config, self.node
-        for note in component_notes(node):
+        held = without_effect(config, node) if config.train_when else []
+        for note in (*component_notes(node), *held):
             self._log("warning", note)
         if config.run_bootstraps:
             states = node.bootstraps

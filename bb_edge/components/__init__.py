@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from bb_edge.components.array_data_source import ArrayDataSource
+    from bb_edge.components.board_conditions import BoardConditions
     from bb_edge.components.constant_view import ConstantView
     from bb_edge.components.csv_data_source import CsvDataSource
     from bb_edge.components.csv_stream_data_source import CsvStreamDataSource
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayDataSource",
+    "BoardConditions",
     "ConstantView",
     "CsvDataSource",
     "CsvStreamDataSource",
@@ -37,6 +39,7 @@ __all__ = [
 
 _MODULES = {
     "ArrayDataSource": "array_data_source",
+    "BoardConditions": "board_conditions",
     "ConstantView": "constant_view",
     "CsvDataSource": "csv_data_source",
     "CsvStreamDataSource": "csv_stream_data_source",

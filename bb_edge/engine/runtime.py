@@ -32,7 +32,8 @@ class Runtime:
 
     `ids` gives epochs, request ids and tokens: what no two incarnations may share. `ids_go_on` says whether
     a snapshot holds its state, as it does for nodes that were installed without an incarnation. `executor`
-    is None where offloaded work runs at once, on the poller's thread.
+    is None where offloaded work runs at once, on the poller's thread. `why_not_train()` says why the
+    node does not train now, "" where it does; None where it always does.
     """
 
     config: NodeConfig
@@ -44,6 +45,7 @@ class Runtime:
     clock_offset_ns: int = 0
     local_addresses: tuple[bytes, ...] = ()
     executor: Executor | None = None
+    why_not_train: Callable[[], str] | None = None
     now_ns: int = 0
     timers: Timers = field(init=False)
     callbacks: Callbacks = field(default_factory=Callbacks)

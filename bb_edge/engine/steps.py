@@ -3,7 +3,7 @@
 Steps are facts about one poll, in the order in which they came about. The verbose ones
 (`OpCompleted`, `AsyncSuspended`, `OpTrigger`, `OpSink`) are made only while tracing is on. Every step has its
 name here; those of peers and of requests to them are written down in `bb_edge.engine.peer_steps`, those for
-the disk in `bb_edge.engine.disk_steps`.
+the disk in `bb_edge.engine.disk_steps`, those of the device in `bb_edge.engine.device_steps`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bb_edge.engine import disk_steps, peer_steps, step
+from bb_edge.engine import device_steps, disk_steps, peer_steps, step
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
 
@@ -25,6 +25,8 @@ PersistOutbox = disk_steps.PersistOutbox
 Journal = disk_steps.Journal
 StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
+DataLeftOut = device_steps.DataLeftOut
+TrainingDeclined = device_steps.TrainingDeclined
 
 PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown
@@ -173,16 +175,6 @@ class ContributionsGivenUp(EngineStep):
     why: str
     contributions: int
     peers: tuple[PeerId, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class DataLeftOut(EngineStep):
-    """A data source has left out samples, or may have missed some; `samples` is 0 where nobody knows them."""
-
-    target: str
-    slot: str
-    why: str
-    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class MissingReason(enum.IntEnum):
     """It says that its reply was not there when all the time that the request gives was over."""
     TAKES_LESS = 14
     """The request is larger than what the peer says that it takes."""
+    DECLINED = 15
+    """It trains only under conditions that do not hold there now: too hot, on battery, busy."""
 
     @property
     def text(self) -> str:

@@ -83,6 +83,7 @@ METRICS: Mapping[str, Metric] = {
         requests__failed="peers that answered a request with a failure",
         requests__failures_sent="failures that this node answered, because it had no reply",
         requests__refused="answers that do not count: they cannot be read, or their execution failed",
+        requests__declined="requests that train and were declined: the conditions of train_when did not hold",
         data__left_out="samples that data sources left out: rows that cannot be read, or have values missing",
         contributions__clipped="contributions that were shortened to the clip_norm of their aggregator",
         contributions__dominant="contributions that counted a hundred times as much as is usual in theirs",

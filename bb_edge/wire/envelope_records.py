@@ -99,6 +99,8 @@ class FailureCode(enum.IntEnum):
     """The asked node has asked in turn, and nobody has answered it: it has nothing to reply with."""
     OUT_OF_TIME = 6
     """The time that the asker gave was over before the reply was there."""
+    DECLINED = 7
+    """The asked node does not train now, by its configuration; it may, later."""
 
 
 FAILURE_DETAIL_BYTES = 200

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from .board import Board, detect
 from .clock import WALL_FLOOR_NS, Clock, LinuxClock
+from .conditions import CONDITIONS, COOL_CELSIUS, IDLE_LOAD, Conditions
 from .disk import Disk, LinuxDisk, folder_in_use
 from .entropy import MAX_ENTROPY_BYTES, Entropy, LinuxEntropy
 from .errors import (
     BoardError,
     ClockError,
+    ConditionError,
     EntropyError,
     MemoryInfoError,
     MemoryLimitError,
@@ -28,10 +30,12 @@ from .errors import (
     StorageFullError,
     WatchdogError,
 )
+from .load import LinuxLoad, Load
 from .memory import LinuxMemory, Memory, MemoryInfo, require_memory
 from .power import GenericPower, JetsonPower, Power, PowerStatus, RaspberryPiPower
 from .single_file import write_whole
 from .storage import MAX_NAME_BYTES, AtomicStorage, Storage, open_folder
+from .supply import LinuxSupply, Supply
 from .thermal import LinuxThermal, Thermal
 from .watchdog import HardwareWatchdog, SystemdNotifier, Watchdog
 
@@ -48,6 +52,9 @@ __all__ = [
     "Thermal",
     "Power",
     "PowerStatus",
+    "Supply",
+    "Load",
+    "Conditions",
     "Watchdog",
     # Linux boards
     "LinuxClock",
@@ -57,6 +64,8 @@ __all__ = [
     "GenericPower",
     "RaspberryPiPower",
     "JetsonPower",
+    "LinuxSupply",
+    "LinuxLoad",
     "SystemdNotifier",
     "HardwareWatchdog",
     "AtomicStorage",
@@ -76,8 +85,12 @@ __all__ = [
     "StorageFullError",
     "MissingFileError",
     "SensorError",
+    "ConditionError",
     "WatchdogError",
     # limits
+    "CONDITIONS",
+    "COOL_CELSIUS",
+    "IDLE_LOAD",
     "MAX_ENTROPY_BYTES",
     "MAX_NAME_BYTES",
     "WALL_FLOOR_NS",

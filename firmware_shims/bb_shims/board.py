@@ -11,9 +11,11 @@ from typing import Literal
 from .clock import Clock, LinuxClock
 from .entropy import Entropy, LinuxEntropy
 from .errors import BoardError, ShimError
+from .load import LinuxLoad, Load
 from .memory import LinuxMemory, Memory
 from .power import GenericPower, JetsonPower, Power, RaspberryPiPower
 from .storage import Storage, open_folder
+from .supply import LinuxSupply, Supply
 from .sysfiles import SysFiles
 from .thermal import LinuxThermal, Thermal
 from .watchdog import SystemdNotifier, Watchdog
@@ -37,6 +39,8 @@ class Board:
     memory: Memory
     thermal: Thermal
     power: Power
+    supply: Supply
+    load: Load
     storage: Callable[[str | os.PathLike[str]], Storage]
     watchdog: Watchdog | None = None
     notifier: SystemdNotifier | None = None
@@ -67,6 +71,8 @@ def detect(root: str | os.PathLike[str] = "/", environ: Mapping[str, str] | None
         memory=LinuxMemory(root),
         thermal=LinuxThermal(root),
         power=powers.get(name, GenericPower)(root),
+        supply=LinuxSupply(root),
+        load=LinuxLoad(root),
         storage=open_folder,
         watchdog=notifier if notifier is not None and notifier.timeout_ns else None,
         notifier=notifier,

@@ -83,6 +83,10 @@ class StorageError(ShimError):
         super().__init__(f"{operation} {path}: {reason}" + (f": {advice}" if advice else ""))
 
 
+class ConditionError(ShimError):
+    """A condition that does not exist, or that this board has no sensor for."""
+
+
 class StorageFullError(StorageError):
     """The bytes do not fit (ENOSPC, EDQUOT), or exceed the file system's largest file (EFBIG)."""
 

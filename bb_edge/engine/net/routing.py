@@ -126,6 +126,8 @@ class Routing:
                 self._failures.ended,
                 until_ns,
             )
+            if self._declines(execution, peer, message):
+                return
         else:
             execution.came_from(peer, cause, deadline_ns, acknowledged)
         reached: dict[BoundOp, tuple[Port, Frame]] = {}
@@ -156,6 +158,20 @@ class Routing:
             self._scheduler.write_all(frame, zip(port.behind, tail))  # noqa: B905 (the trigger is optional)
             if port.graph.starts:
                 self._scheduler.start_outputs(frame, port.op.index)
+
+    def _declines(self, execution: Execution, peer: PeerId, message: Envelope) -> bool:
+        """Whether a request trains, and this node does not now: it ends, and the peer hears why."""
+        ask = self._runtime.why_not_train
+        if ask is None:
+            return False
+        ports = [self._ports.get(fill.route.site) for fill in message.fills]
+        training = [port for port in ports if port is not None and port.op.index in port.graph.trains]
+        why = ask() if training else ""
+        if why:
+            execution.went_wrong(FailureCode.DECLINED, why)
+            self._runtime.count("requests.declined")
+            self._runtime.emit(steps.TrainingDeclined(peer, training[0].graph.target, why))
+        return bool(why)
 
     def answer(self, peer: PeerId, message: Envelope, mode: str) -> tuple[object, ...]:
         """The payloads of an answer in the reply's order. WireReceiveError where it is not what was asked."""

@@ -32,6 +32,7 @@ _FAILED: dict[int, MissingReason] = {
     FailureCode.TOO_LARGE: MissingReason.TOO_LARGE,
     FailureCode.NOTHING: MissingReason.NOTHING,
     FailureCode.OUT_OF_TIME: MissingReason.OUT_OF_TIME,
+    FailureCode.DECLINED: MissingReason.DECLINED,
 }
 _REFUSED: dict[int, MissingReason] = {FailureCode.OUT_OF_TIME: MissingReason.CUT}
 

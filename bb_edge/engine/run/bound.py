@@ -113,6 +113,7 @@ class BoundGraph:
     same for a value at a function input, by site. `starts` are the outputs that are constants, or computed
     from constants alone, and the syscalls that read nothing else: they come with each invoke and, where it is
     the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
+    `trains` are the entry ops whose flow trains a model.
     `declared` are the types that the artifact declares for values, by name, once an op has asked for them.
     """
 
@@ -123,6 +124,7 @@ class BoundGraph:
     regions: tuple[BoundRegion, ...] = field(init=False)
     claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
     input_claims: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    trains: frozenset[int] = frozenset()
     starts: dict[int, tuple[BoundOp, ...]] = field(init=False)
     declared: Mapping[str, Any] | None = None
 

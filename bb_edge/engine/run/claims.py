@@ -16,6 +16,7 @@ from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.naming import Naming
+from bb_edge.ir import keys
 from bb_edge.ir.opsets import OpKind
 
 
@@ -99,9 +100,14 @@ def touch_set(graph: BoundGraph, graphs: Graphs) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
+TRAINING = frozenset({"Backward", "Step", "Train"})
+"""The ops of models that are training: they need gradients, which a model that only answers does not."""
+
+
 def find_claims(graphs: Graphs, components: Components) -> None:
-    """Fills `claims` of every graph: for each entry the unshared components that its flow writes."""
+    """Fills `claims` and `trains` of every graph: what an entry's flow writes, and whether it trains."""
     written: dict[FunctionKey, frozenset[int]] = {}
+    training: dict[FunctionKey, bool] = {}
 
     def writes(op: BoundOp) -> frozenset[int]:
         found: frozenset[int] = frozenset()
@@ -115,36 +121,51 @@ def find_claims(graphs: Graphs, components: Components) -> None:
         owned = op.writes and not components[op.component].shared
         return frozenset((op.component,)) if owned else frozenset()
 
+    def trains(op: BoundOp) -> bool:
+        key = (op.spec.domain, op.spec.op_type)
+        if key in graphs:
+            if key not in training:
+                training[key] = False
+                training[key] = any(trains(inner) for inner in graphs[key].ops)
+            return training[key]
+        return op.spec.domain == keys.ROLE_MODEL_DOMAIN and op.spec.op_type in TRAINING
+
     for graph in graphs.values():
-        _find_claims_of(graph, [writes(op) for op in graph.ops])
+        _find_claims_of(graph, [writes(op) for op in graph.ops], [trains(op) for op in graph.ops])
 
 
-def _find_claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]]) -> None:
-    """Fills the claims of a graph; `writes` has for each op what it writes."""
+def _find_claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]], trains: Sequence[bool]) -> None:
+    """Fills the claims of a graph; the sequences have for each op what it writes, and whether it trains."""
     starts = {entry: [op.index for op in ops] for entry, ops in graph.starts.items()}
     readers: dict[int, list[int]] = {}
     for op in graph.ops:
         for site in (*op.spec.inputs, *op.spec.controls):
             readers.setdefault(site, []).append(op.index)
 
-    def flow(first: Sequence[int], region: int = 0) -> tuple[int, ...]:
-        """What the ops reached from these, within one region, write."""
+    def flow(first: Sequence[int], region: int = 0) -> set[int]:
+        """The ops that are reached from these, within one region."""
         todo, seen = list(first), set(first)
-        found: set[int] = set()
         while todo:
             op = graph.ops[todo.pop()]
-            found |= writes[op.index]
             reached = [r for s in op.outs if s >= 0 for r in readers.get(s, ())]
             for number in (*reached, *op.spec.pulls):
                 if number not in seen and graph.ops[number].spec.region == region:
                     seen.add(number)
                     todo.append(number)
-        return tuple(sorted(found))
+        return seen
 
+    def claimed(ops: set[int]) -> tuple[int, ...]:
+        return tuple(sorted({component for number in ops for component in writes[number]}))
+
+    training = set()
     for op in graph.ops:
         if op.spec.kind is OpKind.ENTRY:
-            graph.claims[op.index] = flow([op.index, *starts.get(op.index, ())], op.spec.region)
+            reached = flow([op.index, *starts.get(op.index, ())], op.spec.region)
+            graph.claims[op.index] = claimed(reached)
+            if any(trains[number] for number in reached):
+                training.add(op.index)
+    graph.trains = frozenset(training)
     for site in graph.slot.inputs.values():
-        if wanted := flow([*readers.get(site, ()), *starts.get(INVOKE, ())]):
+        if wanted := claimed(flow([*readers.get(site, ()), *starts.get(INVOKE, ())])):
             graph.input_claims[site] = wanted
-    graph.claims[INVOKE] = flow([op.index for op in graph.ops if op.spec.pulls])
+    graph.claims[INVOKE] = claimed(flow([op.index for op in graph.ops if op.spec.pulls]))

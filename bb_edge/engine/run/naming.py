@@ -21,6 +21,10 @@ class Naming:
     _graphs: Mapping[int, BoundGraph]
     _executions: Mapping[int, Execution]
 
+    def graphs(self) -> Iterable[BoundGraph]:
+        """All graphs of the node."""
+        return self._graphs.values()
+
     def op(self, name: Sequence[int]) -> BoundOp:
         """The op of an `op_name`."""
         graph, index = name

@@ -9,7 +9,17 @@
 
 from __future__ import annotations
 
-from .fake_board import FakeBoard, FakeClock, FakeMemory, FakePower, FakeThermal, FakeWatchdog, SeededEntropy
+from .fake_board import (
+    FakeBoard,
+    FakeClock,
+    FakeLoad,
+    FakeMemory,
+    FakePower,
+    FakeSupply,
+    FakeThermal,
+    FakeWatchdog,
+    SeededEntropy,
+)
 from .fake_disk import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 __all__ = [
@@ -20,6 +30,8 @@ __all__ = [
     "FakeMemory",
     "FakeThermal",
     "FakePower",
+    "FakeSupply",
+    "FakeLoad",
     "FakeWatchdog",
     # its disk
     "FakeDisk",

@@ -110,6 +110,32 @@ class FakePower:
         return self.reading
 
 
+class FakeSupply:
+    """A power supply that a test switches."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self, reading: bool | None = True) -> None:
+        self.reading = reading
+
+    def on_mains(self) -> bool | None:
+        """Return ``reading``."""
+        return self.reading
+
+
+class FakeLoad:
+    """A load that a test sets."""
+
+    __slots__ = ("reading",)
+
+    def __init__(self, reading: float | None = 0.1) -> None:
+        self.reading = reading
+
+    def per_core(self) -> float | None:
+        """Return ``reading``."""
+        return self.reading
+
+
 class FakeWatchdog:
     """A watchdog that counts, and knows by its clock whether it would have acted."""
 
@@ -159,7 +185,18 @@ class FakeBoard:
     []
     """
 
-    __slots__ = ("_disks", "board", "clock", "entropy", "memory", "power", "thermal", "watchdog")
+    __slots__ = (
+        "_disks",
+        "board",
+        "clock",
+        "entropy",
+        "load",
+        "memory",
+        "power",
+        "supply",
+        "thermal",
+        "watchdog",
+    )
 
     def __init__(self, seed: int = 0, watchdog_timeout_ns: int = 30_000_000_000) -> None:
         self.clock = FakeClock()
@@ -167,6 +204,8 @@ class FakeBoard:
         self.memory = FakeMemory()
         self.thermal = FakeThermal()
         self.power = FakePower()
+        self.supply = FakeSupply()
+        self.load = FakeLoad()
         self.watchdog = FakeWatchdog(self.clock, watchdog_timeout_ns)
         self._disks: dict[str, FakeDisk] = {}
         self.board = Board(
@@ -177,6 +216,8 @@ class FakeBoard:
             memory=self.memory,
             thermal=self.thermal,
             power=self.power,
+            supply=self.supply,
+            load=self.load,
             storage=self.storage,
             watchdog=self.watchdog,
         )
