@@ -54,18 +54,20 @@ class AnomalyDetection(Module):
             params = self.model.params(g, after=start)
             r = g.request("normal", peers, params, deadline_ns=30 * S)
 
-            done = self.model.load_parameters(g, r.value)  # from here on: the pump
-            for _ in range(self.local_steps):
-                x, _times = self.history.next_batch(g, after=done)
+            loaded = self.model.load_parameters(g, r.value)  # from here on: the pump
+            with g.loop(self.local_steps, after=loaded) as steps:
+                x, _times = self.history.next_batch(g)
                 loss = self.model.train(g, x, x)
-                done = self.model.step(g, after=loss)
-            r.reply([self.model.params(g, after=done), self.history.num_samples(g), loss])
+                self.model.step(g, after=loss)
+                losses = steps.collect(loss)
+            mean = g.onnx.reduce_mean(losses, keepdims=False)
+            r.reply([self.model.params(g, after=steps), self.history.num_samples(g), mean])
 
-            weights, n, loss = r.answer  # back on the server, once per answer
+            weights, n, mean = r.answer  # back on the server, once per answer
             self.agg.contribute(g, weights, weight=n, peer=r.answer.sender, sent=params)
             new, total = self.agg.aggregate(g, after=r.closed)
             ok = self.model.load_parameters(g, new)
-            g.app_emit("answer", g.bundle([start.round, loss]))
+            g.app_emit("answer", g.bundle([start.round, mean]))
             g.app_emit("round", g.bundle([start.round, total, r.missing]), after=ok)
 
         with g.at("Pump"):  # beside the rounds

@@ -69,6 +69,26 @@ def test_alerts_are_judged_row_by_row_and_fault_by_fault(tmp_path: Path) -> None
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_only_what_the_server_asks_for_trains(tmp_path: Path) -> None:
+    """So `train_when` holds back the rounds, and no pump stops to watch itself."""
+    from anomaly_detection.federation import program
+    from bb_edge import PeerId, install
+    from bb_host.edge import compile_edge
+
+    compile_edge(*program(), tmp_path)
+    rows = {"path": str(sensors.write(tmp_path, sensors.record(0, 1, 600), "rows.csv"))}
+    node = install(
+        PeerId.from_name("pump"),
+        (),
+        (tmp_path / "AnomalyDetection.Pump.edge.onnx").read_bytes(),
+        ["Pump"],
+        components=dict.fromkeys(("history", "normal", "live"), rows),
+        seed=1,
+    )
+    (training,) = node.inspect().training
+    assert training["request"] is True
+
+
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_pumps_find_the_faults_that_were_injected(tmp_path: Path) -> None:

@@ -122,13 +122,12 @@ def find_claims(graphs: Graphs, components: Components) -> None:
         return frozenset((op.component,)) if owned else frozenset()
 
     def trains(op: BoundOp) -> bool:
-        key = (op.spec.domain, op.spec.op_type)
-        if key in graphs:
-            if key not in training:
+        for key in op.spec.callees:
+            if key in graphs and key not in training:
                 training[key] = False
                 training[key] = any(trains(inner) for inner in graphs[key].ops)
-            return training[key]
-        return op.spec.domain == keys.ROLE_MODEL_DOMAIN and op.spec.op_type in TRAINING
+        own = op.spec.domain == keys.ROLE_MODEL_DOMAIN and op.spec.op_type in TRAINING
+        return own or any(training.get(key, False) for key in op.spec.callees)
 
     for graph in graphs.values():
         _find_claims_of(graph, [writes(op) for op in graph.ops], [trains(op) for op in graph.ops])
