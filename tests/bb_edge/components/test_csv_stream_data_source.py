@@ -238,10 +238,9 @@ def test_a_wrong_row_can_stop_it_until_it_is_mended(ctx: Ctx, log: Log) -> None:
         with pytest.raises(RowError, match="not a whole number") as caught:
             batch(source, ctx)
         assert caught.value.where == f"{log.path}:3"
-    assert len(source._buffer) == 1  # what came before it is not read twice
     log.path.write_text("n,v\n1,10\n5,50\n2,20\n")
     source.next_batch(ctx)
-    assert source.num_samples(ctx) == 3
+    assert source.num_samples(ctx) == 3  # what came before it was not read twice
 
 
 def test_a_line_without_end_is_one_wrong_row(ctx: Ctx, log: Log) -> None:
