@@ -249,7 +249,7 @@ def _end(op: BoundOp, env: BindEnv) -> Run:
         if call is None or call.ended is None:
             raise OpError("no Loop and no If runs this body", where=op.spec.name)
         call.ended(ctx.frame, values[:yields])
-        return PENDING
+        return None
 
     return run
 

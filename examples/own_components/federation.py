@@ -46,11 +46,11 @@ class OwnComponents(Module):
             r = g.request("train", peers, self.codec.compress(g, params), deadline_ns=20 * S)
 
             received = self.codec.decompress(g, r.value)  # from here on: the client
-            done = self.model.load_parameters(g, received)
-            for _ in range(LOCAL_STEPS):
-                x, y = self.shard.next_batch(g, after=done)
+            loaded = self.model.load_parameters(g, received)
+            with g.loop(LOCAL_STEPS, after=loaded) as done:
+                x, y = self.shard.next_batch(g)
                 error = self.model.forward(g, x) - y
-                done = self.model.step(g, after=self.model.backward(g, error * (2 / BATCH)))
+                self.model.step(g, after=self.model.backward(g, error * (2 / BATCH)))
             x, y = self.shard.next_batch(g, after=done)
             loss = self.model.evaluate(g, x, y)
             learned = self.codec.compress(g, self.model.params(g, after=done))

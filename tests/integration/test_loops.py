@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge import NodeConfig, PeerId, install
+from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine import steps
 from bb_edge.ir.values import TRIGGER
@@ -108,3 +108,39 @@ def test_branches_and_loops_of_functions_hold_what_the_engine_runs(tmp_path: Pat
     for p, count in ((True, 40), (False, BATCH)):
         found = run(node, {"p": np.array(p), "x": np.float32(5)})
         assert (int(found["count"]), float(found["told"]), float(found["last"])) == (count, 6, 7)
+
+
+class Tells(Module):
+    """A topic that stands in a loop's body alone."""
+
+    name = "Tells"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self.topic = topic
+
+    def body(self, g: Graph) -> None:
+        with g.loop(3, after=g.input("go", "Trigger")) as step:
+            g.app_emit(self.topic, step.index)
+
+
+def test_what_a_body_holds_is_part_of_which_program_it_is() -> None:
+    one, same, other = (build_edge(Tells(topic)).artifacts[0] for topic in ("a", "a", "b"))
+    assert one.data == same.data
+    assert load(one.data).identity.program == load(same.data).identity.program
+    assert load(one.data).identity.program != load(other.data).identity.program
+
+
+def test_warnings_are_those_of_any_body() -> None:
+    class Idle(Module):
+        name = "Idle"
+
+        def body(self, g: Graph) -> None:
+            x = g.input("x", "F32", ())
+            with g.loop(3, after=x) as step:
+                g.app_emit("i", step.index)
+                g.pass_through(step.index)
+
+    (warning,) = build_edge(Idle()).program.warnings
+    assert (warning.code, "PassThrough" in warning.what) == ("unread-result", True)
+    assert warning.where.startswith("test_loops.py:")

@@ -252,6 +252,7 @@ _t.op(
     " whether it goes on (BOOL), the `carried` values and what else it reads; it yields, with `condition`,"
     " whether it goes on, then the next carried values, then rows. The results are the last carried values,"
     " then the rows, stacked.",
+    may_suspend=True,
     relation="loop",
     since=3,
 )
@@ -262,6 +263,7 @@ _t.op(
     "then_branch:any, else_branch:any",
     "Runs one of its two branches in the same execution. Each takes the condition and what both read, and"
     " yields as many values as the other; once all ops of the branch are done, these are the results.",
+    may_suspend=True,
     relation="if",
     since=3,
 )

@@ -2,7 +2,8 @@
 
 1. Every op of the root and its bootstrap gets the class of devices that it runs on (`home_class`); an op over
    constants only gets all classes that read it, comma-joined.
-2. Ops that yield lists of peers say which class these are of (`peer_class`: `<output>=<class>`).
+2. Ops that yield lists of peers say which class these are of (`peer_class`: `<output>=<class>`); selectors in
+   bodies of loops and branches do so, too.
 3. Every input gets its class (`input_class.<input>`).
 4. In a program that speaks of home alone nothing is stamped: all of it runs there.
 5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from bb_edge.ir import keys
 from bb_host.compiler import flow
 from bb_host.compiler.bodies import slots_of
 from bb_host.compiler.options import Options
@@ -40,9 +42,26 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         return program
     keyed = {f.key: f for f in program.functions}
     placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
-    if all(a is b for a, b in zip(placed, heads, strict=True)):
+    others = tuple(_selecting(f, slots, home) for f in program.functions[len(heads) :])
+    functions = (*placed, *others)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
         return program
-    return dataclasses.replace(program, functions=(*placed, *program.functions[len(heads) :]))
+    return dataclasses.replace(program, functions=functions)
+
+
+def _selecting(body: Function, slots: dict[str, Slot], home: str) -> Function:
+    """Rule 2, of the selectors in a body, which runs where its loop or branch does."""
+    if keys.ROLE_PEER_SELECTOR_DOMAIN not in flow.summary(body.ops).domains:
+        return body
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(body.ops):
+        slot = slots.get(op.slot)
+        if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and slot is not None:
+            where = slot.peer_class or home
+            saying = op.saying(OpFacts(leads={name: where for name in op.outputs if name}))
+            if saying is not op:
+                changed[index] = saying
+    return flow.restamped(body, changed)
 
 
 def _stamp(
