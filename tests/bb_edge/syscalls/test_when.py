@@ -18,6 +18,7 @@ function program.Main(p: BOOL, x: I64) -> () {entry=1, partition=self}
 """
 
 
+@pytest.mark.covers("syscall", "When")
 def test_what_hangs_on_it_runs_or_does_not_and_nobody_starves(bench):
     b = bench(CHOICE)
     for p in (True, False):
@@ -39,6 +40,7 @@ function program.Main() -> () {entry=1, partition=self}
 """
 
 
+@pytest.mark.covers("syscall", "StopRounds")
 @pytest.mark.parametrize(("times", "ran"), [(0, 3), (7, 3), (2, 2)])
 def test_rounds_end_by_a_value_or_by_their_number(bench, times, ran):
     b = bench(ROUNDS.replace("TIMES", str(times)))

@@ -43,6 +43,7 @@ def count(number: int) -> np.ndarray[Any, Any]:
     return np.array(number, np.int64)
 
 
+@pytest.mark.covers("syscall", "Loop")
 @pytest.mark.parametrize("times", [0, -3, 1, 3])
 def test_a_loop_carries_values_and_stacks_rows(bench, times):
     b = bench(DOUBLED)
@@ -67,6 +68,7 @@ def test_frames_are_made_at_install_and_one_serves_all_iterations(bench):
     assert b.node.counters["executions.active"] == 0
 
 
+@pytest.mark.covers("syscall", "BodyEnd")
 def test_an_iteration_begins_when_all_of_the_one_before_is_done(bench):
     """The sleep is of no use to anybody, and is waited for all the same."""
     text = DOUBLED.replace(
@@ -142,6 +144,7 @@ function module.Main.else_2(p: BOOL, x: F32) -> () {module_phase=body}
 """
 
 
+@pytest.mark.covers("syscall", "If")
 def test_one_branch_runs(bench):
     b = bench(BRANCHES)
     for p in (True, False):
