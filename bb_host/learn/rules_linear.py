@@ -79,18 +79,18 @@ def _gemm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
     alpha, beta = float(op.attrs.get("alpha", 1.0)), float(op.attrs.get("beta", 1.0))  # type: ignore[arg-type]
     turned_a, turned_b = bool(op.attrs.get("transA", 0)), bool(op.attrs.get("transB", 0))
     grads: list[str | None] = [None, None]
-    if wants[0]:
-        right = b if turned_b else _swapped(g, b, 2)
-        grads[0] = (
-            g.op("MatMul", _swapped(g, right, 2), _swapped(g, dy, 2))
-            if turned_a
-            else g.op("MatMul", dy, right)
-        )
-    if wants[1]:
-        left = a if turned_a else _swapped(g, a, 2)
-        grads[1] = (
-            g.op("MatMul", _swapped(g, dy, 2), _swapped(g, left, 2)) if turned_b else g.op("MatMul", left, dy)
-        )
+
+    def turned(value: str, turn: bool = True) -> str:
+        return _swapped(g, value, 2) if turn else value
+
+    if wants[0] and turned_a:
+        grads[0] = g.op("MatMul", turned(b, turned_b), turned(dy))
+    elif wants[0]:
+        grads[0] = g.op("MatMul", dy, turned(b, not turned_b))
+    if wants[1] and turned_b:
+        grads[1] = g.op("MatMul", turned(dy), turned(a, turned_a))
+    elif wants[1]:
+        grads[1] = g.op("MatMul", turned(a, not turned_a), dy)
     if alpha != 1:
         grads = [None if d is None else g.op("Mul", d, g.scalar(alpha, y)) for d in grads]
     if len(op.inputs) > 2:
