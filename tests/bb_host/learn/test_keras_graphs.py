@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 
+FLOOR = 'coordinate_transformation_mode="asymmetric", nearest_mode="floor"'
+
+
 @pytest.fixture
 def holds(fn, check_gradient, runtime):
     """Checks the gradient of a graph with respect to all that is named."""
@@ -52,8 +55,7 @@ def test_upsampling_and_skips_with_channels_last(holds):
         "r6 = Min(r, six)",
         "half = AveragePool<kernel_shape=[2, 2], strides=[2, 2]>(r6)",
         "s = Constant<value=F32[4]{1, 1, 2, 2}>()",
-        'u1 = Resize<mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor">'
-        '(half, "", s)',
+        f'u1 = Resize<mode="nearest", {FLOOR}>(half, "", s)',
         'u2 = Resize<mode="linear", coordinate_transformation_mode="half_pixel">(half, "", s)',
         'u3 = Resize<mode="nearest", coordinate_transformation_mode="tf_half_pixel_for_nn">(half, "", s)',
         "all = Concat<axis=1>(r6, u1, u2, u3)",
