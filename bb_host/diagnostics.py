@@ -33,6 +33,7 @@ CODES: Final[Mapping[str, str]] = {
     "never-started": "a flow that no entry, port or input of its partition starts",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",
+    "probabilities-as-output": "a cross-entropy of a model that ends in its own softmax or sigmoid",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
     "shared-parameter": "a parameter that several layers read: it is trained as one",
     "short-deadline": "a deadline below a millisecond",

@@ -25,7 +25,17 @@ from bb_host.learn.errors import LearnError
 from bb_host.learn.shapes import with_types
 from bb_host.program import Array, AttrValue, Function, Op
 
-__all__ = ["LOSSES", "OUTPUT", "ROWS", "TARGET", "has_rows", "loss_function", "row_losses", "target_type"]
+__all__ = [
+    "LOSSES",
+    "OUTPUT",
+    "ROWS",
+    "TARGET",
+    "has_rows",
+    "loss_function",
+    "probabilities",
+    "row_losses",
+    "target_type",
+]
 
 OUTPUT, TARGET, ROWS = "output", "target", "rows"
 """What the values of a loss's function are called."""
@@ -162,3 +172,20 @@ def _function(name: str, ops: list[Op], result: str, output: ValueType, loss: st
         opsets={keys.ONNX_DOMAIN: onnx_opset.VERSION},
     )
     return with_types(function)
+
+
+_OWN = {
+    "softmax_cross_entropy": "Softmax",
+    "sparse_softmax_cross_entropy": "Softmax",
+    "binary_cross_entropy": "Sigmoid",
+}
+"""What a loss does to the output itself."""
+
+
+def probabilities(model: Function, loss: str) -> Op | None:
+    """The op at the end of a model that does what the loss does to its output again; None without one."""
+    makers = {v: op for op in model.ops for v in op.outputs}
+    op = makers.get(model.outputs[0])
+    while op is not None and op.op_type in ("Identity", "Reshape", "Flatten", "Squeeze"):
+        op = makers.get(op.inputs[0])
+    return op if op is not None and op.op_type == _OWN.get(loss) else None

@@ -27,7 +27,7 @@ from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
 from bb_host.learn.input_gradient import with_input_gradient
-from bb_host.learn.losses import LOSSES, loss_function
+from bb_host.learn.losses import LOSSES, loss_function, probabilities
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
@@ -131,6 +131,15 @@ class TrainableModel:
                     " does not update them",
                     hint='trainable(…, batch_norm="update") learns them; or bring a model that was'
                     " pre-trained, and freeze them to say that this is meant",
+                )
+            )
+        if (last := probabilities(self.model.function, self.loss)) is not None:
+            found.append(
+                ProgramWarning(
+                    "probabilities-as-output",
+                    f"{self.loss} takes logits, and the model ends in {place_of(last)}",
+                    hint="export it without that operator, or cut the model at"
+                    f" {last.inputs[0]!r} (onnx.utils.extract_model)",
                 )
             )
         return tuple(found)

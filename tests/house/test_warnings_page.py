@@ -23,7 +23,13 @@ PROGRAMS = {
     for code, text in SECTIONS.items()
     if (program := re.search(r"```python\n(.*?)```", text, re.S)) is not None
 }
-WITHOUT_PROGRAM = {"component", "parameter-without-gradient", "frozen-statistics", "shared-parameter"}
+WITHOUT_PROGRAM = {
+    "component",
+    "parameter-without-gradient",
+    "frozen-statistics",
+    "probabilities-as-output",
+    "shared-parameter",
+}
 """They depend on the model or on code of others."""
 
 

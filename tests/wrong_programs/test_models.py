@@ -296,6 +296,20 @@ def test_batch_normalization_is_a_warning():
     assert "BatchNormalization 'n0'" in what
 
 
+def test_a_softmax_before_a_loss_that_takes_its_own_is_a_warning():
+    nodes = [
+        ("Gemm", "x fc.weight fc.bias", "z", {"transB": 1}),
+        ("Softmax", "z", "p"),
+        ("Identity", "p", "y"),
+    ]
+    ((code, what),) = codes(net(nodes, WEIGHTS))
+    assert code == "probabilities-as-output"
+    assert "softmax_cross_entropy takes logits" in what and "Softmax" in what
+    assert codes(net(nodes, WEIGHTS), loss="mse") == []
+    nodes[1] = ("LogSoftmax", "z", "p")  # of which a softmax takes nothing away
+    assert codes(net(nodes, WEIGHTS)) == []
+
+
 class Learner(Module):
     name = "Learner"
     model = ModelSlot("model")

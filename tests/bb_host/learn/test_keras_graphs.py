@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-
 FLOOR = 'coordinate_transformation_mode="asymmetric", nearest_mode="floor"'
 
 
