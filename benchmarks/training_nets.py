@@ -10,7 +10,16 @@ import onnx
 
 from benchmarks.models import Net
 
-__all__ = ["CLASSES", "NETS", "digits_cnn", "large_mlp", "mobile_block", "small_mlp", "transformer"]
+__all__ = [
+    "CLASSES",
+    "NETS",
+    "digits_cnn",
+    "digits_cnn_bn",
+    "large_mlp",
+    "mobile_block",
+    "small_mlp",
+    "transformer",
+]
 
 CLASSES = 10
 
@@ -62,6 +71,21 @@ def digits_cnn() -> onnx.ModelProto:
     net = _Trained("digits_cnn", (1, 1, 8, 8))
     y = net.op("Relu", net.convolution("x", 1, 16, 3))
     y = net.op("Relu", net.convolution(y, 16, 32, 3))
+    y = net.op("Flatten", net.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]))
+    y = net.op("Relu", net.linear(y, 512, 64))
+    return net.open(net.linear(y, 64, CLASSES))
+
+
+def digits_cnn_bn() -> onnx.ModelProto:
+    """The same with normalized convolutions, whose statistics are those of a fresh model."""
+    net = _Trained("digits_cnn_bn", (1, 1, 8, 8))
+
+    def normalized(x: str, channels: int) -> str:
+        fresh = (np.ones, np.zeros, np.zeros, np.ones)  # scale, bias, mean, variance
+        return str(net.op("BatchNormalization", x, *(net.weight(f(channels, np.float32)) for f in fresh)))
+
+    y = net.op("Relu", normalized(net.convolution("x", 1, 16, 3), 16))
+    y = net.op("Relu", normalized(net.convolution(y, 16, 32, 3), 32))
     y = net.op("Flatten", net.op("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]))
     y = net.op("Relu", net.linear(y, 512, 64))
     return net.open(net.linear(y, 64, CLASSES))
