@@ -66,11 +66,11 @@ class LocalRun:
             kind, self._url, self._version = self._broker.kind, self._broker.url, self._broker.mqtt_version
         self.note(f"broker: {kind} at {self._url}")
 
-    def start(self, name: str, artifact: Path, target: str, *more: str | Path) -> None:
-        """Starts a node. Raises ChildError."""
+    def start(self, name: str, artifact: Path, target: str, *more: str | Path, group: str = "") -> None:
+        """Starts a node; those of one `group` are a federation of their own. Raises ChildError."""
         command: list[str | Path] = [
             *(sys.executable, "-m", "bb_edge.cli", "run", artifact, "--target", target, "--peer", name),
-            *("--broker", self._url, "--federation", self._federation, "--budget", "host"),
+            *("--broker", self._url, "--federation", self._federation + group, "--budget", "host"),
             *("--mqtt-version", self._version, "--seed", str(len(self.nodes)), *more),
         ]
         logs = self.out / "logs"
