@@ -8,7 +8,7 @@ from __future__ import annotations
 from bb_host.edge.tflite.graph import Operator, TfliteGraph
 from bb_host.edge.tflite.schema import NONE, RELU, RELU6
 
-__all__ = ["fuse", "take_transposes", "without_unused"]
+__all__ = ["casts_first", "fuse", "take_transposes", "without_unused"]
 
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
@@ -70,6 +70,15 @@ def take_transposes(graph: TfliteGraph) -> None:
                 op.inputs = tuple(inputs)
                 op.options[option] = not op.options[option]
                 before = producers.get(before.inputs[0])
+
+
+def casts_first(graph: TfliteGraph) -> None:
+    """In place: what only converts an input is done before all else.
+
+    XNNPACK takes no CAST, and takes what lies before one and what lies behind it as two.
+    """
+    inputs = set(graph.inputs)
+    graph.operators.sort(key=lambda op: not (op.kind == "CAST" and inputs.issuperset(op.inputs)))
 
 
 def _turns_matrices(graph: TfliteGraph, op: Operator) -> bool:

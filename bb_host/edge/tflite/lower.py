@@ -28,7 +28,7 @@ from bb_host.edge.tflite.errors import NotLowered
 from bb_host.edge.tflite.facts import Fact, facts_of
 from bb_host.edge.tflite.fits import fit_slot, lowered_fit, rows_of
 from bb_host.edge.tflite.forwards import is_run
-from bb_host.edge.tflite.fusion import fuse, take_transposes, without_unused
+from bb_host.edge.tflite.fusion import casts_first, fuse, take_transposes, without_unused
 from bb_host.edge.tflite.graph import TfliteGraph
 from bb_host.edge.tflite.half import halve_weights, has_half_weights
 from bb_host.edge.tflite.integers import to_integers
@@ -354,4 +354,5 @@ def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list
     shorten(graph)
     graph = without_unused(graph)
     separate(graph)
+    casts_first(graph)
     return graph, in_float

@@ -1,6 +1,7 @@
 """Which items of a body are lowered together: convex, connected regions, worth their call.
 
-An item's level counts how often the way to it changes between lowered and not. Lowered items of one level
+An item's level counts how often the way to it changes between lowered and not, from 0 for what stays and from
+1 for what is lowered. Lowered items of one level
 that are connected are one region: a way from one to another that leaves the region would end at a higher
 level, so regions are convex and the body stays acyclic.
 """
@@ -103,7 +104,9 @@ def partition(items: Sequence[Item], outputs: Sequence[str], trials: Trials) -> 
 
     for i in range(len(items)):
         before = [producers[v] for v in reads[i] if v in producers]
-        level[i] = max((level[j] + ((j in reasons) != (i in reasons)) for j in before), default=0)
+        # What stays and needs nothing lowered is done first of all, for whatever is lowered behind it.
+        least = 0 if i in reasons else 1
+        level[i] = max([least, *(level[j] + ((j in reasons) != (i in reasons)) for j in before)])
         for j in before:
             if i not in reasons and j not in reasons and level[i] == level[j]:
                 first, second = sorted((find(i), find(j)))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from bb_edge.ir import keys
+from bb_host.edge.tflite.fits import for_rows
 from bb_host.edge.tflite.lower import lower_gradient
-from bb_host.ir.rename import rename_op
 from bb_host.learn import trainable
-from bb_host.learn.autodiff import differentiate
-from bb_host.learn.shapes import infer_types
-from bb_host.learn.training_export import _with_loss
+from bb_host.learn.fit_graph import fit_function
 from bb_host.program import Function, Op
 from bb_kernels import TensorSpec, evaluate, prepare
+from benchmarks.training_nets import CLASSES
 
 Arrays = dict[str, np.ndarray]
 LARGEST = 1e-5
@@ -26,32 +23,15 @@ LARGEST = 1e-5
 
 
 class Step:
-    """Loss and gradients of a net: (x, parameters…, target) → (loss, gradients…), for one size of a batch."""
+    """The graph `fit` of a net, (x, target, row_weights, parameters…) → (loss, gradients…), for some rows."""
 
-    def __init__(self, model: onnx.ModelProto, batch: int, loss: str = "softmax_cross_entropy") -> None:
-        for value in (*model.graph.input, *model.graph.output):
-            value.type.tensor_type.shape.dim[0].dim_value = batch
+    def __init__(self, model: onnx.ModelProto, rows: int, loss: str = "softmax_cross_entropy") -> None:
         made = trainable(model, loss)
         self.parameters: Arrays = dict(made.model.parameters)
-        whole = _with_loss(made)
-        gradient = differentiate(whole, tuple(self.parameters))
-        one = Op(
-            "Constant",
-            keys.ONNX_DOMAIN,
-            (),
-            (gradient.backward.inputs[-1],),
-            {"value": np.array(1, np.float32)},
-        )
-        ops = [*gradient.forward.ops, one]
-        there = {v for op in ops for v in op.outputs}
-        names = {v: f"{v}__back" for op in gradient.backward.ops for v in op.outputs if v in there}
-        ops += [rename_op(op, names) for op in gradient.backward.ops]
-        outputs = ("loss", *(names.get(v, v) for v in gradient.backward.outputs))
-        function = Function(
-            "step", keys.BACKEND_DOMAIN, whole.inputs, outputs, tuple(ops), dict(whole.types),
-            opsets=dict(whole.opsets),
-        )  # fmt: skip
-        self.function = dataclasses.replace(function, types=infer_types(function))
+        fit = fit_function(made.model.function, loss)
+        assert fit is not None
+        self.function: Function = for_rows(fit, rows)
+        self.loss, self.rows = loss, rows
         self.lowered, self.report = lower_gradient(self.function)
 
     @property
@@ -61,14 +41,32 @@ class Step:
     def feeds(self, seed: int = 3) -> Arrays:
         """Half of each image is zeros: where maxima and comparisons tie."""
         rng = np.random.default_rng(seed)
-        x, *_, target = self.function.inputs
-        shapes = {v: [int(d) for d in self.function.types[v].shape or ()] for v in (x, target)}
-        data = rng.standard_normal(shapes[x]).astype(np.float32)
+        x, target, weights, *_ = self.function.inputs
+        wide, shape = ([int(d) for d in self.function.types[v].shape or ()] for v in (x, target))
+        data = rng.standard_normal(wide).astype(np.float32)
         if data.ndim == 4:
             data[..., : data.shape[-1] // 2 + 1] = 0
-        wide = shapes[target]
-        chosen = np.eye(wide[-1], dtype=np.float32)[rng.integers(0, wide[-1], wide[:-1])]
-        return {x: data, target: chosen, **self.parameters}
+        if self.loss.startswith("sparse"):
+            chosen = rng.integers(0, CLASSES, shape)
+        else:
+            chosen = np.eye(shape[-1], dtype=np.float32)[rng.integers(0, shape[-1], shape[:-1])]
+        share = np.full(self.rows, 1 / self.rows, np.float32)
+        return {x: data, target: chosen, weights: share, **self.parameters}
+
+
+def computed(body: Function, feeds: Mapping[str, np.ndarray], interpret: Callable[..., Any]) -> Arrays:
+    """All values of a lowered body: models on an interpreter, what stays on the device's kernels."""
+    values: Arrays = dict(feeds)
+    for op in body.ops:
+        given = [values[name] if name else None for name in op.inputs]
+        if op.op_type == "Model":
+            found = interpret(op.attrs["model"], given)
+        else:
+            specs = [None if g is None else TensorSpec(g.dtype, g.shape) for g in given]
+            prepared = prepare(op.op_type, body.opsets[""], op.attrs, specs, given, len(op.outputs))
+            found = prepared.values or evaluate(prepared, given)
+        values.update(zip(op.outputs, found, strict=True))
+    return values
 
 
 def in_double(function: Function, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
