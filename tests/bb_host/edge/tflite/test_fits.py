@@ -20,6 +20,7 @@ from bb_host.edge import build_edge
 from bb_host.edge.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
 from bb_host.edge.tflite.lower import TFLITE_BACKEND
 from bb_host.learn import trainable
+from benchmarks.models import Net
 from benchmarks.training_nets import CLASSES, NETS
 
 SHAPES = {"MLP 64-32-10": (64,), "digits CNN": (1, 8, 8), "transformer block": (16, 32)}
@@ -104,6 +105,32 @@ def test_numpy_leaves_the_graph_as_it_is():
     artifact = built("digits CNN", "numpy")
     assert fit_of(artifact).facts.chunk is None
     assert not artifact.lowering.chunks
+
+
+def test_statistics_of_batches_are_not_taken_of_chunks():
+    net = Net("normed", (1, 6))
+    y = net.op("Gemm", net.norm("x", 6), net.normal(6, CLASSES), net.normal(CLASSES))
+    graph = net.model(y)
+    for value in (*graph.graph.input, *graph.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del graph.graph.value_info[:]
+    compiler = Compiler().bind_model("model", GraphModel, trainable(graph, batch_norm="update"))
+
+    class Step(Module):
+        name = "Step"
+        model = ModelSlot("model")
+
+        def body(self, g: Graph) -> None:
+            x, y = g.input("x", np.float32, [ROWS, 6]), g.input("y", np.float32, [ROWS, CLASSES])
+            g.output("loss", self.model.train(g, x, y))
+
+    (artifact,) = build_edge(Step(), compiler, backend="tflite").artifacts
+    assert "it learns statistics of whole batches" in artifact.lowering.explain()
+    assert not fit_of(artifact).facts.chunk
+    x = np.random.default_rng(0).standard_normal((ROWS, 6)).astype(np.float32)
+    node = install(PeerId.from_name("t"), (), load(artifact.data), ["Step"], CONFIG)
+    node.invoke("Step", {"x": x, "y": batch("MLP 64-32-10")[1]})
+    assert [s.topic for s in node.poll(1) if isinstance(s, AppEvent)] == ["loss"]
 
 
 class FromShard(Module):

@@ -42,13 +42,14 @@ class Step:
         """Half of each image is zeros: where maxima and comparisons tie."""
         rng = np.random.default_rng(seed)
         x, target, weights, *_ = self.function.inputs
-        wide, shape = ([int(d) for d in self.function.types[v].shape or ()] for v in (x, target))
+        wide, shape = (
+            [d for d in self.function.types[v].shape or () if isinstance(d, int)] for v in (x, target)
+        )
         data = rng.standard_normal(wide).astype(np.float32)
         if data.ndim == 4:
             data[..., : data.shape[-1] // 2 + 1] = 0
-        if self.loss.startswith("sparse"):
-            chosen = rng.integers(0, CLASSES, shape)
-        else:
+        chosen: np.ndarray = rng.integers(0, CLASSES, shape)
+        if not self.loss.startswith("sparse"):
             chosen = np.eye(shape[-1], dtype=np.float32)[rng.integers(0, shape[-1], shape[:-1])]
         share = np.full(self.rows, 1 / self.rows, np.float32)
         return {x: data, target: chosen, weights: share, **self.parameters}
