@@ -263,7 +263,9 @@ class _Uses:
             for position, value in enumerate(op.inputs):
                 if value:
                     self._readers[value].append((op, position))
-            if any(v in fed for v in op.inputs) or any(op.subgraphs()):
+            steers = SHAPE_INPUTS.get(op.op_type, frozenset()) if op.op_type in _MOVES else frozenset()
+            read = (v for position, v in enumerate(op.inputs) if position not in steers)
+            if any(v in fed for v in read) or any(op.subgraphs()):
                 fed.update(v for v in op.outputs if v)
         self._fed = fed
         self._captured = {

@@ -141,6 +141,9 @@ def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
         axis = axis % rank
         if start == 0 and end >= far and step == 1:
             continue  # whole, whatever its length
+        if start >= 0 and end < 0 and step == 1 and not isinstance((g.shape(x) or ())[axis], int):
+            before[axis], after[axis] = start, -end  # both ends are told from their own side
+            continue
         (dim,) = g.static_dims(op, x, [axis])
         taken = range(*slice(start, end, step).indices(dim))
         if step == 1 or not taken:

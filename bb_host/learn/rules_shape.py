@@ -160,14 +160,18 @@ def _gather(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     (x, indices), dy = op.inputs, one(dys)
     rank, n = g.rank(op, x), g.rank(op, indices)
     axis = int_attr(op, "axis", 0) % rank
-    (dim,) = g.static_dims(op, x, [axis])
+    dim = (g.shape(x) or ())[axis]
     shape = g.shape_value(x)
+    if isinstance(dim, int):
+        length = g.const(np.array(dim, np.int64))
+    else:
+        length = g.op("Gather", shape, g.const(np.array(axis, np.int64)), axis=0)
     if axis:  # y: x[:axis] + indices + x[axis+1:]; bring indices and the axis to the front
         front = [*range(axis, axis + n), *range(axis), *range(axis + n, rank - 1 + n)]
         dy = g.op("Transpose", dy, perm=front)
         shape = g.op("Gather", shape, g.ints(axis, *range(axis), *range(axis + 1, rank)), axis=0)
     # Negative indices count from the end.
-    wrapped = g.op("Mod", g.cast(indices, np.dtype(np.int64)), g.const(np.array(dim, np.int64)))
+    wrapped = g.op("Mod", g.cast(indices, np.dtype(np.int64)), length)
     zeros = g.op("ConstantOfShape", shape, value=np.zeros(1, g.dtype(x)))
     dx = g.op("ScatterND", zeros, g.op("Unsqueeze", wrapped, g.ints(-1)), dy, reduction=b"add")
     if axis:

@@ -214,6 +214,13 @@ def test_slices(bounds, check_gradient, fn):
     check_gradient(fn(X34, *lines, "z = Slice(x, s, e, a)", "y = Exp(z)"))
 
 
+@pytest.mark.parametrize(("start", "end"), [("1", "-1"), ("0", "-2"), ("0", "9223372036854775807")])
+def test_slices_of_an_axis_of_open_length(start, end, check_gradient, fn):
+    lines = [f"{n} = Constant<value=I64[1]{{{v}}}>()" for n, v in zip("sea", (start, end, "1"), strict=True)]
+    x = np.random.default_rng(1).standard_normal((2, 5))
+    check_gradient(fn("x: F64[n,m]", *lines, "z = Slice(x, s, e, a)", "y = Exp(z)"), x=x)
+
+
 STEPS = [("0", "100", "2"), ("3", "-100", "-1"), ("3", "0", "-2"), ("1", "2", "3"), ("1", "1", "2")]
 
 
@@ -250,6 +257,8 @@ def test_padding_of_named_axes(mode, check_gradient, fn, runtime):
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("indices", ["I64[3]{2, 0, 2}", "I64[2,2]{0, -1, 1, 1}", "I64[]{1}"])
 def test_gather_adds_what_is_read_twice(axis, indices, check_gradient, fn):
+    open_lines = [f"i = Constant<value={indices}>()", f"z = Gather<axis={axis}>(x, i)", "y = Exp(z)"]
+    check_gradient(fn("x: F64[n,m,k]", *open_lines))
     lines = [f"i = Constant<value={indices}>()", f"z = Gather<axis={axis}>(x, i)", "y = Exp(z)"]
     check_gradient(fn("x: F64[3,4,3]", *lines))
 

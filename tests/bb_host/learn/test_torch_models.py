@@ -40,3 +40,15 @@ def test_gradients_are_those_of_pytorch(name, runtime, as_model):
         np.testing.assert_allclose(
             found[output], expected[parameter], rtol=1e-4, atol=2e-6 * largest, err_msg=parameter
         )
+
+
+@pytest.mark.parametrize("name", ["gru.raw", "lstm.raw", "gru_stacked.raw"])
+def test_gates_that_are_cut_out_of_one_weight_are_no_shared_parameters(name):
+    assert trainable(FOLDER / f"{name}.onnx", loss="mse").warnings() == ()
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith(".script")])
+def test_the_loss_joins_the_graph(name, as_model):
+    """What `train` steps by: loss and gradients of a batch in one graph, by ONNX's own checker."""
+    functions = {f.name: f for f in trainable(FOLDER / f"{name}.onnx", loss="mse").construct("m").functions}
+    as_model(functions["m.fit"])
