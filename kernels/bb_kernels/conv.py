@@ -1,7 +1,8 @@
 """Convolution as a matrix product.
 
-A batch of small images goes through ``conv_rows``, with one channel per group through ``depthwise_bands``.
-Else there are three ways, chosen when preparing:
+A batch of small images goes through ``conv_rows``, with one channel per group through ``depthwise_bands``,
+and where a window is the whole image through ``conv_whole``. Else there are three ways, chosen when
+preparing:
 
 * a pointwise kernel is a product with the input as it is;
 * with stride 1 the padded image is treated as one long row: the columns matrix is made of shifted, contiguous
@@ -24,6 +25,7 @@ import numpy as np
 
 from .bias import spread
 from .conv_rows import Correlation, scratch_of
+from .conv_whole import Whole
 from .depthwise import narrow
 from .depthwise import suits as narrow_suits
 from .depthwise_bands import WIDEST, bands_of
@@ -72,6 +74,20 @@ class Convolution(NamedTuple):
         return self.channels == self.groups or self._row <= _GARBAGE * prod(self.win.out)
 
     @property
+    def whole(self) -> Whole | None:
+        """Return the way of ``conv_whole`` for a batch, where windows are whole images, else None."""
+        win = self.win
+        if (
+            not win.whole
+            or self.groups > 1
+            or self.batch < 2
+            or win.taps == 1
+            or not self.channels * self.maps
+        ):
+            return None
+        return Whole(self.batch, self.channels, self.maps, win.taps)
+
+    @property
     def rows(self) -> Correlation | None:
         """Return the way of ``conv_rows`` for a group where it is the faster one, else None.
 
@@ -99,7 +115,9 @@ class Convolution(NamedTuple):
         """Return the scratch for ``bind``: padded image, columns, result rows; only those needed."""
         if self.win.pointwise:
             return ()
-        rows = self.rows
+        rows, whole = self.rows, self.whole
+        if whole is not None:
+            return whole.scratch(dtype)
         if rows is not None:
             return scratch_of([rows], dtype)
         specs = []
@@ -130,7 +148,9 @@ class Convolution(NamedTuple):
         bias = None if b is None else b.reshape(-1, 1)
         if 0 in out.shape:
             return _nothing
-        rows = self.rows
+        rows, whole = self.rows, self.whole
+        if whole is not None:
+            return whole.bind(x, w, b, out, scratch)
         if rows is not None:
             return self._groups(rows, x, w, b, out, scratch)
         if not w.flags.c_contiguous:
@@ -145,7 +165,7 @@ class Convolution(NamedTuple):
 
             return refreshed
         if self.win.pointwise:
-            return self._pointwise(x, w, bias, out, known_bias)
+            return self.pointwise(x, w, bias, out, known_bias)
         image = self._image(x, w, bias, out, scratch, known_bias)
         steps = [image(n) for n in range(self.batch)]
         if len(steps) == 1:
@@ -177,8 +197,8 @@ class Convolution(NamedTuple):
 
         return run
 
-    def _pointwise(self, x: Array, w: Array, bias: Array | None, out: Array, known_bias: bool) -> Bound:
-        """Return the run of a kernel of one element: a product per image."""
+    def pointwise(self, x: Array, w: Array, bias: Array | None, out: Array, known_bias: bool) -> Bound:
+        """Return the run of a kernel of one element: a product per image, with a bias [M,1] or None."""
         area = prod(self.win.out)
         groups = self.groups
         weights = w.reshape(groups, self.maps // groups, -1)

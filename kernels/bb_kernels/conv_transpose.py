@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .conv import check_bias
+from .conv import Convolution, check_bias
 from .conv_rows import Correlation, scratch_of
 from .depthwise_bands import Bands, transposed_bands_of
 from .errors import KernelAttributeError, KernelShapeError
@@ -111,6 +111,19 @@ def _phases(batch: int, channels: int, maps: int, win: Windows) -> list[_Phase]:
     return found
 
 
+def _pointwise(conv: Convolution, out: TensorSpec, n_in: int) -> Prepared:
+    """Return a kernel with ConvTranspose's arguments for weights of one element, in one group.
+
+    Run allocates nothing where X is contiguous.
+    """
+
+    def bind(*arrays: Any) -> Bound:
+        bias = arrays[2].reshape(-1, 1) if n_in > 2 else None
+        return conv.pointwise(arrays[0], arrays[1].swapaxes(0, 1), bias, arrays[n_in], False)
+
+    return Prepared((out,), run_bound(bind), binder=bind)
+
+
 def _by_bands(bands: Bands, out: TensorSpec, n_in: int) -> Prepared:
     """Return a kernel with ConvTranspose's arguments, for one channel per group. Run allocates nothing."""
 
@@ -179,6 +192,8 @@ def _conv_transpose(call: Call) -> Prepared:
     win, size = _geometry(call, x.shape[2:], w.shape[2:])
     n_in = len(call.inputs)
     out_spec = TensorSpec(x.dtype, (batch, maps, *size))
+    if groups == 1 and win.pointwise and win.size == win.out and x.size and w.size:
+        return _pointwise(Convolution(batch, channels, maps, 1, win), out_spec, n_in)
     bands = transposed_bands_of(batch, channels, win) if groups == channels == maps > 1 else None
     if bands is not None:
         return _by_bands(bands, out_spec, n_in)

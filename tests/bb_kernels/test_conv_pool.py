@@ -99,6 +99,7 @@ def test_conv(
         (2, 16, 4, 2, 8, 3, 1, 1, 1),
         (2, 3, 2, 1, 40, 38, 0, 1, 1),  # long lines
         (1, 2, 3, 1, 16, 16, 1, 1, 1),  # a weight's gradient of one channel
+        (5, 300, 3, 1, 16, 16, 0, 1, 1),  # windows that are whole images
         (5, 40, 3, 1, 16, 16, 1, 1, 1),  # and one whose columns are of a few of its channels at a time
         (2, 30, 3, 1, 16, 14, 0, 2, 1),
         (2, 8, 6, 2, 9, 5, 1, 1, 2),
@@ -195,6 +196,17 @@ def test_conv_transpose_is_the_adjoint_of_conv(
     inner[reached] = x[reached]
     forward = compute("Conv", [inner, w], **attrs)[0]
     np.testing.assert_allclose((forward * y).sum(), (x[reached] * back).sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "strided"])
+def test_pointwise_conv_transpose_of_a_batch(layout: str, compute: Compute, rng: np.random.Generator) -> None:
+    x, w, b = rng.standard_normal((3, 4, 5, 6)), rng.standard_normal((4, 7, 1, 1)), rng.standard_normal(7)
+    if layout == "strided":
+        x, w = (np.ascontiguousarray(a.transpose()).transpose() for a in (x, w))
+    want = np.einsum("nchw,cm->nmhw", x, w[:, :, 0, 0])
+    np.testing.assert_allclose(compute("ConvTranspose", [x, w])[0], want, rtol=1e-9)
+    (biased,) = compute("ConvTranspose", [x, w, b])
+    np.testing.assert_allclose(biased, want + b[:, None, None], rtol=1e-9)
 
 
 def reference_pool(

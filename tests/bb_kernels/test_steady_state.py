@@ -118,6 +118,8 @@ CASES: list[tuple[str, int, dict[str, Any], list[Any]]] = [
     ("Conv", 17, {"pads": [1, 1, 1, 1], "group": 16}, [(1, 1024, 16, 16), (16, 64, 16, 16)]),
     ("ConvTranspose", 17, {"pads": [1, 1, 1, 1], "group": 16}, [(64, 16, 16, 16), (16, 1, 3, 3)]),
     ("ConvTranspose", 17, {"pads": [1, 1, 1, 1], "group": 4}, [(64, 16, 16, 16), (16, 4, 3, 3)]),
+    ("ConvTranspose", 17, {}, [(64, 16, 16, 16), (16, 16, 1, 1), VECTOR]),
+    ("Conv", 17, {}, [(16, 64, 16, 16), (16, 64, 16, 16), VECTOR]),
     ("ConvTranspose", 17, {"strides": [2, 2]}, [(64, 16, 16, 16), (16, 16, 3, 3), VECTOR]),
     ("Conv", 17, {"strides": [2, 2]}, [IMAGE, (16, 16, 3, 3), VECTOR]),
     ("Conv", 17, {"pads": [1, 1, 1, 1], "group": 16}, [IMAGE, (16, 1, 3, 3), VECTOR]),
