@@ -38,10 +38,6 @@ class Facts(_Namespace):
     def __or__(self: _F, more: _F) -> _F:
         return type(self)(**(vars(self) | vars(more)))
 
-    def holds(self, other: Facts) -> bool:
-        """Whether all of `other` is said here, to the same effect."""
-        return vars(other).items() <= vars(self).items()
-
     def without(self: _F, *names: str) -> _F:
         """All but the facts of these names; itself where none of them is said."""
         said = vars(self)

@@ -1,5 +1,7 @@
 """Sphinx: how `./dev docs` makes a site of these pages."""
 
+from __future__ import annotations
+
 project = "BytesAndBrains for the edge"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]

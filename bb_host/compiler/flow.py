@@ -147,6 +147,14 @@ def restamped(function: Function, changed: Mapping[int, Op]) -> Function:
     return replace(function, ops=stamped(ops, function.ops, added))
 
 
+def peer_classes(ops: Iterable[Op]) -> dict[str, str]:
+    """The classes that lists of peers lead to, as placement said of the ops that yield them."""
+    found: dict[str, str] = {}
+    for op in ops:
+        found.update(op.facts.leads)
+    return found
+
+
 def wire_ops(function: Function) -> list[Op]:
     """The wire ops of a function, in order; those of branches there are none."""
     ops = function.ops

@@ -17,7 +17,6 @@ from bb_edge.ir.class_names import CLASS_NAME_RULE, EVERY_CLASS, SELF_CLASS, is_
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.roles import ProtocolComponent
 from bb_host.compiler import flow
-from bb_host.compiler.class_stamps import peer_classes
 from bb_host.compiler.slot_table import TargetSlots
 from bb_host.construction import ConstructionError, class_of
 from bb_host.errors import InvalidClassName
@@ -105,7 +104,7 @@ def _leads_to(target: TargetSlots, op: Op) -> str:
     if not flow.is_send_flavored(op) or op.op_type == OP_SEND_RESP:
         return ""
     function = next(f for f in target.functions if any(o is op for o in f.ops))
-    known, gates = peer_classes(function.ops), {}
+    known, gates = flow.peer_classes(function.ops), {}
     for other in function.ops:
         if other.domain == keys.GATE_DOMAIN:
             gates[other.outputs[0]] = other.inputs[0]

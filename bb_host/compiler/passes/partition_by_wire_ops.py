@@ -24,7 +24,6 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
 from bb_host.compiler import flow
 from bb_host.compiler.answer_order import order_answers
-from bb_host.compiler.class_stamps import classes_of
 from bb_host.compiler.gradients import check_executions
 from bb_host.compiler.host_gates import span_gates
 from bb_host.compiler.joins import Joins, check_joins
@@ -98,7 +97,7 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
     ops: dict[str, list[Op]] = {}
     inputs: dict[str, list[str]] = {}
     for op in function.ops:
-        for where in classes_of(op, home):
+        for where in op.facts.classes or (home,):
             ops.setdefault(where, []).append(op)
     for name in function.inputs:
         where = function.facts.input_classes.get(name) or home

@@ -31,7 +31,6 @@ from bb_edge.ir.opsets.wire import (
 )
 from bb_edge.ir.types import ValueType
 from bb_host.compiler import flow
-from bb_host.compiler.class_stamps import classes_of, peer_classes
 from bb_host.compiler.options import Options
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
 from bb_host.facts import OpFacts
@@ -70,7 +69,7 @@ class _Surfaces:
         self.stats = stats
         self.home = flow.home_class(function)
         self.read = {n for op in function.ops for n in reads(op)} | set(function.outputs)
-        self.peers = peer_classes(function.ops)
+        self.peers = flow.peer_classes(function.ops)
         self.peers.update(
             (n, n) for n in function.inputs if (t := function.types.get(n)) and t.node is types.PEER_ID_VEC
         )
@@ -171,7 +170,7 @@ class _Surfaces:
     def _sole(self) -> set[str]:
         """Classes that aggregate and that nobody chooses among: two would train the same peers by turns."""
         sums = [op for op in self.function.ops if op.op_type == "Aggregate"]
-        gather = {where for op in sums for where in classes_of(op, self.home)}
+        gather = {where for op in sums for where in op.facts.classes or (self.home,)}
         return gather - {self.peers.get(flow.peers_input(op), "") for op in self.wire if _leads(op)}
 
     # --- writing
@@ -273,7 +272,7 @@ class _Surfaces:
         count = len(flow.payload_inputs(op))
         sent = self._stamped(op, count, inputs=inputs, outputs=self._handle(op))
         found = [self._without_peer_class(sent)]
-        home = classes_of(request, self.home)[0] if request.facts.classes else None
+        home = next(iter(request.facts.classes), None)
         if self._each(request):
             found.append(self._receiver(sent, OP_RECV_RESP, op.outputs, home))
         elif not self.read.isdisjoint(op.outputs):
