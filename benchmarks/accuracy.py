@@ -1,6 +1,6 @@
 """What federated averaging costs in accuracy: digits, in folds, against central training of the same model.
 
-    python -m benchmarks.accuracy --net cnn-bn --folds 5
+    PYTHONPATH=.:examples python -m benchmarks.accuracy --net cnn-bn --folds 5
 
 All 1,797 digits, each once in a test set. The program is the example's, simulated in one process; central
 training is the same program with one client that has everything. Even data on four clients, four passes over
@@ -66,12 +66,12 @@ def folds(labels: data.Labels, count: int) -> list[data.Indices]:
     return [np.sort(by_digit[fold::count]) for fold in range(count)]
 
 
-def accuracy(kind: str, who: Federation, test: data.Indices, rounds: int, folder: Path) -> float:
-    """The share of the test set that the model of the last round names right."""
+def accuracy(kind: str, who: Federation, test: data.Indices, rounds: int, folder: Path, seed: int) -> float:
+    """The share of the test set that the model of the last round names right; `seed` is the dealing's."""
     x, y = data.load_digits()
     x = x if kind == "mlp" else image(x)
     rest = np.setdiff1d(np.arange(len(y)), test)
-    parts = data.split(y[rest], who.clients, who.alpha, seed=1, test_fraction=0)
+    parts = data.split(y[rest], who.clients, who.alpha, seed=seed, test_fraction=0)
     client = np.empty(len(rest), np.int64)
     for number, shard in enumerate(parts.shards):
         client[shard] = number
@@ -116,7 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[Federation, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for who in (CENTRAL, EVEN, UNEVEN):
-            found[who] = [accuracy(given.net, who, test, given.rounds, Path(folder)) for test in tests]
+            found[who] = [
+                accuracy(given.net, who, test, given.rounds, Path(folder), seed)
+                for seed, test in enumerate(tests)
+            ]
             print(
                 who,
                 " ".join(f"{share:.4f}" for share in found[who]),

@@ -46,6 +46,13 @@ def test_a_model_without_a_network_needs_no_queues() -> None:
     assert share(artifact.budget, "Python") == INTERPRETER
 
 
+def test_a_server_that_never_trains_is_charged_for_no_gradient(tiny: tuple[Any, Any]) -> None:
+    server = next(a for a in build_edge(*tiny, max_batch=4).artifacts if a.target == "Server")
+    names = [s.what for s in server.budget.ram]
+    assert any("parameters of model" in name for name in names)
+    assert not any("gradient" in name or "optimizer" in name for name in names)
+
+
 def test_a_federated_client_counts_parameters_training_and_queues(tiny: tuple[Any, Any]) -> None:
     build = build_edge(*tiny, max_batch=4)
     client = next(a for a in build.artifacts if a.target == "Client")
