@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bb_edge.components.float16_codec import Float16Codec
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
+    from bb_edge.components.image_folder_data_source import ImageFolderDataSource
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
     from bb_edge.components.state import StateReader, pack_array, pack_state
@@ -163,6 +164,7 @@ __all__ = [
     "GlobalRegistryClient",
     "GlobalRegistryServer",
     "GraphModel",
+    "ImageFolderDataSource",
     "NumPyBackend",
     "PresenceSelector",
     "ScalarQuantizer",
@@ -249,6 +251,7 @@ _HOMES = {
     "GlobalRegistryClient": "bb_edge.components.global_registry",
     "GlobalRegistryServer": "bb_edge.components.global_registry",
     "GraphModel": "bb_edge.components.graph_model",
+    "ImageFolderDataSource": "bb_edge.components.image_folder_data_source",
     "NumPyBackend": "bb_edge.backends.numpy_backend",
     "PresenceSelector": "bb_edge.components.presence_selector",
     "ScalarQuantizer": "bb_edge.components.scalar_quantizer",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
 
 
-_WITH_NOTES = ("bb.TFLiteBackend", "bb.ArrayDataSource", "bb.CsvDataSource")
+_WITH_NOTES = ("bb.TFLiteBackend", "bb.ArrayDataSource", "bb.CsvDataSource", "bb.ImageFolderDataSource")
 
 
 def component_notes(node: Node) -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bb_edge.components.float16_codec import Float16Codec
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
+    from bb_edge.components.image_folder_data_source import ImageFolderDataSource
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
 
@@ -33,6 +34,7 @@ __all__ = [
     "GlobalRegistryClient",
     "GlobalRegistryServer",
     "GraphModel",
+    "ImageFolderDataSource",
     "PresenceSelector",
     "ScalarQuantizer",
 ]
@@ -50,6 +52,7 @@ _MODULES = {
     "GlobalRegistryClient": "global_registry",
     "GlobalRegistryServer": "global_registry",
     "GraphModel": "graph_model",
+    "ImageFolderDataSource": "image_folder_data_source",
     "PresenceSelector": "presence_selector",
     "ScalarQuantizer": "scalar_quantizer",
 }
