@@ -80,9 +80,8 @@ class ImageFolderDataSource(StoredSamples):
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
         """Returns the shape of a batch, as far as the configuration fixes it."""
         size, channels, classes = config.get("size"), config.get("channels", 3), config.get("one_hot")
-        known = isinstance(size, list | tuple) and len(size) == 2
-        high, wide = size if known else ("?", "?")  # type: ignore[misc]
-        shape = (channels, high, wide) if config.get("layout", "nchw") == "nchw" else (high, wide, channels)
+        sides = size if isinstance(size, list | tuple) and len(size) == 2 else ("?", "?")
+        shape = [channels, *sides] if config.get("layout", "nchw") == "nchw" else [*sides, channels]
         one_hot = isinstance(classes, int) and classes > 0
         return {
             "NextBatch.batch": f"F32[?,{','.join(map(str, shape))}]",
