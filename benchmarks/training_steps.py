@@ -1,12 +1,13 @@
-"""Training steps of small nets on the NumPy kernels.
+"""Training steps of small nets on the NumPy kernels, and on a TFLite interpreter.
 
-    python benchmarks/training_steps.py [FOLDER] [--torch PYTHON]
+    python benchmarks/training_steps.py [FOLDER] [--tflite] [--torch PYTHON]
 
-Each side is a process of its own with one thread: this checkout, another one in FOLDER (an older commit), and
-PyTorch of the interpreter PYTHON, of an environment of its own (`pip install torch onnx`). In a new random
-order each time, a side does a block of five steps that nobody counts and one that counts: a loop that only
-trains finds its caches warm. CPU time; medians, and the ratio of ours to the others'. All sides begin with
-the same parameters and data, and have to come to the same parameters.
+Each side is a process of its own with one thread: this checkout on NumPy, with --tflite compiled for an
+interpreter too, another one in FOLDER (an older commit), and PyTorch of the interpreter PYTHON, of an
+environment of its own (`pip install torch onnx`). In a new random order each time, a side does a block of
+five steps that nobody counts and one that counts: a loop that only trains finds its caches warm. CPU time;
+medians, and the ratio of ours to the others'. All sides begin with the same parameters and data, and have to
+come to the same parameters.
 
 Ours is a program that a node runs, from the next batch of its data to the update. PyTorch's is the loop that
 its users write: forward, cross entropy, backward, SGD, over the operators of the same ONNX file.
@@ -34,8 +35,6 @@ BLOCK = 5
 """Steps of a block."""
 LEARNING_RATE = 0.05
 BATCHES = (8, 32, 128)
-LEFT_OUT = ("transformer block",)
-"""Its operators are not among those that PyTorch's side knows."""
 CLASSES = 10
 
 Run = Callable[[], Sequence[np.ndarray]]
@@ -44,7 +43,7 @@ Run = Callable[[], Sequence[np.ndarray]]
 # --- the sides, each in a process of its own ------------------------------------------------------
 
 
-def ours(folder: Path) -> Run:
+def ours(folder: Path, *, tflite: bool = False) -> Run:
     """A block of steps that a node runs; the parameters after it."""
     import onnx
 
@@ -82,7 +81,7 @@ def ours(folder: Path) -> Run:
     compiler = Compiler().bind_model("model", GraphModel, model).bind_backend("backend", NumPyBackend)
     compiler = compiler.bind_data_source("shard", ArrayDataSource, config)
     with tempfile.TemporaryDirectory() as artifacts:
-        compile_edge(Training(), compiler, Path(artifacts))
+        compile_edge(Training(), compiler, Path(artifacts), backend="tflite" if tflite else "numpy")
         program = load(Path(artifacts) / "Training.Training.edge.onnx")
     data = {"shard": {"path": str(folder / "data.npz")}}
     node_config = NodeConfig(cycle_op_budget=1_000_000, app_event_bytes=1 << 24)
@@ -135,6 +134,13 @@ def theirs(folder: Path) -> Run:
             "Add": torch.add,
             "Gemm": torch.nn.functional.linear,
             "GlobalAveragePool": lambda v: v.mean((2, 3), keepdim=True),
+            "Div": torch.div,
+            "LayerNormalization": lambda v, s, b: torch.nn.functional.layer_norm(v, s.shape, s, b),
+            "MatMul": torch.matmul,
+            "ReduceMean": lambda v: v.mean(attrs["axes"]),
+            "Reshape": lambda v, to: v.reshape([d or v.shape[i] for i, d in enumerate(to.tolist())]),
+            "Softmax": lambda v: v.softmax(-1),
+            "Transpose": lambda v: v.permute(attrs["perm"]),
         }
         return known[node.op_type](*given)
 
@@ -156,7 +162,7 @@ def theirs(folder: Path) -> Run:
 def serve(side: str, where: str) -> None:
     """Writes the parameters after one block; then answers each line with CPU nanoseconds of a step."""
     folder = Path(where)
-    run = theirs(folder) if side == "torch" else ours(folder)
+    run = theirs(folder) if side == "torch" else ours(folder, tflite=side == "tflite")
     found = np.concatenate(run())
     np.save(folder / f"{side}.npy", found)
     print("ready", flush=True)
@@ -243,6 +249,7 @@ def main(words: Sequence[str] | None = None) -> None:
     """A line per net and batch."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", help="a checkout of an older commit")
+    parser.add_argument("--tflite", action="store_true", help="this checkout on a TFLite interpreter as well")
     parser.add_argument("--torch", metavar="PYTHON", help="an interpreter that has torch and onnx")
     parser.add_argument("--net", action="append", help="repeatable; default: all")
     parser.add_argument("--batch", action="append", type=int, help=f"repeatable; default: {BATCHES}")
@@ -251,15 +258,18 @@ def main(words: Sequence[str] | None = None) -> None:
     from benchmarks.training_nets import NETS
 
     others: dict[str, tuple[str, Path]] = {}
+    if arguments.tflite:
+        others["tflite"] = (sys.executable, ROOT)
     if arguments.torch:
         others["torch"] = (arguments.torch, ROOT)
     if arguments.folder:
         others["older"] = (sys.executable, arguments.folder.resolve())
-    for net in arguments.net or [name for name in NETS if name not in LEFT_OUT]:
+    for net in arguments.net or NETS:
         for batch in arguments.batch or BATCHES:
             found = measured(net, batch, others, arguments.rounds)
             figures = ", ".join(f"{side} {value:,.0f}" for side, value in found.items())
-            ratios = ", ".join(f"{found['ours'] / found[side]:.2f} of {side}" for side in others)
+            pairs = [(one, other) for one in found if one in ("ours", "tflite") for other in others]
+            ratios = ", ".join(f"{a} {found[a] / found[b]:.2f} of {b}" for a, b in pairs if a != b)
             print(f"| {net}, batch {batch} | {figures} µs | {ratios} |", flush=True)
 
 
