@@ -14,7 +14,9 @@ from bb_edge.engine import steps
 from bb_edge.ir.values import TRIGGER
 from bb_edge.node import Node
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
+from bb_host.drawing import draw
 from bb_host.edge import build_edge
+from bb_host.edge.inspection import describe
 from bb_host.learn import mlp, trainable
 
 BATCH = 8
@@ -144,3 +146,12 @@ def test_warnings_are_those_of_any_body() -> None:
     (warning,) = build_edge(Idle()).program.warnings
     assert (warning.code, "PassThrough" in warning.what) == ("unread-result", True)
     assert warning.where.startswith("test_loops.py:")
+
+
+def test_reports_and_drawings_see_into_bodies() -> None:
+    """The loop, what orders it, what its body tells and the end of that count as ops; the body has a box."""
+    build = build_edge(Tells("seen"))
+    (target,) = describe(build.artifacts[0].program)["partitions"]
+    assert (target["ops"], target["ops_by_domain"]) == (4, {"syscall": 4})
+    picture = draw(build.artifacts[0].program, ops=True)
+    assert ("Tells.loop_1" in picture, picture.count("subgraph cluster_")) == (True, 2)
