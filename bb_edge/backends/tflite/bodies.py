@@ -215,6 +215,21 @@ class _Chain(BackendProgram):
         n_inputs = len(self.input_names) + len(self._resident)
         self._copied = tuple(v < n_inputs or v in self._outputs[:i] for i, v in enumerate(self._outputs))
         self._where = where
+        # The last program, and which of the outputs are its results, in its order, where it gives them all.
+        made = range(len(numbers) - len(steps[-1][2]), len(numbers)) if steps else range(0)
+        self._last = steps[-1][0] if steps and sorted(self._outputs) == list(made) else None
+        self._order = tuple(self._outputs.index(v) for v in made) if self._last is not None else ()
+
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """The last program writes its results where they are wanted, if it gives all of them."""
+        if self._last is None or len(inputs) != len(self.input_names):
+            super().run_into(inputs, outputs)
+            return
+        values = [*inputs, *self._resident]
+        *before, (_, positions) = self._steps
+        for run, places in before:
+            values += run([values[i] for i in places])
+        self._last.run_into([values[i] for i in positions], [outputs[i] for i in self._order])
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         if len(inputs) != len(self.input_names):

@@ -127,7 +127,7 @@ class TFLiteProgram(BackendProgram):
     def _use(self, shapes: _Shapes) -> None:
         self._shapes = shapes
         self._kept.move_to_end(shapes)
-        self._set, self._invoke, self._get, *_ = self._kept[shapes]
+        self._set, self._invoke, self._get, self._interpreter, _ = self._kept[shapes]
 
     def _switch(self, shapes: _Shapes) -> None:
         if shapes in self._kept:
@@ -175,6 +175,26 @@ class TFLiteProgram(BackendProgram):
             return tuple([get(index) for index in self._outputs])
         except FAILURES as error:
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
+
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Copies each result once, out of the interpreter's memory: gradients are as large as the model."""
+        self._start(inputs)
+        for index, target in zip(self._outputs, outputs, strict=True):
+            try:
+                # The view goes at once: an interpreter with views of its memory does not run again.
+                result = self._interpreter.tensor(index)()
+                fits = result.shape == target.shape and result.dtype == target.dtype
+                if fits:
+                    np.copyto(target, result)
+            except FAILURES as error:
+                raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
+            if not fits:
+                raise BackendRunError(
+                    f"result is {result.dtype}{list(result.shape)}, the array given for it is "
+                    f"{target.dtype}{list(target.shape)}",
+                    self._where,
+                )
+            del result
 
     def _one(self, _ctx: object, array: Array) -> Array:
         """Does what `_call` does for one input, without its loops; most models have one input."""

@@ -11,10 +11,12 @@ import pytest
 
 from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.backends.tflite.probe import interpreter
+from bb_edge.backends.tflite.program import TFLiteProgram
 from bb_edge.backends.tflite.tuning import Choice, save_tuning
 from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
+from bb_edge.roles.errors import BackendRunError
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.edge import build_edge
 from bb_host.edge.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
@@ -181,6 +183,21 @@ def test_what_measured_faster_runs_it(tmp_path, capsys):
         found[threads] = stepped(artifact.data, x, y, str(place))
     for one, other in zip(found[0], found[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_results_are_written_where_they_are_wanted():
+    attrs = fit_of(built("MLP 64-32-10", "tflite")).ops[0].attrs
+    make, ports = interpreter().make, len(fit_of(built("MLP 64-32-10", "tflite")).inputs)
+    program = TFLiteProgram(make, attrs["model"], attrs["sha256"], ports, ports - 2, 1, "a test")
+    inputs = [np.full(shape, 0.5, dtype) for dtype, shape in program.ports]
+    outputs = [np.empty(shape, dtype) for dtype, shape in program.results]
+    for _ in range(2):
+        program.run_into(inputs, outputs)
+    for one, other in zip(outputs, program.run(inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(BackendRunError, match="the array given for it is"):
+        program.run_into(inputs, [*outputs[:-1], np.empty(3, np.float32)])
 
 
 # --- how many rows ----------------------------------------------------------------------------------
