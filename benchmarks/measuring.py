@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-WHEEL_GOAL, UNPACKED_GOAL = 1475.0, 4250.0
+WHEEL_GOAL, UNPACKED_GOAL = 1750.0, 5250.0
 """Kilobytes of the wheel and of what it unpacks to; tests/house/test_wheel.py holds the one that pip makes to
 them."""
 

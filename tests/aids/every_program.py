@@ -13,7 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("tests", "examples", "benchmarks")
-_A_PROGRAM = re.compile(r"^class \w+\((?:\w+\.)?Module\)", re.MULTILINE)
+_A_PROGRAM = re.compile(r"^class \w+\((?!nn\.)(?:\w+\.)?Module\)", re.MULTILINE)
+"""Networks of PyTorch, in the script that makes fixtures, are no programs."""
 
 
 def files() -> list[str]:
