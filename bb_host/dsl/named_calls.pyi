@@ -134,7 +134,7 @@ class Syscalls:
     def on_trigger(self, trigger: Output, *, after: After = ...) -> Output:
         """Fires on each arrival. trigger: Trigger → trigger: Trigger."""
     def when(self, condition: Value, *, after: After = ...) -> Output:
-        """Fires where the condition holds, else not: what hangs on it does not run in that execution.
+        """Fires where the condition holds, else not: ops that depend on it do not run in that execution then.
         condition: Tensor<BOOL> → trigger: Trigger."""
     def threshold(self, n: int, *inputs: Value, after: After = ...) -> Output:
         """Fires after n arrivals, of whatever executions, and counts anew. Each call of a module has its own

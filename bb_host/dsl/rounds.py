@@ -21,7 +21,7 @@ class Rounds(Suggests):
     """The rounds of a program: entered with `with`, once. `start.round` is the round's number, 0-D I64 from
     1.
 
-    What happens in a round hangs on it: `after=start` takes it, and so does `after=start.round`.
+    What happens in a round depends on it: `after=start` takes it, and so does `after=start.round`.
     """
 
     def __init__(self, graph: Recorder, times: int, pause_ns: int) -> None:

@@ -220,7 +220,7 @@ def _regions(
 
 
 def _behind_when(ops: Sequence[OpSpec]) -> set[int]:
-    """The ops that hang on a `When`: one that does not fire starves nobody."""
+    """The ops that depend on a `When`: one that does not fire starves nobody."""
     found: set[int] = set()
     sites: set[int] = set()
     for op in ops:

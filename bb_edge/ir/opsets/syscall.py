@@ -78,7 +78,7 @@ _t.op(
     "condition:Tensor<BOOL>",
     "trigger:Trigger",
     "",
-    "Fires where the condition holds, else not: what hangs on it does not run in that execution.",
+    "Fires where the condition holds, else not: ops that depend on it do not run in that execution then.",
     since=3,
 )
 _t.op(
