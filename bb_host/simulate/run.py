@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.transport.in_process import Arrival, combined_trace
@@ -105,6 +105,9 @@ def simulate(
                     underway[where[arrival.target]].append(arrival)
             if watch is not None:
                 watch(_state(now_ns, len(members), told, len(heard)))
+            stuck = next((progress.stuck for progress in told if progress.stuck), "")
+            if stuck and for_ns is None:
+                raise ScenarioError(stuck, "simulate", _why([account.trouble for account in crew.accounts()]))
             start_ns = _least(told, underway)
             done = had_rounds and not any(progress.open_rounds for progress in told)
             if start_ns is None or done or (for_ns is not None and start_ns > for_ns):
@@ -132,6 +135,12 @@ def simulate(
         dict(counters),
         tuple(account.peak_rss for account in accounts),
     )
+
+
+def _why(troubles: Sequence[Mapping[str, tuple[int, str]]]) -> str:
+    """What has gone wrong before, the first of each kind."""
+    found = [f"{kind}, first {first}" for trouble in troubles for kind, (_, first) in trouble.items()]
+    return "; ".join(found[:3]) or "more clients, or a smaller min; --for SECONDS runs it all the same"
 
 
 def _least(told: Sequence[Progress], underway: Sequence[Sequence[Arrival]]) -> int | None:

@@ -25,7 +25,9 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
 from bb_edge.installer import first_epoch, install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
@@ -42,6 +44,9 @@ TROUBLE = (
     *(steps.PeerRefused, steps.ProgramMismatch, steps.ClassMismatch, steps.RoundBackedOff),
 )
 """Steps that a user has to hear of: they are counted by kind, and the first of each kind is told."""
+
+GIVE_UP_AFTER = 10
+"""Rounds in a row that reach nobody, after which a run without a time of its own ends."""
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
@@ -68,6 +73,8 @@ class Progress:
     open_rounds: int = 0
     delivered: int = 0
     lost: int = 0
+    stuck: str = ""
+    """Why rounds will not go on by themselves; empty as long as they may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,25 +137,49 @@ class Shard:
         self.slow: dict[PeerId, int] = {}
         for name in scenario.load:
             import_user_module(name)
-        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
         self._registry: Registry = default_registry()
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
+        self._check_slots()
         self._dealers = {dealt.slot: _Rows(dealt, scenario) for dealt in scenario.dealt}
         self._everybody = scenario.members()
         self._member_of = {scenario.peer_of(member): member for member in self._everybody}
         self._records = {scenario.peer_of(member): member for member in members}
-        self._kinds = [self._kind(group) for group in range(len(scenario.groups))]
         self._nodes: dict[PeerId, Node] = {}
         self._up: dict[PeerId, bool] = {}
         self._sessions: Counter[PeerId] = Counter()
         self._requests: Counter[PeerId] = Counter()
         self._events: list[Event] = []
         self._trouble: dict[str, tuple[int, str]] = {}
+        self._stuck = ""
         self.network = _Network(self)
+        self._kinds: list[_Kind] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
+        try:
+            self._begin(members)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, members: Sequence[Member]) -> None:
+        self._kinds += [self._kind(group) for group in range(len(self.scenario.groups))]
         self._take_stock(members)
         for peer, member in list(self._records.items()):
             if not self._kinds[member.group].sleeps:
-                self._add(peer, scenario.latency_ns)
+                self._add(peer, self.scenario.latency_ns)
+
+    def _check_slots(self) -> None:
+        """What is configured, or given data, is a slot of some node. ScenarioError."""
+        groups = zip(self.scenario.groups, self._programs, strict=True)
+        known = {slot for group, program in groups for slot in program.targets[group.target].bindings}
+        for what, slots in (
+            ("--set", list(self.scenario.settings)),
+            ("--data", [dealt.slot for dealt in self.scenario.dealt]),
+        ):
+            for slot in slots:
+                if slot not in known:
+                    raise ScenarioError(
+                        f"no node has a slot {slot!r}", what, suggestion(slot, sorted(known), "slots: ")
+                    )
 
     # --- who is there ---------------------------------------------------------------------------------
 
@@ -172,7 +203,7 @@ class Shard:
                 components.setdefault(slot, {})[rows.key] = str(file)
                 files.append(file)
         try:
-            return install(
+            node = install(
                 scenario.peer_of(member),
                 (),
                 program,
@@ -182,9 +213,14 @@ class Shard:
                 registry=self._registry,
                 seed=scenario.seed_of(member),
             )
+        except BBError as error:
+            hint = f"{error.hint}; its rows are dealt: see --deal" if files else error.hint
+            what = f"{group.name(member.number)}: {error.what}"
+            raise ScenarioError(what, error.where, hint) from error
         finally:
             for file in files:
                 file.unlink()  # the node has read it
+        return node
 
     def _take_stock(self, members: Sequence[Member]) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
@@ -326,6 +362,7 @@ class Shard:
             sum(node.open_rounds for node in self._nodes.values()),
             network.delivered,
             network.lost,
+            self._stuck,
         )
 
     def take(self, seen: Seen) -> None:
@@ -334,12 +371,25 @@ class Shard:
         if isinstance(step, steps.AppEvent):
             name = self._name(seen.peer)
             self._events.append(Event(seen.at_ns, name, step.topic, plain(step.value, self._name)))
-        elif isinstance(step, TROUBLE):
+            return
+        if isinstance(step, steps.RoundWaits):
+            self._waits(step)
+        if isinstance(step, TROUBLE):
             kind = type(step).__name__
+            if isinstance(step, steps.RoundBackedOff) and step.in_a_row >= GIVE_UP_AFTER:
+                self._stuck = f"{step.in_a_row} rounds in a row have reached nobody: {step.reason}"
             count, first = self._trouble.get(
                 kind, (0, f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {step}")
             )
             self._trouble[kind] = count + 1, first
+
+    def _waits(self, step: steps.RoundWaits) -> None:
+        """A round waits for more nodes of a class than the scenario has: it would wait for ever."""
+        classes = zip(self.scenario.groups, self._kinds, strict=True)
+        there = sum(group.count for group, kind in classes if step.peer_class in kind.classes)
+        if there < step.wanted:
+            needs = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
+            self._stuck = f"{needs}, and there are {there}"
 
     def _name(self, peer: PeerId) -> str:
         member = self._member_of.get(peer)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bb_host.simulate import Conditions, Dealt, Outcome, Rule, ScenarioError, WorkerError, simulate
+from bb_host.simulate import Conditions, Dealt, Outcome, Rule, Scenario, ScenarioError, WorkerError, simulate
 from bb_host.simulate import run as run_module
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.workers import Processes
@@ -159,3 +159,34 @@ def test_files_of_rows_are_gone_when_nodes_have_read_them(scenario, tmp_path, mo
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     simulate(scenario(5), on="here")
     assert not list(Path(tmp_path).rglob("*.npz")) and not list(tmp_path.glob("bb-simulate-*"))
+
+
+def test_a_round_that_can_never_begin_ends_the_run(scenario):
+    with pytest.raises(
+        ScenarioError, match="round 1 waits for 1 nodes of the class 'Client', and there are 0"
+    ):
+        simulate(
+            Scenario(scenario(1).groups[:1] if scenario(1).groups[0].large else scenario(1).groups[1:]),
+            on="here",
+        )
+
+
+def test_rounds_that_reach_nobody_end_the_run_with_the_reason(scenario):
+    away = Conditions(dropout_chance=1.0, dropout_ns=NS)
+    with pytest.raises(ScenarioError, match=r"10 rounds in a row have reached nobody"):
+        simulate(scenario(5, rounds=1, conditions=away), on="here")
+
+
+@pytest.mark.parametrize("field", ["settings", "dealt"])
+def test_a_slot_that_nobody_has_is_refused_with_the_nearest_one(scenario, rows, field):
+    value = {"settings": {"shrd": {"batch_size": 2}}, "dealt": (Dealt("shrd", rows, Rule.parse("same")),)}[
+        field
+    ]
+    with pytest.raises(ScenarioError, match="did you mean 'shard'"):
+        simulate(scenario(5, **{field: value}), on="here")
+
+
+def test_a_client_whose_share_is_too_small_is_named(scenario, rows):
+    few = (Dealt("shard", rows, Rule.parse("draw:2")),)
+    with pytest.raises(ScenarioError, match=r"client-\d+: .*batch_size 4.* see --deal"):
+        simulate(scenario(5, dealt=few), on="here")
