@@ -72,7 +72,7 @@ class BoardConditions(ProtocolComponent):
     @classmethod
     def atomic_opset(cls) -> Opset:
         table = Table(cls.TYPE_NAME)
-        table.op("Fit", "go:Trigger", "fit:BOOL", "", "Whether all conditions hold now, 0-D.")
+        table.op("Fit", "go:Trigger", "fit:Tensor<BOOL>", "", "Whether all conditions hold now, 0-D.")
         table.op("WhenFit", "go:Trigger", "fit:Trigger", "", "Fires once all conditions hold.")
         return table.opset()
 

@@ -15,6 +15,7 @@ OWN = (
     "control",
     "counters",
     "cycles",
+    "data",
     "deadlines",
     "executions",
     "frames",

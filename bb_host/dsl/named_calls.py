@@ -32,15 +32,14 @@ _C = TypeVar("_C", bound=type)
 
 
 def _role(domain: str, *written: str) -> Callable[[_C], _C]:
-    """Class decorator: each op of a role's opset is a method, but those that are written by hand."""
+    """Class decorator: each op of a role's opset is a method, under `_name` where one is written by hand."""
 
     def decorate(cls: _C) -> _C:
         cls.DOMAIN = domain  # type: ignore[attr-defined]
         for op in (opsets.opset(domain) or Opset("", 0)).ops.values():
-            if op.name in written:
-                continue
             spoken = f"{cls.__name__.removesuffix('Ops')}Slot.{snake(op.name)}"
-            setattr(cls, snake(op.name), slot_method(spoken, row_of(op)))
+            by_hand = "_" if op.name in written else ""
+            setattr(cls, by_hand + snake(op.name), slot_method(spoken, row_of(op)))
         return cls
 
     return decorate

@@ -7,7 +7,7 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -190,6 +190,7 @@ class ModelSlot(ModelOps, ComponentSlot):
     """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
 
     ROLE = keys.ROLE_MODEL
+    _forward: Callable[..., Output]  # named_calls makes it: what has no key is recorded by the short way
 
     def forward(
         self, g: Recorder, input: Value, *, key: Value | None = None, after: After = UNORDERED
@@ -201,7 +202,7 @@ class ModelSlot(ModelOps, ComponentSlot):
         `kept_keys` and `kept_key_bytes` bound them.
         """
         if key is None:
-            return self.op(g, "Forward", input, after=after)[0]
+            return self._forward(g, input, after=after)
         return self.op(g, "ForwardKeyed", input, key, after=after)[0]
 
     def backward(
