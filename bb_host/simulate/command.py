@@ -271,6 +271,9 @@ def _with(scenario: Scenario, name: str, value: str) -> Scenario:
             raise ScenarioError(f"clients={value} of no class {MANY}", "--sweep", "give 1 or more")
         groups = tuple(dataclasses.replace(g, count=int(value)) if g in many else g for g in scenario.groups)
         return dataclasses.replace(scenario, groups=groups)
+    if "." not in name:
+        hint = "write seed=0,1, clients=10,100, deal=iid,draw:64, or SLOT.KEY=A,B"
+        raise ScenarioError(f"{name!r} is nothing that can be swept", "--sweep", hint)
     settings = {slot: dict(keys) for slot, keys in scenario.settings.items()}
     for slot, keys in _settings([f"{name}={value}"]).items():
         settings.setdefault(slot, {}).update(keys)

@@ -139,7 +139,7 @@ class Shard:
             import_user_module(name)
         self._registry: Registry = default_registry()
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
-        self._check_slots()
+        self._check_names()
         self._dealers = {dealt.slot: _Rows(dealt, scenario) for dealt in scenario.dealt}
         self._everybody = scenario.members()
         self._member_of = {scenario.peer_of(member): member for member in self._everybody}
@@ -167,10 +167,15 @@ class Shard:
             if not self._kinds[member.group].sleeps:
                 self._add(peer, self.scenario.latency_ns)
 
-    def _check_slots(self) -> None:
-        """What is configured, or given data, is a slot of some node. ScenarioError."""
+    def _check_names(self) -> None:
+        """ScenarioError where a slot that is configured or given data, or a client of a trace, is nobody's."""
         groups = zip(self.scenario.groups, self._programs, strict=True)
         known = {slot for group, program in groups for slot in program.targets[group.target].bindings}
+        most = max(group.count for group in self.scenario.groups)
+        strangers = [client for client in self.scenario.conditions.trace if client >= most]
+        if strangers:
+            what = f"the trace names client {strangers[0]}, and there are {most}, from 0 on"
+            raise ScenarioError(what, "--available", "leave its lines out, or simulate more clients")
         for what, slots in (
             ("--set", list(self.scenario.settings)),
             ("--data", [dealt.slot for dealt in self.scenario.dealt]),

@@ -72,6 +72,7 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
         (["--latency", "-1"], "give milliseconds"),
         (["--for", "0"], "give seconds above 0"),
         (["--sweep", "seed"], "--sweep seed=0,1,2"),
+        (["--sweep", "lr=1,2"], "nothing that can be swept"),
         (["--plot", "round"], "--plot round:1=loss"),
         (["--workers", "0"], "write 1 or more"),
         (["--set", "shard.bach_size=3"], "batch_size"),

@@ -190,3 +190,8 @@ def test_a_client_whose_share_is_too_small_is_named(scenario, rows):
     few = (Dealt("shard", rows, Rule.parse("draw:2")),)
     with pytest.raises(ScenarioError, match=r"client-\d+: .*batch_size 4.* see --deal"):
         simulate(scenario(5, dealt=few), on="here")
+
+
+def test_a_trace_of_clients_that_are_not_there_is_refused(scenario):
+    with pytest.raises(ScenarioError, match="names client 77, and there are 5"):
+        simulate(scenario(5, conditions=Conditions(trace={77: [(0, NS)]})), on="here")
