@@ -168,7 +168,7 @@ class Shard:
                 self._add(peer, self.scenario.latency_ns)
 
     def _check_names(self) -> None:
-        """ScenarioError where a slot that is configured or given data, or a client of a trace, is nobody's."""
+        """ScenarioError where a configured slot, a slot with data, or a client of a trace is nobody's."""
         groups = zip(self.scenario.groups, self._programs, strict=True)
         known = {slot for group, program in groups for slot in program.targets[group.target].bindings}
         most = max(group.count for group in self.scenario.groups)
