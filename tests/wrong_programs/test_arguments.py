@@ -25,7 +25,7 @@ REFUSED: list[Case] = [
     (CallError, "app_emit(name, value, after=…)", lambda g, x, p: g.app_emit("y", x, x)),  # <-
     (CallError, "record(name, value, after=…)", lambda g, x, p: g.record("y", x, x)),  # <-
     (CallError, "hold_stash(slot, value, after=…)", lambda g, x, p: g.hold_stash("y", x, x)),  # <-
-    (CallError, "forward(g, input, after=…)", lambda g, x, p: MODEL.forward(g, x, x)),  # <-
+    (CallError, "forward(g, input, key=…, after=…)", lambda g, x, p: MODEL.forward(g, x, x)),  # <-
     (CallError, "bundle(parts, after=…)", lambda g, x, p: g.bundle([x], x)),  # <-
     # element types and flags
     (ValueTypeError, "None names no type", lambda g, x, p: g.onnx.cast(x, None)),  # <-

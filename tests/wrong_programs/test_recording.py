@@ -110,7 +110,7 @@ MISSPELT: list[tuple[type[Exception], str, Use]] = [
     (CallError, "did you mean 'value'?", lambda g, x, t: g.output("q", valu=x)),  # <-
     (CallError, "did you mean 'durable'?", lambda g, x, t: g.net_out("q", t, x, durabel=True)),  # <-
     (CallError, "did you mean 'deadline_ns'?", lambda g, x, t: g.request("q", t, x, deadlin_ns=3 * S)),  # <-
-    (CallError, "forward(g, input, after=…)", lambda g, x, t: MODEL.forward(x)),  # <-
+    (CallError, "forward(g, input, key=…, after=…)", lambda g, x, t: MODEL.forward(x)),  # <-
     (CallError, "it takes after, g, input", lambda g, x, t: MODEL.forward(g, x, training=True)),  # <-
     (CallError, "did you mean 'config'?", lambda g, x, t: ModelSlot("m", confg={})),  # <-
     (CallError, "ModelSlot(name, ", lambda g, x, t: ModelSlot()),  # <-
