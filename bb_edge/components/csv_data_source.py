@@ -25,7 +25,7 @@ _AT_ONCE = 1024
 class CsvDataSource(StoredSamples):
     """Yields batches of rows of a CSV file: features f32, [rows, features], and labels where there are any.
 
-    The file is read once, at the start, line by line. Which columns are what is said as for every `CsvRows`,
+    The file is read once, at the start, line by line. `CsvRows` documents the settings of columns,
     how batches are formed as for every `StoredSamples`. Besides:
 
     - `bad_rows`: what a row that cannot be read does: `refuse`, it is an error that names file and line

@@ -42,7 +42,7 @@ class NotEnoughRows(ComponentError):
 class CsvStreamDataSource(DataSource, ProtocolComponent):
     """Yields batches of a CSV file that grows: features f32, [batch_size, features], and labels.
 
-    Which columns are what is said as for every `CsvRows`. Each row is read once. The position in the file,
+    `CsvRows` documents the settings of columns. Each row is read once. The position in the file,
     the rows that are held and the statistics are in the state, so a restart goes on where it stopped. A last
     line without line end waits until it is whole. A file that is rotated is read to its end under its new
     name, in the same folder; one that is truncated or written anew is read from its beginning.

@@ -367,7 +367,7 @@ class DataSource(_Contract):
         return ()
 
     def take_left_out(self) -> Sequence[LeftOut]:
-        """Returns what was left out of the data since it was asked last.
+        """Returns the rows that the source has left out since the last call.
 
         The engine asks behind each `next_batch`, counts, and tells it. The base leaves nothing out.
         """

@@ -99,7 +99,7 @@ class _Loop:
     """The types of the results that are stacked, as far as the artifact knows them."""
 
     def run(self, ctx: OpContext, trips: object, going: object, *values: object) -> object:
-        """Begins the first iteration, or gives the first values back where there is none."""
+        """Begins the first iteration; without any, the results are the initial values."""
         where = self.op.spec.name
         most = _ENDLESS if trips is None else max(0, int(one_element(trips, "the number of trips", where)))
         begins = going is None or bool(one_element(going, "the condition", where))

@@ -121,7 +121,7 @@ def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:
 
 
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
-    """Returns a `next_batch` behind which it is told what was left out of the data."""
+    """Returns a `next_batch` that afterwards reports the rows that the source has left out."""
 
     def next_batch(ctx: OpContext) -> object:
         try:
