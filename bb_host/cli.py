@@ -24,10 +24,10 @@ from bb_host.cli_models import add_export, add_trainable, list_trainable, named_
 from bb_host.cli_simulate import add_simulate
 
 if TYPE_CHECKING:
+    from bb_host.build import Build
     from bb_host.diagnostics import Policy, ProgramWarning
-    from bb_host.edge.target import Build
-    from bb_host.explain import Run
     from bb_host.passes.one_pass import Observer
+    from bb_host.report.explain import Run
     from bb_host.source_file import Source
 
 DISTRIBUTION = "bytesandbrains-edge"
@@ -217,11 +217,11 @@ def error_line(error: BBError) -> str:
 
 
 def _compile(arguments: argparse.Namespace) -> int:
-    from bb_host.cleanup.shapes import parse_shapes
+    from bb_host.build import build_edge
     from bb_host.diagnostics import Policy
-    from bb_host.edge.budget import Limits
-    from bb_host.edge.report import table, timings
-    from bb_host.edge.target import build_edge
+    from bb_host.passes.device.budget import Limits
+    from bb_host.passes.tensor.shapes import parse_shapes
+    from bb_host.report.targets import table, timings
     from bb_host.source_file import read_source
 
     policy = Policy.parse(arguments.warnings)
@@ -309,7 +309,7 @@ def _plain_name(source: Source, file: Path) -> str:
 
 
 def _sound_name(name: str) -> str:
-    from bb_host.edge.target import file_name
+    from bb_host.build import file_name
 
     return file_name(name)
 
@@ -337,7 +337,7 @@ def _warning_option(text: str) -> str:
 
 
 def _quantization(arguments: argparse.Namespace) -> Any:
-    from bb_host.edge.quantize import Quantization, QuantizeError, read_calibration
+    from bb_host.passes.device.quantize import Quantization, QuantizeError, read_calibration
 
     keep = [name for text in arguments.keep_float for name in text.split(",") if name]
     if arguments.quantize is None:
@@ -354,7 +354,7 @@ def _quantization(arguments: argparse.Namespace) -> Any:
 
 def _explain(source: Any, name: str, build: Run) -> int:
     from bb_host.compiler import Compiler
-    from bb_host.explain import explain
+    from bb_host.report.explain import explain
 
     found = explain(source.module, source.compiler or Compiler(), name, build)
     print(found)
@@ -379,7 +379,7 @@ def _report(build: Any, written: Sequence[Path]) -> dict[str, Any]:
 
 
 def _size(text: str) -> int:
-    from bb_host.edge.columns import parse_size
+    from bb_host.columns import parse_size
 
     try:
         return parse_size(text)
@@ -392,8 +392,8 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
-    from bb_host.edge.inspection import describe, describe_model, render
     from bb_host.plain import is_plain
+    from bb_host.report.inspection import describe, describe_model, render
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
@@ -415,8 +415,8 @@ def _graph(arguments: argparse.Namespace) -> int:
     from bb_host.compiler import Compiler
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
-    from bb_host.drawing import program_of_model, write_drawing
     from bb_host.plain import is_plain
+    from bb_host.report.drawing import program_of_model, write_drawing
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
@@ -433,7 +433,7 @@ def _graph(arguments: argparse.Namespace) -> int:
 
 def _symbolize(arguments: argparse.Namespace) -> int:
     from bb_edge.input_files import read_artifact
-    from bb_host.edge.symbolize import SourceMap
+    from bb_host.report.symbolize import SourceMap
 
     found = SourceMap(read_artifact(arguments.map), str(arguments.map))
     with contextlib.ExitStack() as stack:

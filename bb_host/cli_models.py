@@ -105,9 +105,9 @@ def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
 def started_from(source: Source, texts: Sequence[str]) -> Source:
     """The source with the parameters of each `[SLOT=]FILE.npz`, one per slot."""
     from bb_host.compiler.driver import as_program
+    from bb_host.ir.sparse_tensors import densified
     from bb_host.learn.exchange import export_model, model_slot, read_parameters, with_parameters
     from bb_host.plain import is_plain
-    from bb_host.sparse_tensors import densified
 
     started: dict[str, str] = {}
     for text in texts:
@@ -172,6 +172,7 @@ def add_export(verbs: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from bb_host.ir.sparse_tensors import densified
     from bb_host.learn.exchange import (
         export_model,
         has_external_data,
@@ -181,7 +182,6 @@ def _export(arguments: argparse.Namespace) -> int:
     )
     from bb_host.plain import is_plain
     from bb_host.source_file import read_model
-    from bb_host.sparse_tensors import densified
 
     out: Path = arguments.out
     if out.suffix != ".onnx":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bb_edge.ir import keys
 from bb_edge.ir.errors import AuthoringError, CompileError
-from bb_host.program import Op
+from bb_host.ir.program import Op
 
 
 def label(op: Op) -> str:

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from bb_edge.ir.errors import BBError, CompileError
     from bb_edge.ir.types import TypeNode, ValueType
     from bb_host.compiler.driver import Compilation
-    from bb_host.compiler.flow import is_send_flavored as is_send
-    from bb_host.compiler.flow import is_wire
-    from bb_host.compiler.flow import payload_inputs as sent_values
-    from bb_host.compiler.options import Binding, Options
-    from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, Stage
-    from bb_host.construction import ConstructionError
     from bb_host.diagnostics import ProgramWarning
     from bb_host.errors import PassError, StageError
+    from bb_host.ir.construction import ConstructionError
+    from bb_host.ir.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
+    from bb_host.ir.proto import from_proto, to_proto
+    from bb_host.ir.text.printer import print_program
     from bb_host.learn.trainable import Construction
+    from bb_host.passes.analysis.flow import is_send_flavored as is_send
+    from bb_host.passes.analysis.flow import is_wire
+    from bb_host.passes.analysis.flow import payload_inputs as sent_values
     from bb_host.passes.one_pass import PassReport, Stats
-    from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
-    from bb_host.program_proto import from_proto, to_proto
-    from bb_host.text_printer import print_program
+    from bb_host.passes.options import Binding, Options
+    from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, Stage
 
 __all__ = [
     # the program between passes
@@ -66,31 +66,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Program": "bb_host.program",
-    "Function": "bb_host.program",
-    "Op": "bb_host.program",
-    "Slot": "bb_host.program",
-    "Subgraph": "bb_host.program",
-    "AttrValue": "bb_host.program",
-    "walk_ops": "bb_host.program",
+    "Program": "bb_host.ir.program",
+    "Function": "bb_host.ir.program",
+    "Op": "bb_host.ir.program",
+    "Slot": "bb_host.ir.program",
+    "Subgraph": "bb_host.ir.program",
+    "AttrValue": "bb_host.ir.program",
+    "walk_ops": "bb_host.ir.program",
     "TypeNode": "bb_edge.ir.types",
     "ValueType": "bb_edge.ir.types",
     "keys": "bb_edge.ir:keys",
-    "from_proto": "bb_host.program_proto",
-    "to_proto": "bb_host.program_proto",
-    "print_program": "bb_host.text_printer",
-    "Stage": "bb_host.compiler.pipeline",
-    "Options": "bb_host.compiler.options",
-    "Binding": "bb_host.compiler.options",
+    "from_proto": "bb_host.ir.proto",
+    "to_proto": "bb_host.ir.proto",
+    "print_program": "bb_host.ir.text.printer",
+    "Stage": "bb_host.passes.pipeline",
+    "Options": "bb_host.passes.options",
+    "Binding": "bb_host.passes.options",
     "Stats": "bb_host.passes.one_pass",
-    "CANONICAL_PASS_NAMES": "bb_host.compiler.pipeline",
+    "CANONICAL_PASS_NAMES": "bb_host.passes.pipeline",
     "Compilation": "bb_host.compiler.driver",
     "PassReport": "bb_host.passes.one_pass",
-    "is_send": "bb_host.compiler.flow:is_send_flavored",
-    "sent_values": "bb_host.compiler.flow:payload_inputs",
-    "is_wire": "bb_host.compiler.flow",
+    "is_send": "bb_host.passes.analysis.flow:is_send_flavored",
+    "sent_values": "bb_host.passes.analysis.flow:payload_inputs",
+    "is_wire": "bb_host.passes.analysis.flow",
     "Construction": "bb_host.learn.trainable",
-    "ConstructionError": "bb_host.construction",
+    "ConstructionError": "bb_host.ir.construction",
     "BBError": "bb_edge.ir.errors",
     "CompileError": "bb_edge.ir.errors",
     "PassError": "bb_host.errors",

@@ -3,7 +3,7 @@
 1. The partition is named after the graph, made an identifier, or `main`; its ports are the model's inputs and
 outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
 weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
-that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.cleanup`);
+that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.passes.tensor`);
 shapes may be fixed. 4. What the device could not run is refused here, with node, operator and opset version,
 before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
 """
@@ -26,11 +26,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
-from bb_host.cleanup.cleaning import clean_up
-from bb_host.cleanup.shapes import fix_shapes
-from bb_host.facts import NO_FACTS, Bound, FunctionFacts, Heard, ProgramFacts
+from bb_host.ir.facts import NO_FACTS, Bound, FunctionFacts, Heard, ProgramFacts
 from bb_host.ir.hashing import content_digest
-from bb_host.onnx_model import (
+from bb_host.ir.program import Function, Op, Program, Slot
+from bb_host.ir.proto import function_to_proto, to_proto
+from bb_host.onnx_io.model import (
     Refusal,
     UnsupportedOperatorError,
     contradicts,
@@ -40,8 +40,8 @@ from bb_host.onnx_model import (
     refuse_unsupported,
 )
 from bb_host.passes.one_pass import Observer, PassReport
-from bb_host.program import Function, Op, Program, Slot
-from bb_host.program_proto import function_to_proto, to_proto
+from bb_host.passes.tensor.cleaning import clean_up
+from bb_host.passes.tensor.shapes import fix_shapes
 from bb_kernels import KernelAttributeError, TensorSpec, UnsupportedDtypeError, UnsupportedOpError
 
 __all__ = ["compile_plain", "compile_plain_model", "is_plain", "target_name"]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from bb_edge.ir.errors import AuthoringError, BBError
 from bb_host.author_lines import is_ours
 from bb_host.diagnostics import ProgramWarning
-from bb_host.onnx_files import load_weights, read_onnx
+from bb_host.onnx_io.files import load_weights, read_onnx
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
@@ -229,7 +229,7 @@ def _returns(entry: Any, path: Path) -> tuple[str, int]:
 def _source(found: Any, line: tuple[str, int]) -> Source:
     """What `program()` returned, as a source. SourceFileError at its line where it is none."""
     from bb_host.compiler.driver import Compiler, Recordable
-    from bb_host.program import Program
+    from bb_host.ir.program import Program
 
     def wrong(what: str, hint: str) -> SourceFileError:
         return SourceFileError(f"{ENTRY}() returns {what}", hint=hint, file=line[0], line=line[1])

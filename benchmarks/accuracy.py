@@ -23,7 +23,7 @@ import onnx
 
 from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
 from bb_host import Compiler
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.learn import TrainableModel, mlp, trainable
 from bb_host.simulate import Dealt, Group, Rule, Scenario, simulate
 from benchmarks.training_nets import CLASSES, digits_cnn, digits_cnn_bn

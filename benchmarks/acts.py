@@ -35,8 +35,8 @@ CLIENTS, ROUNDS, REQUESTS, INFERENCES, CHAINS, TRIPS, BURST = 4, 20, 200, 20, 20
 def compiling(root: Path, ends: ExitStack) -> tuple[dict[str, Act], Clock]:
     """Passes over a federation and over ONNX ops, whole compilations, recording, and a whole build."""
     from bb_host import Compiler
-    from bb_host.edge.target import build_edge
-    from bb_host.program_proto import to_proto
+    from bb_host.build import build_edge
+    from bb_host.ir.proto import to_proto
     from benchmarks.compile import OPS, Layers, federation
     from federated_digits.federation import program as digits
 
@@ -92,7 +92,7 @@ def _federation(folder: Path) -> tuple[list[Node], Iterator[int]]:
     from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
     from bb_edge.ir.address import Address
     from bb_host import Compiler
-    from bb_host.edge.target import build_edge
+    from bb_host.build import build_edge
     from federated_digits import data
     from federated_digits.federation import FederatedDigits, model
 
@@ -143,7 +143,7 @@ def wire(root: Path, ends: ExitStack) -> tuple[dict[str, Act], Clock]:
 
     from bb_edge.components import PresenceSelector
     from bb_host import Compiler
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
     from benchmarks.wire import Echo, Ours
     from federated_digits.brokers import start_broker
     from federated_digits.processes import Child, Events
@@ -186,7 +186,7 @@ def start(root: Path, ends: ExitStack) -> tuple[dict[str, Act], Clock]:
     """Fresh processes: a model's first result, the same where its digest is not checked, the command line."""
     import numpy as np
 
-    from bb_host.edge.target import build_edge
+    from bb_host.build import build_edge
     from benchmarks import models
 
     folder = Path(ends.enter_context(tempfile.TemporaryDirectory()))

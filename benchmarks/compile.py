@@ -16,8 +16,8 @@ import onnx.helper
 import onnxruntime
 
 from bb_host import Compiler, Graph, Module
-from bb_host.program import Program
-from bb_host.program_proto import to_proto
+from bb_host.ir.program import Program
+from bb_host.ir.proto import to_proto
 from benchmarks.measuring import Row, in_turns, nanoseconds
 from federated_digits.federation import program as digits
 

@@ -15,8 +15,8 @@ import numpy as np
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.steps import AppEvent
 from bb_edge.ir import keys
-from bb_host.program_proto import to_proto
-from bb_host.text import parse
+from bb_host.ir.proto import to_proto
+from bb_host.ir.text import parse
 from benchmarks.measuring import Row, in_turns, nanoseconds
 
 OPS = 256

@@ -146,7 +146,7 @@ def _keep(record: dict[str, object], result: Result) -> None:
 
 def prepare(folder: Path) -> Job:
     """Artifacts, data and a broker."""
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
 
     x, y = data.load_digits()
     test, shards = data.write_shards(folder / "data", x, y, data.split(y, CLIENTS, seed=1))

@@ -26,7 +26,7 @@ from bb_edge import NodeConfig, PeerId, install
 from bb_edge.backends import NumPyBackend
 from bb_edge.engine.steps import AppEvent
 from bb_edge.node import Node
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.plain import compile_plain_model
 from benchmarks import models
 from benchmarks.measuring import ROOT, Row, in_turns, nanoseconds

@@ -26,8 +26,8 @@ if __name__ == "__main__":
 
 from bb_edge.components import FedAvg, GraphModel, PresenceSelector  # noqa: E402
 from bb_host import AggregatorSlot, Compiler, ModelSlot, Module, PeerSelectorSlot, S  # noqa: E402
+from bb_host.build import compile_edge  # noqa: E402
 from bb_host.dsl import Graph  # noqa: E402
-from bb_host.edge import compile_edge  # noqa: E402
 from bb_host.learn import mlp, trainable  # noqa: E402
 from federated_digits.brokers import OwnBroker, start_broker  # noqa: E402
 from federated_digits.processes import Child, ChildError, Ended, Events, Line  # noqa: E402

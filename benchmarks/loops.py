@@ -19,7 +19,7 @@ from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent, ExecutionEnded
 from bb_edge.ir.values import TRIGGER
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.learn import mlp, trainable
 from benchmarks.measuring import Row, in_turns, nanoseconds
 

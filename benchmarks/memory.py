@@ -20,8 +20,8 @@ from statistics import median
 import numpy as np
 import onnx
 
-from bb_host.edge import PlannedGraph, build_edge
-from bb_host.edge.memory_plan import plan_program
+from bb_host.build import build_edge
+from bb_host.passes.device.memory_plan import PlannedGraph, plan_program
 from bb_host.plain import compile_plain
 from benchmarks import models
 from benchmarks.measuring import ROOT, UNPACKED_GOAL, WHEEL_GOAL, Row

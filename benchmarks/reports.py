@@ -28,7 +28,7 @@ from bb_edge.components import PresenceSelector  # noqa: E402
 from bb_edge.state import StateStore  # noqa: E402
 from bb_edge.state.keeper import Keeper  # noqa: E402
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot  # noqa: E402
-from bb_host.edge import build_edge  # noqa: E402
+from bb_host.build import build_edge  # noqa: E402
 from bb_shims import StorageError, open_folder  # noqa: E402
 
 REPEATS = 5

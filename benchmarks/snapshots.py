@@ -25,8 +25,8 @@ from bb_edge import NodeConfig, PeerId, install  # noqa: E402
 from bb_edge.components import FedAvg, GraphModel, PresenceSelector  # noqa: E402
 from bb_edge.state import StateStore  # noqa: E402
 from bb_host import AggregatorSlot, Compiler, Graph, ModelSlot, Module, PeerSelectorSlot, S  # noqa: E402
+from bb_host.ir.proto import to_bytes  # noqa: E402
 from bb_host.learn import mlp, trainable  # noqa: E402
-from bb_host.program_proto import to_bytes  # noqa: E402
 from bb_shims import AtomicStorage, StorageError  # noqa: E402
 from bb_shims.disk import LinuxDisk  # noqa: E402
 

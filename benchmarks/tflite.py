@@ -23,8 +23,8 @@ import onnx
 
 from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.ir import keys
-from bb_host.edge import build_edge
-from bb_host.edge.quantize import Quantization
+from bb_host.build import build_edge
+from bb_host.passes.device.quantize import Quantization
 from benchmarks import models
 from benchmarks.inference import Installed, cold, sampler, session_of
 from benchmarks.measuring import Row, in_turns

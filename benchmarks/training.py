@@ -26,7 +26,7 @@ from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.learn import mlp, trainable
 from benchmarks.measuring import ROOT, Row, in_turns
 

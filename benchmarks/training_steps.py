@@ -52,7 +52,7 @@ def ours(folder: Path, *, tflite: bool = False) -> Run:
     from bb_edge.components import ArrayDataSource, GraphModel
     from bb_edge.engine.steps import AppEvent
     from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
     from bb_host.learn import trainable
 
     with np.load(folder / "data.npz") as data:

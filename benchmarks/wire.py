@@ -183,7 +183,7 @@ def seconds_of(act: Callable[[], None]) -> float:
 
 def run(rounds: int = 9, seconds: float = 60.0) -> list[Row]:
     """Raises BrokerError without mosquitto, AssertionError where something does not arrive."""
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
 
     found: list[Row] = []
     with tempfile.TemporaryDirectory() as text:

@@ -29,11 +29,11 @@ from bb_edge.engine import config  # noqa: E402
 from bb_edge.engine.net import admission  # noqa: E402
 from bb_edge.ir.transitions import Table  # noqa: E402
 from bb_edge.observe import catalogue  # noqa: E402
-from bb_host import facts, spelling  # noqa: E402
-from bb_host.cleanup.cleaning import TENSOR_PASSES  # noqa: E402
-from bb_host.compiler.pipeline import CANONICAL_PASSES, PRE_PASSES, STAMP  # noqa: E402
-from bb_host.edge.pipeline import DEVICE_PASSES  # noqa: E402
+from bb_host.ir import facts, spelling  # noqa: E402
+from bb_host.passes.device.pipeline import DEVICE_PASSES  # noqa: E402
 from bb_host.passes.one_pass import Promise  # noqa: E402
+from bb_host.passes.pipeline import CANONICAL_PASSES, PRE_PASSES, STAMP  # noqa: E402
+from bb_host.passes.tensor.cleaning import TENSOR_PASSES  # noqa: E402
 from benchmarks.walk import answering_node, recording, walk  # noqa: E402
 
 if sys.version_info >= (3, 11):

@@ -10,9 +10,9 @@ from bb_edge.components import GraphModel
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
-from bb_host.compiler.bound_types import declared_types, storage_types
-from bb_host.compiler.options import Binding, Options
-from bb_host.construction import (
+from bb_host.dsl.names import PORT_NAME
+from bb_host.errors import BindingError
+from bb_host.ir.construction import (
     ConstructionError,
     check_state,
     class_of,
@@ -21,9 +21,10 @@ from bb_host.construction import (
     is_model_file,
     of_model_file,
 )
-from bb_host.dsl.names import PORT_NAME
-from bb_host.errors import BindingError
-from bb_host.program import Program
+from bb_host.ir.program import Program
+from bb_host.passes.analysis.bound_types import declared_types, storage_types
+from bb_host.passes.analysis.slot_table import role_of
+from bb_host.passes.options import Binding, Options
 
 
 def make_binding(
@@ -127,8 +128,3 @@ def check_against(program: Program, options: Options) -> None:
             raise BindingError(f"{program.name} has no slot {binding.slot!r}", where, hint)
         if role and role != binding.role:
             raise BindingError(f"slot {binding.slot!r} is one of role {role}", where, f"use bind_{role}")
-
-
-def role_of(domain: str, trait: str = "") -> str:
-    """The role that an op of a domain asks for."""
-    return keys.ROLE_OF_DOMAIN.get(domain) or trait

@@ -15,15 +15,15 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
 from bb_host.compiler.bindings import check_against, check_single, make_binding
-from bb_host.compiler.identity import identified
-from bb_host.compiler.options import Binding, Options
-from bb_host.compiler.pipeline import LEAVABLE_PASS_NAMES, Stage, run_pipeline
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.ir.program import Program
+from bb_host.ir.proto import from_proto, to_proto
+from bb_host.passes.analysis.identity import identified
 from bb_host.passes.one_pass import Observer, PassReport
-from bb_host.program import Program
-from bb_host.program_proto import from_proto, to_proto
+from bb_host.passes.options import Binding, Options
+from bb_host.passes.pipeline import LEAVABLE_PASS_NAMES, Stage, run_pipeline
 
 
 @runtime_checkable

@@ -26,8 +26,8 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
+from bb_host.ir.program import Function
 from bb_host.ir.queries import unfit_for_body
-from bb_host.program import Function
 
 
 @typed_calls

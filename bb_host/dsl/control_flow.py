@@ -20,8 +20,8 @@ from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import is_engine_op
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, OpInSubgraph, ValueTypeError
-from bb_host.facts import OpFacts
-from bb_host.program import AttrValue
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import AttrValue
 
 
 @typed_calls

@@ -11,8 +11,8 @@ from typing import Any
 
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.output import Output
-from bb_host.facts import NO_FACTS, OpFacts
-from bb_host.program import AttrValue, Op, Subgraph
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import AttrValue, Op, Subgraph
 
 
 @dataclass(slots=True)

@@ -18,9 +18,9 @@ from bb_host.dsl.part import Part
 from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.errors import ModuleError
-from bb_host.facts import FunctionFacts, OpFacts
-from bb_host.program import AttrValue, Function, Op, Program, Slot, Subgraph
-from bb_host.program_proto import from_proto
+from bb_host.ir.facts import FunctionFacts, OpFacts
+from bb_host.ir.program import AttrValue, Function, Op, Program, Slot, Subgraph
+from bb_host.ir.proto import from_proto
 
 _DEFAULT_BACKEND = "backend"
 

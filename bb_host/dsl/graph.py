@@ -41,8 +41,8 @@ from bb_host.errors import (
     PortNameError,
     ValueTypeError,
 )
-from bb_host.facts import NO_FACTS, OpFacts
-from bb_host.program import AttrValue
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import AttrValue
 
 if TYPE_CHECKING:
     import onnx

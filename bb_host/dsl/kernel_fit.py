@@ -14,7 +14,7 @@ import numpy as np
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
-from bb_host.program import Array
+from bb_host.ir.program import Array
 from bb_kernels import (
     KernelAttributeError,
     KernelError,

@@ -14,11 +14,11 @@ from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.opsets import AttrKind
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
-from bb_host import artifact_size
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.errors import AttributeValueError, TooLargeError, ValueTypeError
-from bb_host.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
+from bb_host.ir import artifact_size
+from bb_host.ir.program import Array, AttrValue, RawAttribute, RawTensor, Subgraph
 
 TypeLike = Any
 """A TypeNode, ValueType, NumPy dtype, element name (`F32`) or type id (`PeerIdVec`)."""

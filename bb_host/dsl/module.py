@@ -21,8 +21,8 @@ from bb_host.dsl.session import MANY_CALLS, ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.dsl.tape import UNORDERED
 from bb_host.errors import ArityError, ModuleError
-from bb_host.facts import FunctionFacts
-from bb_host.program import Slot
+from bb_host.ir.facts import FunctionFacts
+from bb_host.ir.program import Slot
 
 _UNPACKED = re.compile(r"(not enough|too many) values to unpack")
 """Python's own message."""

@@ -14,7 +14,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.session import ModuleRecord, Session
-from bb_host.program import Function, Op
+from bb_host.ir.program import Function, Op
 
 
 def port_names(session: Session, function: Function) -> Iterator[str]:

@@ -24,7 +24,7 @@ from bb_host.dsl.calls import graph_method, row_of, slot_method
 from bb_host.dsl.names import snake
 from bb_host.dsl.onnx_ops import onnx_row
 from bb_host.dsl.recorder import Recorder
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.ir.facts import NO_FACTS, OpFacts
 
 _C = TypeVar("_C", bound=type)
 

@@ -9,7 +9,7 @@ from bb_host.dsl.calls import Done
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import After
-from bb_host.facts import OpFacts
+from bb_host.ir.facts import OpFacts
 
 class ModelOps:
     """The methods of a ModelSlot."""

@@ -26,7 +26,7 @@ from bb_host.dsl.rows import Attrs, Formal, Given, Row
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, UnknownOp, ValueTypeError
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.ir.facts import NO_FACTS, OpFacts
 
 _ELEMENTS = {
     "float": "F32",

@@ -14,7 +14,7 @@ from bb_host.dsl.output import Output
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.dsl.wire import Payload, WireOps
 from bb_host.errors import ArityError, ValueTypeError
-from bb_host.facts import NO_FACTS, OpFacts
+from bb_host.ir.facts import NO_FACTS, OpFacts
 
 _PEERS = ValueType(types.PEER_ID_VEC)
 _REQ_ID = ValueType(types.WIRE_REQ_ID)

@@ -14,7 +14,7 @@ from bb_host.author_lines import authoring_error
 from bb_host.dsl.numpy_names import numpy_alternative
 from bb_host.dsl.tape import Tape
 from bb_host.errors import UnknownAttributeError, ValueTypeError
-from bb_host.program import Array
+from bb_host.ir.program import Array
 
 Literal: TypeAlias = "int | float | bool | Array | np.generic | Sequence[int] | Sequence[float]"
 """Numbers that become constants where an op wants a tensor."""

@@ -14,10 +14,10 @@ from bb_host.dsl.composition import ModuleCall
 from bb_host.dsl.misuse import Suggests
 from bb_host.dsl.remarks import unread_sends, unused_slots
 from bb_host.dsl.session import RECORDING, ModuleRecord, Session
-from bb_host.facts import ProgramFacts
-from bb_host.program import Function, Program
-from bb_host.program_proto import to_proto
-from bb_host.text_names import implied_program_opsets
+from bb_host.ir.facts import ProgramFacts
+from bb_host.ir.program import Function, Program
+from bb_host.ir.proto import to_proto
+from bb_host.ir.text.names import implied_program_opsets
 
 
 class Part(Suggests):

@@ -15,7 +15,7 @@ from bb_host.dsl.received import Answers, Received, one_or_many
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import Caller, ModuleRecord, Session
 from bb_host.errors import ModuleError, PortNameError, UnknownPortError
-from bb_host.program import Function
+from bb_host.ir.program import Function
 
 
 class Made(Protocol):

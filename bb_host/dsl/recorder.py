@@ -28,10 +28,10 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
-from bb_host.facts import FunctionFacts, OpFacts
+from bb_host.ir.facts import FunctionFacts, OpFacts
+from bb_host.ir.program import Array, Function
 from bb_host.ir.queries import unfit_for_body
-from bb_host.program import Array, Function
-from bb_host.text_names import implied_opsets
+from bb_host.ir.text.names import implied_opsets
 
 _MOST_SHARED = 16
 """Elements of a constant that is recorded once for all who write it."""

@@ -18,8 +18,8 @@ from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import Session
 from bb_host.errors import AttributeValueError
+from bb_host.ir.program import Function
 from bb_host.ir.queries import ONNX_DOMAINS
-from bb_host.program import Function
 
 MILLISECOND_NS = 1_000_000
 

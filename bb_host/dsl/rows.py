@@ -14,7 +14,7 @@ from bb_host.dsl.names import snake
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import has_remarks
-from bb_host.program import AttrValue
+from bb_host.ir.program import AttrValue
 
 
 @dataclass(frozen=True, slots=True, eq=False)

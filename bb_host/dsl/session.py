@@ -13,9 +13,9 @@ from bb_host.author_lines import author_line, authoring_error
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.shapes import Shape
 from bb_host.errors import ModuleError, SlotError
+from bb_host.ir.program import Function, Op, Slot, walk_ops
+from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import unfit_for_body
-from bb_host.program import Function, Op, Slot, walk_ops
-from bb_host.program_proto import function_to_proto
 
 MANY_CALLS = 10
 """So many open modules of one class, where Python's stack ends, call each other without end."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bb_edge.ir.opsets.roles import OUTPUT_SHAPES
-from bb_host.program import Array
+from bb_host.ir.program import Array
 
 Dim = int | str | None
 Shape = tuple[Dim, ...] | None

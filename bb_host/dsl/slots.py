@@ -17,14 +17,6 @@ from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import Opset
 from bb_host.author_lines import author_line, authoring_error, short_line
-from bb_host.construction import (
-    ConstructionError,
-    check_state,
-    class_of,
-    construction_state,
-    construction_warnings,
-    graphs_for,
-)
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.calls import CatalogRow, no_graph, record_call
 from bb_host.dsl.catalog_ops import find_in, find_op
@@ -43,8 +35,16 @@ from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError, SlotError, ValueTypeError
-from bb_host.facts import OpFacts
-from bb_host.program import Function, Op, Slot
+from bb_host.ir.construction import (
+    ConstructionError,
+    check_state,
+    class_of,
+    construction_state,
+    construction_warnings,
+    graphs_for,
+)
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Function, Op, Slot
 
 
 def _check_class(name: object) -> None:

@@ -37,7 +37,7 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
-from bb_host.facts import OpFacts
+from bb_host.ir.facts import OpFacts
 
 Payload: TypeAlias = "Value | Sequence[Value]"
 """What travels: one value, or a list that travels in one envelope."""

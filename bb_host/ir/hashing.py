@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from bb_host.program import Function
-from bb_host.program_proto import function_to_proto
+from bb_host.ir.program import Function
+from bb_host.ir.proto import function_to_proto
 
 
 def content_digest(function: Function) -> str:

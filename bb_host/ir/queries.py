@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
-from bb_host.program import Op, Subgraph
+from bb_host.ir.program import Function, Op, Subgraph
 
 ONNX_DOMAINS = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
 """ONNX's own domain, as it is written on disk and as people write it."""
@@ -94,3 +94,10 @@ def without_dead_constants(ops: Sequence[Op], outputs: Iterable[str]) -> tuple[O
     """All ops but the constants that nobody reads."""
     read = {*outputs, *(name for op in ops for name in reads(op))}
     return tuple(op for op in ops if not is_constant(op) or op.outputs[0] in read)
+
+
+def component_graph(function: Function) -> tuple[str, str, str]:
+    """Slot, graph and target of a component's function: `model.train#Client`; no target for a common one."""
+    name, _, target = function.name.partition("#")
+    slot, _, graph = name.rpartition(".")
+    return slot, graph, target

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Container, Iterator, Mapping
 
 from bb_edge.ir import keys
-from bb_host.facts import OpFacts
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import AttrValue, Op, Subgraph
 from bb_host.ir.queries import has_subgraph, uses
-from bb_host.program import AttrValue, Op, Subgraph
 
 _DIGITS = "abcdefghijklmnopqrstuvwxyz"
 _PREFIXES = (keys.DEST_SUFFIX_ATTR_PREFIX,)  # attributes whose name ends in a value's name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bb_edge.ir.errors import CompileError
-from bb_host.program import Op
+from bb_host.ir.program import Op
 
 
 def place_of(op: Op) -> str:

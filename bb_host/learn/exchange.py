@@ -21,12 +21,12 @@ from bb_edge.components.parameter_file import ParameterFile, ParameterFileError,
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
+from bb_host.ir.program import Array, Function, Program, Subgraph
+from bb_host.ir.proto import from_proto, write_attribute
 from bb_host.ir.queries import live
 from bb_host.ir.rename import shortened_op
 from bb_host.learn.errors import LearnError
-from bb_host.onnx_files import read_onnx
-from bb_host.program import Array, Function, Program, Subgraph
-from bb_host.program_proto import from_proto, write_attribute
+from bb_host.onnx_io.files import read_onnx
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler

@@ -13,12 +13,12 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.ir.program import Function, Op
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.learn.autodiff import Gradient, differentiate
 from bb_host.learn.batch_norm import in_training
 from bb_host.learn.losses import OUTPUT, ROWS, TARGET, has_rows, row_losses, target_type
 from bb_host.learn.shapes import with_types
-from bb_host.program import Function, Op
 
 __all__ = ["WithLoss", "fit_function", "joined", "with_row_losses"]
 

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from bb_edge.ir.types import ValueType
-from bb_host.cleanup import constants
-from bb_host.cleanup.values import constant, constant_array
+from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx
+from bb_host.ir.values import constant, constant_array
 from bb_host.learn.shapes import infer_types
-from bb_host.program import Array, Function, Op
+from bb_host.passes.tensor import constants
 
 __all__ = ["MAX_ROUNDS", "folded"]
 

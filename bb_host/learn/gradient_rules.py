@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.program import Op
 
 Gradients = Sequence["str | None"]
 Rule = Callable[[GradientBuilder, Op, Gradients, Sequence[bool]], Gradients]

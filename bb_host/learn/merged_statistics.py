@@ -10,9 +10,9 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping
 
+from bb_host.ir.program import Array, Op, RawTensor, Subgraph
 from bb_host.ir.queries import is_onnx, uses
 from bb_host.ir.rename import fresh_name
-from bb_host.program import Array, Op, RawTensor, Subgraph
 
 __all__ = ["parted_statistics"]
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 
+from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import float_attr, text_attr, unary
-from bb_host.program import Op
 
 
 @unary("Relu")

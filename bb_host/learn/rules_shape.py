@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
-from bb_host.program import Op
 
 Wants = Sequence[bool]
 

@@ -17,10 +17,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import TENSOR_F32
 from bb_host.author_lines import author_line, short_line
-from bb_host.construction import ConstructionError
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
-from bb_host.facts import FunctionFacts
+from bb_host.ir.construction import ConstructionError
+from bb_host.ir.facts import FunctionFacts
+from bb_host.ir.program import AttrValue, Function, Subgraph
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.errors import LearnError, place_of
@@ -31,7 +32,6 @@ from bb_host.learn.losses import LOSSES, loss_function, probabilities
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
-from bb_host.program import AttrValue, Function, Subgraph
 
 __all__ = ["Construction", "TrainableModel", "TrainableSettings", "make_trainable", "trainable"]
 

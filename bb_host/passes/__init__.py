@@ -1,6 +1,7 @@
-"""What all passes are and how they run: over a program, over a tensor function, over a target on its way out.
+"""All passes, what they are, and how they run: over a program, a tensor function, a target on its way out.
 
 `one_pass.py` says what a pass is, `runner.py` runs a list of them. The lists, in the order of the work:
-`bb_host/compiler/pipeline.py` (a recorded program becomes a compiled one) or `bb_host/cleanup` (an
-ordinary ONNX model becomes smaller), then `bb_host/edge/pipeline.py` (a file per target).
+`pipeline.py` (a recorded program becomes a compiled one; its passes stand in `program/`),
+`tensor/cleaning.py` (functions of ONNX ops become smaller), `device/pipeline.py` (a file per target). What
+several passes ask of a program stands in `analysis/`.
 """

@@ -79,7 +79,7 @@ class Demo:
 
     def run(self) -> None:
         """Everything but the ending. Raises DemoError, ChildError, BrokerError, BBError."""
-        from bb_host.edge import compile_edge
+        from bb_host.build import compile_edge
 
         a = self.arguments
         if a.rounds <= QUIET_ROUNDS or a.pumps < 1:

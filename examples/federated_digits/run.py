@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 def compile_artifacts(arguments: argparse.Namespace, out: Path) -> tuple[Path, Path]:
     """Compiles the program; the server's and the clients' artifact."""
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
     from federated_digits.federation import program
 
     module, compiler = program(

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     scores: dict[str, dict[int, float]] = {name: {} for name in names}
 
     def body(run: local_run.LocalRun) -> None:
-        from bb_host.edge import compile_edge
+        from bb_host.build import compile_edge
         from gossip_learning.gossip import program
 
         x, y = data.load_digits()

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     scores: dict[str, dict[int, float]] = {kind: {} for kind in KINDS}
 
     def body(run: local_run.LocalRun) -> None:
-        from bb_host.edge import compile_edge
+        from bb_host.build import compile_edge
         from personal_layers.personal import program
 
         shards = write_data(a.clients, a.seed, a.out / "data")

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     scores = Scores()
 
     def body(run: local_run.LocalRun) -> None:
-        from bb_host.edge import compile_edge
+        from bb_host.build import compile_edge
         from split_learning.split import program
 
         shards = write_data(a.clients, a.seed, a.out / "data")

@@ -19,7 +19,7 @@ from node_processes import NodeProcess
 
 from bb_edge.ir.ids import PeerId
 from bb_host import MS, Graph, Module, PeerSelectorSlot, ProtocolSlot, S
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 
 pytestmark = [
     pytest.mark.broker,

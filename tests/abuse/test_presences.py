@@ -15,7 +15,7 @@ from abused.forger import forger
 
 from bb_edge.ir.ids import PeerId
 from bb_host import S
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from federated_digits.federation import program
 
 pytestmark = [

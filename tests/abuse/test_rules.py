@@ -20,8 +20,8 @@ from bb_edge.transport.rights import FAILURE, rights
 from bb_edge.transport.rollcall import encode_call
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import visit
+from bb_host.build import compile_edge
 from bb_host.cli import main
-from bb_host.edge import compile_edge
 from federated_digits.federation import program
 
 PASSWD = shutil.which("mosquitto_passwd")

@@ -71,7 +71,7 @@ def compiled(
     durable: bool = False,
 ) -> dict[str, bytes]:
     """The artifacts of one variant, by target."""
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     trained = trainable(
         mlp([FEATURES, hidden, CLASSES], seed=1),

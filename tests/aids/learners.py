@@ -10,9 +10,9 @@ from typing import Any
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.roles.component import ComponentEnv
-from bb_host.construction import graphs_for
-from bb_host.program import FunctionFacts, Subgraph
-from bb_host.program_proto import function_to_proto
+from bb_host.ir.construction import graphs_for
+from bb_host.ir.program import FunctionFacts, Subgraph
+from bb_host.ir.proto import function_to_proto
 
 
 def component(

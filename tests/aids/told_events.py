@@ -8,7 +8,7 @@ from typing import Any
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.transport.in_process import Simulation
-from bb_host.edge.target import Build
+from bb_host.build import Build
 from tests.aids.simulations import failures
 
 Settings = Mapping[str, Mapping[str, object]]

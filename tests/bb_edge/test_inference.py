@@ -17,8 +17,8 @@ from bb_edge.ir.host_arrays import ArrayMisfitError, host_array
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.ir.types import ValueType
 from bb_edge.loading import MissingPassport
-from bb_host.program_proto import to_bytes
-from bb_host.text import parse
+from bb_host.ir.proto import to_bytes
+from bb_host.ir.text import parse
 
 SCALE = """program Demo {module=Demo}
 function program.Main(x: F32[N, 2], s: F32[2]) -> (y) {entry=1, partition=self}

@@ -16,8 +16,8 @@ from bb_edge.loading import DamagedArtifact, IncompatibleRuntime, MissingPasspor
 from bb_edge.registry import UnregisteredConcreteError
 from bb_edge.roles import ComponentError
 from bb_edge.targets import InstallError, UnknownTargetError
-from bb_host.program_proto import to_bytes
-from bb_host.text import parse
+from bb_host.ir.proto import to_bytes
+from bb_host.ir.text import parse
 
 BODY = """
 function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}

@@ -23,7 +23,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.loading import IncompatibleRuntime
 from bb_host import AggregatorSlot, Compiler, Graph, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 
 RECORDED = {
     "ai.bytesandbrains.syscall": (3, "27305c6c365b1577"),

@@ -13,14 +13,14 @@ import pytest
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host import Compiler, ModelSlot, Module
+from bb_host.build import compile_edge
 from bb_host.cli import main
-from bb_host.construction import ConstructionLike
 from bb_host.diagnostics import CODES, Policy, ProgramWarning, UnknownWarningCode, in_order, issue
-from bb_host.edge.target import compile_edge
 from bb_host.errors import BindingError
+from bb_host.ir.construction import ConstructionLike
+from bb_host.ir.program import Function
+from bb_host.ir.proto import to_bytes
 from bb_host.learn.trainable import Construction
-from bb_host.program import Function
-from bb_host.program_proto import to_bytes
 
 CODE = "body-returns-value"
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("onnx", reason="recording needs the host extra")
 
 from bb_host import ModelSlot, Module, PeerSelectorSlot
-from bb_host.module_tree import module_tree
+from bb_host.ir.module_tree import module_tree
 
 
 class Leaf(Module):

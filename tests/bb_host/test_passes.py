@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import Compiler, Module
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
 from bb_host.errors import SeamError
+from bb_host.ir.program import Program
 from bb_host.passes.one_pass import Pass, PassReport, Promise, Stats, summed, unmet
 from bb_host.passes.runner import run_passes
-from bb_host.program import Program
 
 
 def _adds(number: int) -> Pass[int, int]:

@@ -22,8 +22,8 @@ from bb_edge.wire import envelope
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import RESPONSE, Ack, Envelope, Fill
-from bb_host.program_proto import to_proto
-from bb_host.text import parse
+from bb_host.ir.proto import to_proto
+from bb_host.ir.text import parse
 from benchmarks.load import Plan, measure
 
 ANSWER = 0xB1

@@ -11,7 +11,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 from bb_edge.backends import NumPyBackend  # noqa: E402
-from bb_host.onnx_model import NEWEST_OPSET, OLDEST_OPSET  # noqa: E402
+from bb_host.onnx_io.model import NEWEST_OPSET, OLDEST_OPSET  # noqa: E402
 
 T = onnx.TensorProto
 DECLARED = frozenset(

@@ -10,9 +10,9 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.parser")
 
-import bb_host.onnx_backend as backend  # noqa: E402
+import bb_host.onnx_io.backend as backend  # noqa: E402
 from bb_edge.roles.errors import BackendRunError  # noqa: E402
-from bb_host.onnx_model import (  # noqa: E402
+from bb_host.onnx_io.model import (  # noqa: E402
     InvalidModelError,
     OnnxModelError,
     UnsupportedOperatorError,

@@ -41,10 +41,10 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import OpKind
 from bb_edge.transport.in_process import Simulation
 from bb_host import MS, AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
+from bb_host.ir.proto import to_bytes
 from bb_host.learn import mlp, trainable
 from bb_host.plain import compile_plain
-from bb_host.program_proto import to_bytes
 
 BACKENDS = ("numpy", "tflite")
 

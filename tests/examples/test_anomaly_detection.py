@@ -73,7 +73,7 @@ def test_only_what_the_server_asks_for_trains(tmp_path: Path) -> None:
     """So `train_when` holds back the rounds, and no pump stops to watch itself."""
     from anomaly_detection.federation import program
     from bb_edge import PeerId, install
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
 
     compile_edge(*program(), tmp_path)
     rows = {"path": str(sensors.write(tmp_path, sensors.record(0, 1, 600), "rows.csv"))}

@@ -44,7 +44,7 @@ def test_one_program_trains_either_model(kind):
 
 
 def test_artifacts_and_memory_do_not_grow_with_the_local_steps():
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     few, many = (
         next(a for a in build_edge(*program(local_steps=steps)).artifacts if a.target == "Client")

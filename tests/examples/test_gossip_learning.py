@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import S
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
 from federated_digits.data import class_counts, load_digits, split, write_shards
 from gossip_learning.gossip import NEIGHBOURS, program
 from gossip_learning.run import ALPHA

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import S
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
 from federated_digits.data import load_digits
 from personal_layers.personal import program
 from personal_layers.run import write_data

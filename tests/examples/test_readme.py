@@ -44,7 +44,7 @@ def test_bb_edge_takes_the_commands() -> None:
 
 def test_three_lines_lead_from_an_artifact_to_a_result(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="compiling needs the host extra")
-    from bb_host.edge import compile_edge
+    from bb_host.build import compile_edge
 
     value = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import S
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
 from split_learning.run import Scores, write_data
 from split_learning.split import FIRST, REST, program
 from tests.aids.told_events import told

@@ -128,7 +128,7 @@ def test_every_op_of_the_catalog_is_described(domain: str) -> None:
 
 
 def test_every_pass_is_described() -> None:
-    pipeline = pytest.importorskip("bb_host.compiler.pipeline", exc_type=ImportError)
+    pipeline = pytest.importorskip("bb_host.passes.pipeline", exc_type=ImportError)
     assert set(pipeline.CANONICAL_PASS_NAMES) - described("Passes") == set()
 
 

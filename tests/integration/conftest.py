@@ -21,7 +21,7 @@ PATIENCE_S = 60.0
 
 
 def _compile(**options: int) -> dict[str, bytes]:
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
     from federated_digits.federation import program
 
     module, compiler = program("mlp", 0, clients=CLIENTS, **options)

@@ -13,7 +13,7 @@ from times import S
 
 from bb_edge.registry import default_registry
 from bb_host import Compiler, IndexSlot, ModelSlot, Module, PeerSelectorSlot
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.learn import mlp, trainable
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

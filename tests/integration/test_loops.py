@@ -14,10 +14,10 @@ from bb_edge.engine import steps
 from bb_edge.ir.values import TRIGGER
 from bb_edge.node import Node
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
-from bb_host.drawing import draw
-from bb_host.edge import build_edge
-from bb_host.edge.inspection import describe
+from bb_host.build import build_edge
 from bb_host.learn import mlp, trainable
+from bb_host.report.drawing import draw
+from bb_host.report.inspection import describe
 
 BATCH = 8
 

@@ -11,7 +11,7 @@ from node_processes import NodeProcess
 
 from bb_edge.ir.ids import PeerId
 from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot, S
-from bb_host.program_proto import to_proto
+from bb_host.ir.proto import to_proto
 
 pytestmark = pytest.mark.broker
 

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 def _compile(version: str) -> dict[str, bytes]:
     from bb_edge.components import Float16Codec, PresenceSelector, ScalarQuantizer
     from bb_host import MS, CodecSlot, Compiler, Graph, Module, PeerSelectorSlot
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     new = version == "new"
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 def _compile() -> dict[str, bytes]:
     from bb_edge.components import PresenceSelector
     from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     class Reports(Module):
         """A device that tells hubs it knows, there or not, the number of each of its rounds."""

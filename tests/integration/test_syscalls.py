@@ -13,7 +13,7 @@ from bb_edge.engine.bus import KINDS
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.ids import PeerId
 from bb_host import MS, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from bb_edge.components import FedAvg
 from bb_edge.ir.missing import MissingReason
 from bb_edge.registry import load_all
 from bb_host import AggregatorSlot, CodecSlot, Compiler, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

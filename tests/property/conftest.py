@@ -28,10 +28,10 @@ from bb_edge.ir.types import ValueType
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Module, S
-from bb_host.compiler.flow import reads
-from bb_host.edge import compile_edge
-from bb_host.program import Function, Op, Program, Subgraph
-from bb_host.program_proto import to_proto
+from bb_host.build import compile_edge
+from bb_host.ir.program import Function, Op, Program, Subgraph
+from bb_host.ir.proto import to_proto
+from bb_host.passes.analysis.flow import reads
 
 SHAPE = (2, 3)
 CLIENTS = 2

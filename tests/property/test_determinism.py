@@ -20,8 +20,8 @@ programs = importlib.util.module_from_spec(spec)
 sys.modules["programs"] = programs
 spec.loader.exec_module(programs)
 from bb_host import Compiler
-from bb_host.edge import compile_edge
-from bb_host.program_proto import to_bytes
+from bb_host.build import compile_edge
+from bb_host.ir.proto import to_bytes
 from federated_digits.federation import program
 
 def digest(data):

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import Compiler
-from bb_host.program_proto import to_proto
+from bb_host.ir.proto import to_proto
 
 pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarning")
 """Programs made at random compute what nothing reads."""

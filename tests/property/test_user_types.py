@@ -16,7 +16,7 @@ from bb_edge.transport.in_process import Simulation
 from bb_edge.wire.codecs import register_codec
 from bb_host import Compiler, Module
 from bb_host.errors import NotWireEligible, TypeConstraintFailed
-from bb_host.program_proto import from_proto
+from bb_host.ir.proto import from_proto
 
 READING = types.register_type("tests.Reading", types.BYTES, 2)
 OTHER = types.register_type("tests.Other", types.BYTES)

@@ -25,8 +25,8 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER, Composite
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler
-from bb_host.edge import compile_edge
-from bb_host.program_proto import to_proto
+from bb_host.build import compile_edge
+from bb_host.ir.proto import to_proto
 
 pytestmark = pytest.mark.filterwarnings("ignore::bb_host.diagnostics.ProgramWarning")
 """Programs made at random compute what nothing reads."""

@@ -16,8 +16,8 @@ pytest.importorskip("onnx", reason="the host needs the onnx package, which is no
 
 from bb_edge import open_model
 from bb_host import Compiler, Graph, Module
-from bb_host.edge import compile_edge
-from bb_host.program import Program
+from bb_host.build import compile_edge
+from bb_host.ir.program import Program
 from tests.aids.handles import refuse_comparisons_of_ours
 
 Body = Callable[[Graph], Any]

@@ -20,8 +20,8 @@ from bb_host import (
     Module,
 )
 from bb_host.errors import BindingError, TypeConstraintFailed
+from bb_host.ir.program import Function, Program
 from bb_host.learn import mlp, trainable
-from bb_host.program import Function, Program
 from tests.aids.refusals import refused
 
 MODEL = trainable(mlp([4, 8, 2]))  # 58 parameters

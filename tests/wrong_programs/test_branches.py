@@ -31,8 +31,8 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
-from bb_host.program import Subgraph
-from bb_host.program_proto import from_proto
+from bb_host.ir.program import Subgraph
+from bb_host.ir.proto import from_proto
 from tests.aids.refusals import refused
 
 MODEL, AGGREGATOR, DATA = ModelSlot("model"), AggregatorSlot("aggregator"), DataSourceSlot("data")

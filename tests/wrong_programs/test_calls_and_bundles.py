@@ -15,8 +15,8 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_host import Compiler, Graph, Module, S
-from bb_host.edge.symbolize import SourceMap
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
+from bb_host.report.symbolize import SourceMap
 from tests.aids.refusals import warned
 
 Body = Callable[[Graph], Any]

@@ -13,9 +13,9 @@ from bb_edge.engine import steps
 from bb_edge.extend import Backend, Codec, GraphModel
 from bb_edge.registry import Registry
 from bb_host import CodecSlot, Compiler, ModelSlot, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
+from bb_host.ir.proto import to_bytes
 from bb_host.learn import mlp, trainable
-from bb_host.program_proto import to_bytes
 
 X = np.ones((2, 3), np.float32)
 

@@ -24,7 +24,7 @@ from bb_edge.extend import (
 from bb_edge.registry import Registry
 from bb_edge.wire.codecs import NotWireEligibleError, WireReceiveError, decode_value, encode_value
 from bb_host import CodecSlot, Compiler, Module, ProtocolSlot
-from bb_host.program_proto import to_bytes
+from bb_host.ir.proto import to_bytes
 from tests.aids.refusals import refused
 
 HERE = "test_component_state.py:"

@@ -28,7 +28,7 @@ from bb_edge.run_config import ConfigFileError
 from bb_edge.syscalls.results import ResultError
 from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.errors import EntryInBootstrap
 from bb_host.learn import mlp, trainable
 

@@ -15,7 +15,7 @@ from bb_edge.inputs import InvokeError
 from bb_edge.ir.values import TRIGGER
 from bb_edge.targets import InstallError
 from bb_host import Graph, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import ValueTypeError
 from tests.aids.refusals import refused
 

@@ -14,7 +14,7 @@ from bb_edge.engine.entries.bootstrap import BootstrapAll
 from bb_edge.inference import InferenceError
 from bb_edge.ir.values import TRIGGER
 from bb_host import MS, Graph, Module, S
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from tests.aids.refusals import quiet, refused
 
 Body = Callable[[Graph], Any]

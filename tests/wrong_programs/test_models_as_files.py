@@ -14,10 +14,10 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from bb_edge.input_files import FileRefused
 from bb_host import cli
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.learn import trainable
 from bb_host.learn.errors import ModelImportError
-from bb_host.onnx_model import (
+from bb_host.onnx_io.model import (
     InvalidModelError,
     ModelTooLargeError,
     TrainingModeError,
@@ -242,7 +242,7 @@ def test_a_loop_over_a_sequence() -> None:
 
 
 def test_a_model_whose_weights_no_artifact_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    from bb_host import artifact_size
+    from bb_host.ir import artifact_size
 
     found = model(
         [helper.make_node("MatMul", ["x", "w"], ["y"])], [value("y", "N", 99)], {"w": np.ones((4, 99))}

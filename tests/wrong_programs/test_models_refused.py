@@ -9,8 +9,8 @@ from onnx import numpy_helper, parser
 
 import bb_edge
 from bb_edge.components.parameter_file import METADATA
+from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.edge.target import build_edge
 from bb_host.learn import LearnError, ModelImportError, NotDifferentiableError, trainable
 from tests.aids.refusals import refused
 

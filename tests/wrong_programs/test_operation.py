@@ -25,7 +25,7 @@ from bb_edge.roles import Codec, DataSource
 from bb_edge.roles.completion import Later
 from bb_edge.roles.context import Ctx
 from bb_host import CodecSlot, Compiler, DataSourceSlot, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import ModuleError
 
 

@@ -20,7 +20,7 @@ from bb_host.errors import (
     UnsupportedOps,
     ValueTypeError,
 )
-from bb_host.program import Program
+from bb_host.ir.program import Program
 from tests.aids.refusals import refused
 
 Record = Callable[..., Program]

@@ -11,7 +11,7 @@ from times import MS
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_host import Compiler, Graph, Module
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 
 ONES = np.ones(2, np.float32)
 

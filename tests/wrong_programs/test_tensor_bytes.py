@@ -18,7 +18,7 @@ from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import TensorBytesError
 from bb_host import Compiler, Graph, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from tests.aids.refusals import refused
 
 MIB = 1 << 20

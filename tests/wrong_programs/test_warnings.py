@@ -28,8 +28,8 @@ from bb_host import (
     S,
 )
 from bb_host.errors import RoundsError, StateNotSaved
+from bb_host.ir.proto import to_bytes
 from bb_host.learn import mlp, trainable
-from bb_host.program_proto import to_bytes
 from tests.aids.refusals import quiet, refused, warned
 
 PEERS = Compiler().bind_peer_selector("clients", PresenceSelector)

@@ -26,8 +26,8 @@ from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.presence import Presence, encode_presence
 from bb_host import MS, Compiler, Module, PeerSelectorSlot
+from bb_host.build import compile_edge
 from bb_host.dsl import Graph
-from bb_host.edge import compile_edge
 from federated_digits.processes import Child, Ended, Events
 
 from .world import PATIENCE_S

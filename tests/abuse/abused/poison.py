@@ -10,7 +10,7 @@ import onnx
 
 from bb_edge.components import FedAvg
 from bb_host import S
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from federated_digits.federation import program
 
 from .digits import HONEST, Digits, Heard, ids

@@ -8,8 +8,8 @@ import numpy as np
 
 from bb_edge.components import ArrayDataSource, FedAvg, PresenceSelector
 from bb_host import MS, AggregatorSlot, Compiler, DataSourceSlot, Module, PeerSelectorSlot, S
+from bb_host.build import compile_edge
 from bb_host.dsl import Graph
-from bb_host.edge import compile_edge
 
 
 class Ledger(Module):

@@ -23,7 +23,7 @@ from node_processes import id_of
 from bb_edge.components import PresenceSelector
 from bb_edge.ir.ids import PeerId
 from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from federated_digits.processes import Child, Ended, Events, Line
 
 from .world import PATIENCE_S

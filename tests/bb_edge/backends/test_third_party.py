@@ -22,7 +22,7 @@ from bb_edge.roles.completion import Later
 from bb_edge.roles.errors import ContractError
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Module, PeerSelectorSlot
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import UnsupportedOps as CompileUnsupportedOps
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {

@@ -103,7 +103,7 @@ class Two(Module):
 
 
 def compile_two():
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     compiler = (
         Compiler()
@@ -415,7 +415,7 @@ def test_the_state_folder_is_not_the_folder_of_models(node, tmp_path):
 
 
 def test_a_node_without_a_model_is_refused(tmp_path, capsys):
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     class Plain(Module):
         name = "Plain"

@@ -24,7 +24,7 @@ def built(widths: list[int], backend: str, **options: object) -> bytes:
     """The artifact of a small network of these widths."""
 
     def make() -> dict[str, bytes]:
-        from bb_host.edge import build_edge
+        from bb_host.build import build_edge
         from bb_host.learn import mlp
 
         (found,) = build_edge(mlp(widths, seed=1), backend=backend, **options).artifacts

@@ -16,7 +16,7 @@ from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import decode_value
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot
-from bb_host.program_proto import to_bytes
+from bb_host.ir.proto import to_bytes
 
 PEERS = tuple(PeerId.from_name(name) for name in "bcdef")
 TOLD, ROUNDS = 2, 3

@@ -21,7 +21,7 @@ def _compiled() -> Mapping[str, bytes]:
     """A server asks, and a component of the author, which nobody else may call, answers at the clients."""
     from bb_edge.extend import OpTable, ProtocolComponent, register
     from bb_host import Graph, Module, PeerSelectorSlot, ProtocolSlot, S
-    from bb_host.edge import build_edge
+    from bb_host.build import build_edge
 
     class Scale(ProtocolComponent):
         TYPE_NAME = "test.Scale"

@@ -19,7 +19,7 @@ from bb_edge.transport.mqtt import Broker, MqttTransport
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.presence import Presence, encode_presence
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot
-from bb_host.program_proto import to_proto
+from bb_host.ir.proto import to_proto
 
 STRANGERS = 10_000
 MS = 1_000_000

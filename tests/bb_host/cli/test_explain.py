@@ -13,9 +13,9 @@ import onnx.parser
 
 from bb_host import Compiler, Module
 from bb_host.cli import main
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES
 from bb_host.errors import UnknownStage
-from bb_host.explain import explain, pass_name
+from bb_host.passes.pipeline import CANONICAL_PASS_NAMES
+from bb_host.report.explain import explain, pass_name
 
 PROGRAM = """
 from bb_host import Compiler, Module

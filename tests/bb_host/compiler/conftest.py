@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bb_host.compiler import Compiler, Options, Stats
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES, pass_named
-from bb_host.program import Program
-from bb_host.program_proto import to_bytes
-from bb_host.text import parse
+from bb_host.ir.program import Program
+from bb_host.ir.proto import to_bytes
+from bb_host.ir.text import parse
+from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, pass_named
 
 
 def _program(text: str | Program) -> Program:

@@ -12,7 +12,7 @@ from bb_edge.ir import keys
 from bb_host import MS, Graph, Module, PeerSelectorSlot
 from bb_host.compiler import Compiler
 from bb_host.errors import AbsentPeers, BindingError
-from bb_host.spelling import written
+from bb_host.ir.spelling import written
 
 Send = Callable[[Graph, Any, Any], None]
 

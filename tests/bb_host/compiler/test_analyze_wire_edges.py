@@ -10,10 +10,10 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import pass_named
-from bb_host.program import Op, Program
-from bb_host.spelling import written
-from bb_host.text import parse
+from bb_host.ir.program import Op, Program
+from bb_host.ir.spelling import written
+from bb_host.ir.text import parse
+from bb_host.passes.pipeline import pass_named
 
 HEAD = """program P {module=P}
 

@@ -9,11 +9,11 @@ import pytest
 from bb_edge.components import GraphModel
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_host import Compiler, ModelSlot, Module
-from bb_host.compiler.annotations import DeviceHints, QuantizationNotes
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import BindingError
+from bb_host.ir.proto import from_proto, to_proto
 from bb_host.learn import mlp, trainable
-from bb_host.program_proto import from_proto, to_proto
+from bb_host.passes.annotations import DeviceHints, QuantizationNotes
 
 HINTS = DeviceHints("two", ("gpu:0", "gpu:1"), {"head": 1, "tail": 0})
 

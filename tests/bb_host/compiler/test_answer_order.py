@@ -8,7 +8,7 @@ import pytest
 from bb_edge.ir import keys
 from bb_host import Compiler, Module, S
 from bb_host.errors import CrossExecutionJoin
-from bb_host.spelling import written
+from bb_host.ir.spelling import written
 
 
 class TwoRequests(Module):

@@ -8,8 +8,8 @@ import pytest
 
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import pass_named
-from bb_host.program import Program
+from bb_host.ir.program import Program
+from bb_host.passes.pipeline import pass_named
 
 BOOT = """
     program P {{module=P}}

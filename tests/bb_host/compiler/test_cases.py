@@ -17,9 +17,9 @@ import pytest
 
 from bb_edge.ir.errors import BBError
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import pass_named
-from bb_host.program import Program
-from bb_host.text import parse, print_program
+from bb_host.ir.program import Program
+from bb_host.ir.text import parse, print_program
+from bb_host.passes.pipeline import pass_named
 
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 STAYS = "--- stays\n"

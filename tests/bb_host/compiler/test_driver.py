@@ -13,10 +13,10 @@ from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Compiler
 from bb_host.compiler.driver import as_program
-from bb_host.program import Op, Program
-from bb_host.program_proto import from_proto, to_proto
-from bb_host.spelling import written
-from bb_host.text import parse
+from bb_host.ir.program import Op, Program
+from bb_host.ir.proto import from_proto, to_proto
+from bb_host.ir.spelling import written
+from bb_host.ir.text import parse
 
 TEXT = """program P {module=P}
 

@@ -12,9 +12,9 @@ from bb_edge.ir.wire_shape import verify_wire_shape
 from bb_edge.loading import load
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S, errors
 from bb_host.dsl import Graph, Output
-from bb_host.program import Function, Program
-from bb_host.program_proto import from_proto, to_proto
-from bb_host.spelling import written
+from bb_host.ir.program import Function, Program
+from bb_host.ir.proto import from_proto, to_proto
+from bb_host.ir.spelling import written
 
 BATCH = 32
 

@@ -10,12 +10,12 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host.compiler import Stats
-from bb_host.compiler.pipeline import CANONICAL_PASS_NAMES
-from bb_host.compiler.rx_chain import RX_GATES
-from bb_host.compiler.tx_chain import TX_GATES
-from bb_host.facts import OpFacts
-from bb_host.program import Program
-from bb_host.spelling import written
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Program
+from bb_host.ir.spelling import written
+from bb_host.passes.analysis.rx_chain import RX_GATES
+from bb_host.passes.analysis.tx_chain import TX_GATES
+from bb_host.passes.pipeline import CANONICAL_PASS_NAMES
 
 RX_PASSES = [name for name in CANONICAL_PASS_NAMES if name.endswith("_gate_rx")]
 TX_PASSES = [name for name in CANONICAL_PASS_NAMES if name.endswith("_gate_tx")]
@@ -108,7 +108,7 @@ def test_the_tx_chain_in_order(run_pass: Callable[..., Program]) -> None:
 @pytest.mark.parametrize("name", [*RX_PASSES, *TX_PASSES])
 def test_without_wire_ops_nothing_happens(name: str, program: Callable[[str], Program]) -> None:
     from bb_host.compiler import Options
-    from bb_host.compiler.pipeline import pass_named
+    from bb_host.passes.pipeline import pass_named
 
     given = program("program P {module=P}\n\nfunction program.P(x: F32) -> (y) {entry=1}\n  y: F32 = Relu(x)")
     assert pass_named(name).run(given, Options(), Stats()) is given

@@ -14,9 +14,9 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles import ProtocolComponent
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot, ProtocolSlot, S
+from bb_host.build import compile_edge
 from bb_host.diagnostics import ProgramWarning
-from bb_host.edge import compile_edge
-from bb_host.program_proto import to_proto
+from bb_host.ir.proto import to_proto
 
 
 class Reports(Module):

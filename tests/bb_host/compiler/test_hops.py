@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bb_host import Compiler, Module
-from bb_host.compiler.hops import request_hops
 from bb_host.errors import InfeasibleDeadline
+from bb_host.passes.analysis.hops import request_hops
 
 HOP = 1_000_000
 

@@ -11,8 +11,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_host import MS, Compiler, Graph, Module, PeerSelectorSlot, errors
-from bb_host.edge import compile_edge
-from bb_host.program_proto import to_proto
+from bb_host.build import compile_edge
+from bb_host.ir.proto import to_proto
 
 ONE, TWO = np.array([1.0], np.float32), np.array([2.0], np.float32)
 

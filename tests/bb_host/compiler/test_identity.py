@@ -13,14 +13,14 @@ from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSele
 from bb_edge.ir import keys
 from bb_edge.loading import DamagedArtifact, load
 from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
+from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.compiler import flow
-from bb_host.compiler.identity import IdentityError, accepting
-from bb_host.edge import build_edge
-from bb_host.facts import OpFacts
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.proto import to_proto
+from bb_host.ir.spelling import written
 from bb_host.learn import mlp, trainable
-from bb_host.program_proto import to_proto
-from bb_host.spelling import written
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.identity import IdentityError, accepting
 from federated_digits.federation import FederatedDigits
 from tests.aids.seals import resealed
 

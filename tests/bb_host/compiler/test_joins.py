@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bb_host import errors
-from bb_host.compiler.joins import check_joins
-from bb_host.text import parse_function
+from bb_host.ir.text import parse_function
+from bb_host.passes.analysis.joins import check_joins
 
 RECVS = (
     "a, s = wire.Recv() {wire.wire_id=1, source=a.py:1}",

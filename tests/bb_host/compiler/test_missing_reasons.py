@@ -13,7 +13,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.transport.in_process import Simulation
 from bb_host import CodecSlot, Compiler, MissingReason, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 
 
 class Asks(Module):

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-import bb_host.compiler.passes
+import bb_host.passes.program
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import CANONICAL_PASS_NAMES, Compiler, Options, Stats
-from bb_host.compiler.pipeline import CANONICAL_PASSES, LEAVABLE_PASS_NAMES, STAMP, pass_named
-from bb_host.compiler.rx_chain import RX_GATES
-from bb_host.compiler.tx_chain import TX_GATES
-from bb_host.edge.pipeline import DEVICE_PASSES, PORTABLE_PASSES
-from bb_host.facts import OpFacts
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.proto import to_bytes
+from bb_host.ir.spelling import written
+from bb_host.ir.text import parse
+from bb_host.passes.analysis.rx_chain import RX_GATES
+from bb_host.passes.analysis.tx_chain import TX_GATES
+from bb_host.passes.device.pipeline import DEVICE_PASSES, PORTABLE_PASSES
 from bb_host.passes.one_pass import Promise, unmet
-from bb_host.program import Function, Op, Program
-from bb_host.program_proto import to_bytes
-from bb_host.spelling import written
-from bb_host.text import parse
+from bb_host.passes.pipeline import CANONICAL_PASSES, LEAVABLE_PASS_NAMES, STAMP, pass_named
 
 FEDERATED = """
     program Fed {module=Fed}
@@ -55,11 +55,11 @@ def test_the_names_are_the_specifications_in_order() -> None:
 
 
 def test_one_module_per_pass_named_as_it_is() -> None:
-    folder = Path(next(iter(bb_host.compiler.passes.__path__)))
+    folder = Path(next(iter(bb_host.passes.program.__path__)))
     modules = {p.stem for p in folder.glob("*.py")} - {"__init__"}
     assert modules == set(ALL_NAMES)
     for name in modules:
-        assert getattr(bb_host.compiler.passes, name).run is pass_named(name).run
+        assert getattr(bb_host.passes.program, name).run is pass_named(name).run
 
 
 def test_every_pass_finds_what_it_needs() -> None:

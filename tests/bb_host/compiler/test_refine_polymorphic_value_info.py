@@ -13,8 +13,8 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import errors
 from bb_host.compiler import Compiler, Stats
-from bb_host.program import Function, Program, Subgraph
-from bb_host.text import parse
+from bb_host.ir.program import Function, Program, Subgraph
+from bb_host.ir.text import parse
 
 TEXT = """
     program P {module=P}
@@ -92,8 +92,8 @@ def test_a_type_that_is_narrower_already_stays() -> None:
         "function program.P() -> ()\n  slot model: model\n"
         "  p: F32[3] = role.model.Params() {slot=model, slot_id=1, required_trait=model}"
     )
-    from bb_host.compiler.options import Options
-    from bb_host.compiler.pipeline import pass_named
+    from bb_host.passes.options import Options
+    from bb_host.passes.pipeline import pass_named
 
     options = Options(bindings=Compiler().bind_model("model", "bb.GraphModel", Trained()).bindings)
     assert pass_named("refine_polymorphic_value_info").run(given, options, Stats()) is given

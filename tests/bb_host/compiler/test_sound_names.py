@@ -9,11 +9,11 @@ import pytest
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
-from bb_host.compiler import flow
-from bb_host.compiler.sound_names import Names, names_after
-from bb_host.compiler.verify import values_problem
-from bb_host.facts import NO_FACTS, OpFacts
-from bb_host.program import Function, Op, OpList, Subgraph
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import Function, Op, OpList, Subgraph
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.sound_names import Names, names_after
+from bb_host.passes.verify import values_problem
 
 F32 = ValueType(types.TENSOR_F32)
 

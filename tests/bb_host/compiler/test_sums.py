@@ -12,7 +12,7 @@ from bb_edge.ir import keys
 from bb_host import MS, AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
 from bb_host.dsl import Graph
 from bb_host.errors import MissingRound
-from bb_host.spelling import written
+from bb_host.ir.spelling import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no op uses")
 

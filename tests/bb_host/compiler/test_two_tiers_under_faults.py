@@ -20,7 +20,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.registry import default_registry
 from bb_edge.transport.in_process import Simulation
 from bb_host import MS, AggregatorSlot, CodecSlot, Compiler, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 
 LEAVES = 4
 RELAYS = 2

@@ -10,10 +10,10 @@ from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
 from bb_host import errors
 from bb_host.compiler import Options, Stats
-from bb_host.compiler.pipeline import pass_named
-from bb_host.program import Program
-from bb_host.text import parse
-from bb_host.text_printer import print_type
+from bb_host.ir.program import Program
+from bb_host.ir.text import parse
+from bb_host.ir.text.printer import print_type
+from bb_host.passes.pipeline import pass_named
 
 
 def solve(signature: str, *lines: str, strict: bool = True) -> dict[str, str]:

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from bb_host import Graph, Module
-from bb_host.program import Program
-from bb_host.program_proto import from_proto, to_proto
-from bb_host.text import print_function
+from bb_host.ir.program import Program
+from bb_host.ir.proto import from_proto, to_proto
+from bb_host.ir.text import print_function
 from tests.aids.handles import refuse_comparisons_of_ours
 
 _OMITTED = ("source", "scope")

@@ -21,11 +21,11 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
-from bb_host.facts import OpFacts, ProgramFacts
-from bb_host.program import Function, Op, Program, Slot
-from bb_host.program_proto import to_proto
-from bb_host.spelling import written
-from bb_host.text import parse
+from bb_host.ir.facts import OpFacts, ProgramFacts
+from bb_host.ir.program import Function, Op, Program, Slot
+from bb_host.ir.proto import to_proto
+from bb_host.ir.spelling import written
+from bb_host.ir.text import parse
 
 Record = Callable[..., Program]
 

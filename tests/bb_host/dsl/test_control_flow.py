@@ -12,8 +12,8 @@ from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph
 from bb_host.errors import ArityError, ForeignValueError, PortNameError, RoundsError
-from bb_host.program import Program, Subgraph
-from bb_host.program_proto import to_proto
+from bb_host.ir.program import Program, Subgraph
+from bb_host.ir.proto import to_proto
 
 Record = Callable[..., Program]
 

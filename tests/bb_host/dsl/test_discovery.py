@@ -13,9 +13,9 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot, S
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import AmbiguousPlacement
-from bb_host.program_proto import to_proto
+from bb_host.ir.proto import to_proto
 from tests.aids.refusals import refused
 
 

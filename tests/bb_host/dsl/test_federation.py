@@ -7,8 +7,8 @@ from collections.abc import Callable
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import AggregatorSlot, DataSourceSlot, Graph, ModelSlot, Module, Output, PeerSelectorSlot, S
-from bb_host.program import Op, Program
-from bb_host.spelling import written
+from bb_host.ir.program import Op, Program
+from bb_host.ir.spelling import written
 
 LOCAL_STEPS = 2
 BATCH = 32

@@ -24,8 +24,8 @@ from bb_host.errors import (
     UnknownPortError,
     ValueTypeError,
 )
-from bb_host.program import Program
-from bb_host.spelling import written
+from bb_host.ir.program import Program
+from bb_host.ir.spelling import written
 
 Record = Callable[..., Program]
 Text = Callable[..., str]

@@ -21,7 +21,7 @@ from bb_host.errors import (
     ValueTypeError,
     WireInSubgraph,
 )
-from bb_host.program import Op, Program, Subgraph
+from bb_host.ir.program import Op, Program, Subgraph
 
 Record = Callable[..., Program]
 

@@ -12,8 +12,8 @@ from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot, S
-from bb_host.edge import compile_edge
-from bb_host.program_proto import to_proto
+from bb_host.build import compile_edge
+from bb_host.ir.proto import to_proto
 
 X = np.array([1.0, 2.0], np.float32)
 

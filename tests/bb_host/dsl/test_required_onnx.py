@@ -13,7 +13,7 @@ from bb_edge.ir import opsets, types
 from bb_edge.ir.opsets import onnx as catalog
 from bb_host import Graph, Output
 from bb_host.dsl.onnx_namespace import OnnxOps
-from bb_host.program import Program
+from bb_host.ir.program import Program
 
 CALLS: dict[str, Callable[[Any, Output, Output], Any]] = {
     "Add": lambda o, x, i: o.add(x, x),

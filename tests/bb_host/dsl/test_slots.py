@@ -30,9 +30,9 @@ from bb_host import (
 )
 from bb_host.dsl.names import snake
 from bb_host.errors import SlotError, UnknownOp
-from bb_host.program import Function, Program, Subgraph
-from bb_host.program_proto import to_proto
-from bb_host.spelling import written
+from bb_host.ir.program import Function, Program, Subgraph
+from bb_host.ir.proto import to_proto
+from bb_host.ir.spelling import written
 
 Record = Callable[..., Program]
 

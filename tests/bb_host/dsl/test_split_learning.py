@@ -13,9 +13,9 @@ import cbor2
 
 from bb_edge.ir import keys
 from bb_host import AggregatorSlot, BackendSlot, CodecSlot, Graph, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.program import Program
-from bb_host.program_proto import to_proto
-from bb_host.spelling import written
+from bb_host.ir.program import Program
+from bb_host.ir.proto import to_proto
+from bb_host.ir.spelling import written
 
 
 class SplitLearning(Module):

@@ -14,11 +14,11 @@ import bb_host
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, Output
-from bb_host.cleanup import transposes
 from bb_host.dsl import shapes
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, UnknownOp, ValueTypeError
-from bb_host.program import Program
-from bb_host.program_proto import to_proto
+from bb_host.ir.program import Program
+from bb_host.ir.proto import to_proto
+from bb_host.passes.tensor import transposes
 
 Record = Callable[..., Program]
 

@@ -23,7 +23,7 @@ from bb_host.errors import (
     WireInBootstrap,
     WireInSubgraph,
 )
-from bb_host.program import Program
+from bb_host.ir.program import Program
 
 Record = Callable[..., Program]
 Text = Callable[..., str]

@@ -28,11 +28,11 @@ from bb_host import (
     PeerSelectorSlot,
     S,
 )
-from bb_host.facts import Bound, FunctionFacts, ProgramFacts
+from bb_host.ir.facts import Bound, FunctionFacts, ProgramFacts
+from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import captured
+from bb_host.ir.text import parse_function
 from bb_host.learn import mlp, trainable
-from bb_host.program import Function, Op, Program
-from bb_host.text import parse_function
 
 COMPILED = ProgramFacts(
     compiled=keys.COMPILED_VERSION,

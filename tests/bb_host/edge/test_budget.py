@@ -12,12 +12,13 @@ from host_commands import run
 
 from bb_edge.components import GraphModel
 from bb_edge.engine.config import NodeConfig
+from bb_host.build import build_edge, compile_edge
 from bb_host.cli import main
-from bb_host.edge import BudgetError, EdgeError, Limits, build_edge, compile_edge
-from bb_host.edge.budget import FILE_PAGES, INTERPRETER
-from bb_host.edge.columns import parse_size
+from bb_host.columns import parse_size
 from bb_host.learn import mlp, trainable
-from bb_host.onnx_model import UnsupportedOperatorError
+from bb_host.onnx_io.model import UnsupportedOperatorError
+from bb_host.passes.device.budget import FILE_PAGES, INTERPRETER, BudgetError, Limits
+from bb_host.passes.device.pipeline import EdgeError
 
 MIB = 1024 * 1024
 

@@ -10,12 +10,12 @@ import pytest
 
 from bb_edge.ir import keys
 from bb_host import Module
-from bb_host.edge.clean_work import clean_work
-from bb_host.edge.collapse import Collapsed, collapse
-from bb_host.edge.target import build_edge
-from bb_host.facts import ProgramFacts
+from bb_host.build import build_edge
+from bb_host.ir.facts import ProgramFacts
+from bb_host.ir.proto import to_bytes
 from bb_host.passes.one_pass import PassReport
-from bb_host.program_proto import to_bytes
+from bb_host.passes.tensor.clean_work import clean_work
+from bb_host.passes.tensor.collapse import Collapsed, collapse
 
 
 def text(inputs: str, outputs: str, *lines: str) -> str:

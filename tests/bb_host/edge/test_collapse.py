@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bb_edge.ir import keys
-from bb_host.edge.collapse import collapse
-from bb_host.facts import NO_FACTS, OpFacts
-from bb_host.program import Op, Program
-from bb_host.program_proto import to_bytes
-from bb_host.spelling import written
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import Op, Program
+from bb_host.ir.proto import to_bytes
+from bb_host.ir.spelling import written
+from bb_host.passes.tensor.collapse import collapse
 
 CALL = "subgraph"
 

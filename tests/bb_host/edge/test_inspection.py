@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bb_host.edge import build_edge
-from bb_host.edge.inspection import describe, render
+from bb_host.build import build_edge
+from bb_host.report.inspection import describe, render
 
 
 @pytest.fixture(scope="module")

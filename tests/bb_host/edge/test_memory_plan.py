@@ -21,12 +21,11 @@ from bb_edge.engine import steps
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import UnsupportedOpsError
-from bb_host.edge import build_edge
-from bb_host.edge.inspection import describe, render
-from bb_host.edge.target import EdgeError
-from bb_host.facts import Bound, ProgramFacts
-from bb_host.program import Program
-from bb_host.program_proto import from_proto
+from bb_host.build import EdgeError, build_edge
+from bb_host.ir.facts import Bound, ProgramFacts
+from bb_host.ir.program import Program
+from bb_host.ir.proto import from_proto
+from bb_host.report.inspection import describe, render
 from benchmarks import models
 from tests.aids.seals import resealed, unsealed
 

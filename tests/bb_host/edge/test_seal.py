@@ -17,7 +17,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.seals import DIGEST_SIZE, SealError, check_seal, is_sealed, seal, sums
 from bb_edge.loading import DamagedArtifact, IncompatibleRuntime
 from bb_host import Compiler, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from tests.aids.seals import changed, resealed, unsealed
 
 

@@ -14,9 +14,9 @@ from bb_edge import PeerId, install, load
 from bb_edge.cli.render import Output, step_record
 from bb_edge.engine import steps
 from bb_host import Module
+from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.edge.symbolize import Source, SourceMap, SourceMapError
-from bb_host.edge.target import build_edge
+from bb_host.report.symbolize import Source, SourceMap, SourceMapError
 
 
 class Mixed(Module):

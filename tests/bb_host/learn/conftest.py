@@ -11,11 +11,11 @@ from onnx.reference import ReferenceEvaluator
 
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.ir.types import ValueType, tensor_type
+from bb_host.ir.program import Function, Program, Subgraph
+from bb_host.ir.proto import function_to_proto, to_proto, write_attribute
+from bb_host.ir.text import parse_function
 from bb_host.learn import Gradient, differentiate
 from bb_host.learn.shapes import with_types
-from bb_host.program import Function, Program, Subgraph
-from bb_host.program_proto import function_to_proto, to_proto, write_attribute
-from bb_host.text import parse_function
 
 Arrays = Mapping[str, np.ndarray]
 Run = Callable[[Function, Arrays], dict[str, np.ndarray]]

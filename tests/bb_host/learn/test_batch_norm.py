@@ -14,8 +14,8 @@ from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.roles import ComponentError
-from bb_host.edge.tflite.fits import lowered_fit
 from bb_host.learn import LearnError, export_training, mlp, trainable
+from bb_host.tflite.fits import lowered_fit
 
 CTX: Any = SimpleNamespace(exec_id=1)
 TORCH = json.loads(Path(__file__).with_name("batch_norm_steps.json").read_text())

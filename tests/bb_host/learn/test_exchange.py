@@ -11,8 +11,9 @@ from onnx import numpy_helper
 from bb_edge.components import GraphModel
 from bb_edge.components.parameter_file import ParameterFileError, pack
 from bb_host import Compiler, ModelSlot, Module
+from bb_host.build import build_edge
 from bb_host.compiler.driver import as_program
-from bb_host.edge import build_edge
+from bb_host.ir.proto import to_proto
 from bb_host.learn import LearnError, mlp, trainable
 from bb_host.learn.exchange import (
     ParameterMismatchError,
@@ -23,7 +24,6 @@ from bb_host.learn.exchange import (
     with_parameters,
     write_model,
 )
-from bb_host.program_proto import to_proto
 
 
 def other(model: onnx.ModelProto, seed: int = 7) -> dict[str, np.ndarray]:

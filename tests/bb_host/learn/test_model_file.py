@@ -18,7 +18,7 @@ from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_host import Compiler, Graph, ModelSlot, Module
-from bb_host.edge import compile_edge
+from bb_host.build import compile_edge
 from bb_host.errors import BindingError
 from bb_host.learn import mlp
 

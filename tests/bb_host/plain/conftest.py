@@ -15,8 +15,8 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
-from bb_host.onnx_model import as_model, infer_types, read_model
-from bb_host.program import Function
+from bb_host.ir.program import Function
+from bb_host.onnx_io.model import as_model, infer_types, read_model
 
 
 def parse(text: str, opset: int = 17, **tensors: np.ndarray) -> Any:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bb_host.cleanup import (
+from bb_host.ir.program import Function
+from bb_host.passes.one_pass import Pass, Stats
+from bb_host.passes.tensor import (
     batch_first,
     batch_norm,
     constants,
@@ -17,10 +19,8 @@ from bb_host.cleanup import (
     picks,
     transposes,
 )
-from bb_host.cleanup.cleaning import TENSOR_PASSES, clean_up
-from bb_host.cleanup.shapes import ShapeArgumentError, fix_shapes, parse_shapes
-from bb_host.passes.one_pass import Pass, Stats
-from bb_host.program import Function
+from bb_host.passes.tensor.cleaning import TENSOR_PASSES, clean_up
+from bb_host.passes.tensor.shapes import ShapeArgumentError, fix_shapes, parse_shapes
 
 Make = Callable[..., Function]
 Same = Callable[..., None]

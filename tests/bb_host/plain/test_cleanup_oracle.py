@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bb_host.cleanup.cleaning import clean_up
-from bb_host.program import Function
+from bb_host.ir.program import Function
+from bb_host.passes.tensor.cleaning import clean_up
 from tests.bb_host.plain.test_random_models import Builder
 
 optimizer = pytest.importorskip("onnxscript.optimizer")

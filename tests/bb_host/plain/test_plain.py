@@ -13,9 +13,9 @@ import bb_edge
 from bb_edge import load
 from bb_edge.inputs import InvokeError
 from bb_edge.ir import keys
-from bb_host.onnx_model import TrainingModeError, UnsupportedOperatorError
+from bb_host.ir.proto import from_proto, to_bytes
+from bb_host.onnx_io.model import TrainingModeError, UnsupportedOperatorError
 from bb_host.plain import compile_plain, compile_plain_model, is_plain, target_name
-from bb_host.program_proto import from_proto, to_bytes
 
 Model = Callable[..., Any]
 F32 = Callable[..., np.ndarray]

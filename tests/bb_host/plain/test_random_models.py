@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bb_host.cleanup.cleaning import clean_up
-from bb_host.program import Function
+from bb_host.ir.program import Function
+from bb_host.passes.tensor.cleaning import clean_up
 
 PERMS = ([0, 2, 3, 1], [0, 3, 1, 2], [0, 1, 2, 3], [0, 1, 3, 2])
 

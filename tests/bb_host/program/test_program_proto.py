@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir import keys, onnx_pb2, types
 from bb_edge.ir.types import ValueType
-from bb_host.facts import OpFacts
-from bb_host.program import Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph, walk_ops
-from bb_host.program_proto import (
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph, walk_ops
+from bb_host.ir.proto import (
     ProgramProtoError,
     array_of,
     from_proto,
@@ -25,8 +25,8 @@ from bb_host.program_proto import (
     to_proto,
     write_attribute,
 )
-from bb_host.spelling import written
-from bb_host.text import parse, print_program
+from bb_host.ir.spelling import written
+from bb_host.ir.text import parse, print_program
 
 CONFIGURATIONS = "device_configurations" in onnx.NodeProto.DESCRIPTOR.fields_by_name
 """Of several devices: the onnx package has them from 1.18 on."""

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host.ir.hashing import content_digest
+from bb_host.ir.program import Function, Op, Subgraph
 from bb_host.ir.queries import captured, live, reads, uses, without_dead_constants
 from bb_host.ir.rename import fresh_name, rename_op, rename_reads, shortened_op
-from bb_host.program import Function, Op, Subgraph
 
 INNER = Subgraph("inner", (), ("v",), (Op("Add", "", ("x", "u"), ("v",)),))
 BODY = Subgraph(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bb_host import AggregatorSlot, Compiler, Graph, Module
-from bb_host.program import RawAttribute, RawTensor, Slot, walk_ops
+from bb_host.ir.program import RawAttribute, RawTensor, Slot, walk_ops
 
 
 class Big(Module):

@@ -10,14 +10,15 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bb_edge
-from bb_host import Module, sparse_tensors
-from bb_host.edge import compile_edge
+from bb_host import Module
+from bb_host.build import compile_edge
+from bb_host.ir import sparse_tensors
+from bb_host.ir.proto import ProgramProtoError, from_proto, to_proto
+from bb_host.ir.sparse_tensors import SparseTensorError, densified
 from bb_host.learn import import_onnx
 from bb_host.learn.errors import ModelImportError
-from bb_host.onnx_model import InvalidModelError, at_least_opset
+from bb_host.onnx_io.model import InvalidModelError, at_least_opset
 from bb_host.plain import compile_plain_model
-from bb_host.program_proto import ProgramProtoError, from_proto, to_proto
-from bb_host.sparse_tensors import SparseTensorError, densified
 
 F = onnx.TensorProto.FLOAT
 W = np.array([[1, 0, 0], [0, 0, 2]], np.float32)

@@ -11,7 +11,7 @@ import pytest
 from bb_edge.components import ArrayDataSource, FedAvg, PresenceSelector
 from bb_edge.loading import load
 from bb_host import MS, AggregatorSlot, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot, S
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.simulate import Dealt, Group, Rule, Scenario
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from bb_edge.components import FedAvg, PresenceSelector
 from bb_host import AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
+from bb_host.build import build_edge
 from bb_host.dsl import Graph
-from bb_host.edge import build_edge
 
 MS = 1_000_000
 

@@ -128,8 +128,8 @@ def artifacts_with_models() -> list[bytes]:
     """Small nets: one model, two with an operator between them, open batches, int8 and float16."""
     import numpy as np
 
-    from bb_host.edge import build_edge
-    from bb_host.edge.quantize import Quantization
+    from bb_host.build import build_edge
+    from bb_host.passes.device.quantize import Quantization
 
     nets = _module("tests/bb_host/edge/quantize/conftest.py")
     mixed = _module("tests/bb_host/edge/tflite/test_step.py").mixed()

@@ -8,9 +8,9 @@ import numpy as np
 
 from bb_edge.components import FedAvg, PresenceSelector
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, Module, PeerSelectorSlot, S
+from bb_host.build import Build, build_edge
 from bb_host.dsl import Graph
-from bb_host.edge import Build, build_edge
-from bb_host.program import Program
+from bb_host.ir.program import Program
 from simulated.flaky import Flaky
 from simulated.programs import LISTED, LISTS, OTHER, OWN, UNLISTED
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bb_edge.ir import keys, onnx_pb2
-from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
-from bb_host.edge.tflite.writer import write
+from bb_host.tflite.graph import DYNAMIC, TfliteGraph
+from bb_host.tflite.writer import write
 
 
 def relu(rows: int = DYNAMIC, columns: int = 4) -> bytes:

@@ -15,9 +15,9 @@ from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.backends.tflite.operators import OPERATORS
 from bb_edge.backends.tflite.probe import interpreter
 from bb_edge.backends.tflite.verify import MAX_BYTES, verify
-from bb_host.edge.tflite import schema
-from bb_host.edge.tflite.graph import DYNAMIC, Operator, Quantization, TfliteGraph
-from bb_host.edge.tflite.writer import write
+from bb_host.tflite import schema
+from bb_host.tflite.graph import DYNAMIC, Operator, Quantization, TfliteGraph
+from bb_host.tflite.writer import write
 
 IMAGE = (2, 6, 7, 4)
 OPEN = (DYNAMIC, 6, 7, 4)

@@ -26,7 +26,7 @@ from bb_edge.engine import steps
 from bb_edge.state import StateStore
 from bb_edge.state.keeper import Keeper
 from bb_host import MS, AggregatorSlot, Compiler, ModelSlot, Module, PeerSelectorSlot
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from bb_host.learn import mlp, trainable
 from bb_shims import StorageError, detect
 

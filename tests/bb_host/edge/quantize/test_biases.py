@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 import bb_edge
-from bb_host.edge.quantize import Quantization
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
+from bb_host.passes.device.quantize import Quantization
 
 Array = np.ndarray[Any, np.dtype[Any]]
 make = onnx.helper.make_node

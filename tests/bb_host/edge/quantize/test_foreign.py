@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 
 import bb_edge
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -14,8 +14,8 @@ import bb_edge
 from bb_edge.backends.tflite import backend as tflite_backend
 from bb_edge.backends.tflite.probe import Interpreter
 from bb_edge.ir import keys
-from bb_host.edge.quantize import Quantization
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
+from bb_host.passes.device.quantize import Quantization
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -17,12 +17,12 @@ from bb_edge.installer import install
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
-from bb_host.cleanup.values import Values
-from bb_host.edge.quantize import CalibrationError, Quantization, QuantizeError
-from bb_host.edge.quantize.calibration import HEADROOM
-from bb_host.edge.quantize.qdq import quantize_function
-from bb_host.edge.target import Artifact, build_edge
-from bb_host.program import Function
+from bb_host.build import Artifact, build_edge
+from bb_host.ir.program import Function
+from bb_host.ir.values import Values
+from bb_host.passes.device.quantize import CalibrationError, Quantization, QuantizeError
+from bb_host.passes.device.quantize.calibration import HEADROOM
+from bb_host.passes.device.quantize.qdq import quantize_function
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Model = Callable[..., onnx.ModelProto]
@@ -231,7 +231,7 @@ def kinds(found: Artifact) -> list[str]:
 
 def build_edge_of(found: Artifact) -> Artifact:
     """The artifact's backend function as an ordinary model, quantized once more."""
-    from bb_host.onnx_model import as_model
+    from bb_host.onnx_io.model import as_model
 
     function = body(found)
     main = found.program.functions[0]

@@ -10,8 +10,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import bb_edge
-from bb_host.edge.quantize import Quantization
-from bb_host.edge.target import build_edge
+from bb_host.build import build_edge
+from bb_host.passes.device.quantize import Quantization
 from benchmarks import models
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -11,12 +11,12 @@ import pytest
 
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir import keys
-from bb_host.edge.collapse import collapse
-from bb_host.edge.quantize import Quantization, quantize_program
-from bb_host.edge.strip import strip, targets_of
-from bb_host.edge.tflite.lower import MODEL, lower_program
+from bb_host.ir.program import Function, Op
+from bb_host.passes.device.quantize import Quantization, quantize_program
+from bb_host.passes.device.strip import strip, targets_of
+from bb_host.passes.tensor.collapse import collapse
 from bb_host.plain import compile_plain
-from bb_host.program import Function, Op
+from bb_host.tflite.lower import MODEL, lower_program
 
 Arrays = dict[str, np.ndarray]
 

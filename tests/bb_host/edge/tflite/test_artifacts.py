@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from bb_edge.backends.tflite.backend import TFLiteBackend
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_reader import read_model
-from bb_host.edge import build_edge
+from bb_host.build import build_edge
 from benchmarks import models
 
 ROOT = Path(__file__).resolve().parents[4]

@@ -10,12 +10,12 @@ from onnx import parser
 import bb_edge
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
-from bb_host.cleanup.values import constant
-from bb_host.edge.target import build_edge
-from bb_host.edge.tflite.facts import facts_of
-from bb_host.edge.tflite.lower import MODEL
-from bb_host.program import Function, Op
-from bb_host.program_proto import function_to_proto
+from bb_host.build import build_edge
+from bb_host.ir.program import Function, Op
+from bb_host.ir.proto import function_to_proto
+from bb_host.ir.values import constant
+from bb_host.tflite.facts import facts_of
+from bb_host.tflite.lower import MODEL
 
 RNG = np.random.default_rng(0)
 

@@ -11,8 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_host.edge.tflite import quantized
-from bb_host.edge.tflite.table import RULES
+from bb_host.tflite import quantized
+from bb_host.tflite.table import RULES
 from bb_kernels import TensorSpec, evaluate, prepare
 
 IMAGE = (2, 6, 7, 9)

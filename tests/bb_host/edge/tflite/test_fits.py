@@ -18,10 +18,10 @@ from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
 from bb_edge.roles.errors import BackendRunError
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
-from bb_host.edge import build_edge
-from bb_host.edge.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
-from bb_host.edge.tflite.lower import TFLITE_BACKEND
+from bb_host.build import build_edge
 from bb_host.learn import trainable
+from bb_host.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
+from bb_host.tflite.lower import TFLITE_BACKEND
 from benchmarks.models import Net
 from benchmarks.training_nets import CLASSES, NETS
 

@@ -12,9 +12,9 @@ from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.components import GraphModel
 from bb_edge.engine.steps import AppEvent
 from bb_host import Compiler, Graph, ModelSlot, Module
-from bb_host.edge import build_edge
-from bb_host.edge.tflite.lower import TFLITE_BACKEND
+from bb_host.build import build_edge
 from bb_host.learn import mlp, trainable
+from bb_host.tflite.lower import TFLITE_BACKEND
 from benchmarks.training_nets import NETS
 
 SHAPES = {"MLP 64-32-10": (64,), "digits CNN": (1, 8, 8), "transformer block": (16, 32)}

@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_host.edge.tflite.forms import FORMS
+from bb_host.tflite.forms import FORMS
 
 IMAGE = (2, 6, 7, 9)
 _WEIGHT_AXIS = {"Conv": 0, "ConvTranspose": 1, "Gemm": 1, "MatMul": 1}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_host.edge.quantize import Quantization
+from bb_host.passes.device.quantize import Quantization
 from benchmarks import models
 
 WRAPPER = "ai_edge_litert._pywrap_tensorflow_lite_calibration_wrapper"

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_host.edge import BudgetError, Limits, build_edge
-from bb_host.edge.tflite.graph import DYNAMIC, TfliteGraph
-from bb_host.edge.tflite.memory import activation_bytes, has_open_batch
+from bb_host.build import build_edge
 from bb_host.learn import mlp
+from bb_host.passes.device.budget import BudgetError, Limits
+from bb_host.tflite.graph import DYNAMIC, TfliteGraph
+from bb_host.tflite.memory import activation_bytes, has_open_batch
 
 
 def chain(batch: int) -> TfliteGraph:

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_host.edge.tflite import recurrent
+from bb_host.tflite import recurrent
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 RESULTS = {"LSTM": "yhc", "GRU": "yh", "RNN": "yh"}

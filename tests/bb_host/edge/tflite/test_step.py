@@ -13,11 +13,11 @@ from onnx import helper, numpy_helper
 import bb_edge
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
 from bb_edge.ir import keys
+from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.edge.target import build_edge
-from bb_host.edge.tflite import lower
-from bb_host.edge.tflite.lower import MODEL, NUMPY_BACKEND, TFLITE_BACKEND
-from bb_host.spelling import written
+from bb_host.ir.spelling import written
+from bb_host.tflite import lower
+from bb_host.tflite.lower import MODEL, NUMPY_BACKEND, TFLITE_BACKEND
 from benchmarks import models
 
 
@@ -85,7 +85,7 @@ def test_the_fallback_computes_the_same(reference):
     program = build.artifacts[0].program
     (node,) = _models(build)
     from bb_edge.backends import NumPyBackend
-    from bb_host.program_proto import function_to_proto
+    from bb_host.ir.proto import function_to_proto
 
     body = program.function(keys.BACKEND_DOMAIN, node.attrs["fallback"].decode())
     feeds = models.example(model)

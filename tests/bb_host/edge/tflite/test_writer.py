@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_host.edge.tflite.errors import LoweringError
-from bb_host.edge.tflite.graph import DYNAMIC, Quantization, TfliteGraph
-from bb_host.edge.tflite.schema import DTYPES, OPERATORS
-from bb_host.edge.tflite.writer import write
+from bb_host.tflite.errors import LoweringError
+from bb_host.tflite.graph import DYNAMIC, Quantization, TfliteGraph
+from bb_host.tflite.schema import DTYPES, OPERATORS
+from bb_host.tflite.writer import write
 from benchmarks import models
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from bb_host.edge.tflite.fits import for_rows
-from bb_host.edge.tflite.lower import lower_gradient
+from bb_host.ir.program import Function, Op
 from bb_host.learn import trainable
 from bb_host.learn.fit_graph import fit_function
-from bb_host.program import Function, Op
+from bb_host.tflite.fits import for_rows
+from bb_host.tflite.lower import lower_gradient
 from bb_kernels import TensorSpec, evaluate, prepare
 from benchmarks.training_nets import CLASSES
 

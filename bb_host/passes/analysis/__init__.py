@@ -1,0 +1,1 @@
+"""What passes ask of a whole program, and the parts that several of them are made of."""

@@ -1,0 +1,75 @@
+"""The types of what loops and branches yield: those of their bodies, which are solved before."""
+
+from __future__ import annotations
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.bodies import FIXED_INPUTS
+from bb_edge.ir.opsets import OpDef
+from bb_edge.ir.types import ValueType
+from bb_host.ir.program import Op
+from bb_host.passes.analysis.type_terms import Terms, conflict
+
+
+def _yielded(op: Op, attr: str, terms: Terms) -> list[tuple[ValueType | None, str]]:
+    """What a body yields: types, and names in the body."""
+    name = op.attrs.get(attr)
+    body = terms.functions.get((keys.MODULE_DOMAIN, name.decode())) if isinstance(name, bytes) else None
+    if body is None or not body.ops:
+        raise conflict(op, f"{attr} {name!r} is no function of the program", "name one")
+    end = body.ops[-1]
+    count = end.attrs.get("yields", 0)
+    names = end.inputs[:count] if isinstance(count, int) else ()
+    return [(body.types.get(each), each) for each in names]
+
+
+def loop(op: Op, row: OpDef, terms: Terms) -> None:
+    """A carried value keeps its type, and its shape where the body keeps that; rows are stacked."""
+    for name, node in zip(op.inputs, (types.TENSOR_I64, types.TENSOR_BOOL), strict=False):
+        if name:
+            terms.element(name, node, op)
+    yielded = _yielded(op, "body", terms)[1 if op.attrs.get("condition") else 0 :]
+    carried = op.attrs.get("carried", 0)
+    _trigger(op, terms)
+    for place, ((found, inner), name) in enumerate(zip(yielded, op.outputs[1:], strict=True)):
+        if isinstance(carried, int) and place < carried:
+            first = terms.get(op.inputs[FIXED_INPUTS["Loop"] + place])
+            if found is None or first is None:
+                continue
+            if not types.compatible(first.node, found.node):
+                raise conflict(
+                    op,
+                    f"carried value {place} begins as {first.node}, and its next one, {inner!r}, is"
+                    f" {found.node}",
+                    "carry one type: cast in the body, or begin with that type",
+                )
+            node = found.node if first.node.abstract else first.node
+            _put(name, ValueType(node, first.shape if first.shape == found.shape else None), op, terms)
+        elif found is not None:
+            _put(
+                name, ValueType(found.node, None if found.shape is None else (None, *found.shape)), op, terms
+            )
+
+
+def branch(op: Op, row: OpDef, terms: Terms) -> None:
+    """What both branches yield, as far as they agree on its shape."""
+    terms.element(op.inputs[0], types.TENSOR_BOOL, op)
+    _trigger(op, terms)
+    pairs = zip(_yielded(op, "then_branch", terms), _yielded(op, "else_branch", terms), strict=True)
+    for ((a, _), (b, _)), name in zip(pairs, op.outputs[1:], strict=True):
+        if a is not None and b is not None:
+            _put(
+                name,
+                ValueType(types.join(a.node, b.node), a.shape if a.shape == b.shape else None),
+                op,
+                terms,
+            )
+
+
+def _trigger(op: Op, terms: Terms) -> None:
+    if op.outputs and op.outputs[0]:
+        terms.put(op.outputs[0], ValueType(types.TRIGGER), op)
+
+
+def _put(name: str, found: ValueType, op: Op, terms: Terms) -> None:
+    if name and found.node is not types.ANY:
+        terms.put(name, found, op)

@@ -1,0 +1,327 @@
+"""What bound components say of the types at their ops' ports: of what they take and of what they yield.
+
+A promise names an op and one of its ports (`Forward.input`). Symbols in its shape are sizes that the ports of
+one op share: a model of `F32[N,4]` → `F32[N,2]` yields as many rows as it takes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import cbor2
+import numpy as np
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.suggestions import suggestion
+from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.errors import BindingError, TypeConstraintFailed
+from bb_host.ir.construction import ConstructionError, class_of
+from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawTensor, Subgraph
+from bb_host.ir.text.printer import print_type
+from bb_host.passes.analysis.type_terms import Dim, Terms
+from bb_host.passes.options import Options, PortPromise
+
+__all__ = [
+    "Port",
+    "Promises",
+    "declared_types",
+    "like_output",
+    "note_forward",
+    "ports_of",
+    "promises",
+    "storage_types",
+    "unify",
+]
+
+
+Promises = dict[str, PortPromise]
+"""By `"<Op>.<port>"`, for one slot."""
+
+
+def promises(program: Program, options: Options) -> dict[str, Promises]:
+    """What is known of each slot's ports, by slot; nothing where targets have different bindings."""
+    found: dict[str, Promises] = {}
+    brought = {f.name: f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
+    for function in program.functions:
+        for name, slot in function.slots.items():
+            if slot.state is not None and slot.role and name not in found:
+                found[name] = _of_class(slot.concrete_type, slot.state, name)
+                if slot.role == keys.ROLE_MODEL:
+                    graph, loss = brought.get(f"{name}.forward"), brought.get(f"{name}.loss")
+                    found[name] = {**_of_model(slot.state, graph, loss), **found[name]}
+    for name in {b.slot for b in options.bindings}:
+        binding = options.sole_binding(name)
+        found.pop(name, None)
+        if binding is None:
+            continue
+        own = dict(binding.port_types)
+        own.update((port, PortPromise(ValueType(node))) for port, node in binding.storage_types.items())
+        if binding.role == keys.ROLE_MODEL:
+            graphs = {f.name: f for f in binding.functions}
+            graph, loss = graphs.get(f"{name}.forward"), graphs.get(f"{name}.loss")
+            own = {**_of_model(binding.state, graph, loss), **own}
+        if own:
+            found[name] = own
+    return {name: own for name, own in found.items() if own}
+
+
+def _of_model(state: AttrValue, forward: Function | None, loss: Function | None) -> Promises:
+    """What a model's graphs and parameters say, whatever its class."""
+    found: Promises = {}
+    if isinstance(state, Subgraph):
+        shared, trained = _elements(state)
+        for port in ("Step.grads", "Gradient.gradient"):
+            found[port] = PortPromise(ValueType(types.TENSOR_F32, (trained,)))
+        vector = ValueType(types.TENSOR_F32, (shared,))
+        found["Params.params"] = PortPromise(vector)
+        found["LoadParameters.params"] = found["ApplyDelta.delta"] = PortPromise(vector, or_empty=True)
+    if forward is None or not forward.outputs:
+        return found
+    output = forward.types.get(forward.outputs[0])
+    if forward.inputs and forward.inputs[0] in forward.types:
+        taken = PortPromise(forward.types[forward.inputs[0]])
+        for port in (
+            "Forward.input",
+            "ForwardKeyed.input",
+            "Evaluate.input",
+            "Train.input",
+            "BackwardInput.input_grad",
+        ):
+            found[port] = taken
+    if output is not None:
+        for port in ("Forward.output", "ForwardKeyed.output"):
+            found[port] = PortPromise(output)
+        for op_type in ("Backward", "BackwardKeyed", "BackwardInput"):
+            found[f"{op_type}.grad"] = PortPromise(output)
+    if loss is not None and len(loss.inputs) == 2 and loss.inputs[1] in loss.types:
+        found["Evaluate.target"] = found["Train.target"] = PortPromise(loss.types[loss.inputs[1]])
+    return found
+
+
+def _elements(state: Subgraph) -> tuple[int, int]:
+    """How many numbers of a model are sent, and how many there are."""
+    sizes = [
+        math.prod(tensor.shape) if isinstance(tensor, RawTensor) else int(tensor.size)
+        for tensor in state.initializers.values()
+    ]
+    personal = int(json.loads(state.config.get("personal_tensors", "0")))
+    return sum(sizes[personal:]), sum(sizes)
+
+
+# --- what a component class says --------------------------------------------------------------------------
+
+_FLOAT = "Float"
+_FLOATS = frozenset((types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16))
+_TYPE = re.compile(r"(?P<name>[\w<>]+)(?:\[(?P<dims>[^]]*)\])?")
+
+
+def _of_class(type_name: str, state: AttrValue, slot: str) -> Promises:
+    """What the class of a concrete slot says; nothing where this host has no such class."""
+    where = f"slot {slot!r}"
+    try:
+        component = class_of(type_name)
+    except ConstructionError as error:
+        raise BindingError(error.what, where, error.hint) from error
+    stored = storage_types(component, where)
+    found = declared_types(component, state, where)
+    return {**found, **{port: PortPromise(ValueType(node)) for port, node in stored.items()}}
+
+
+def storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
+    """A component class may say what its outputs are: `STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}`."""
+    declared = getattr(component, "STORAGE_TYPES", None)
+    if not isinstance(declared, Mapping):
+        return {}
+    found = {}
+    for port, name in declared.items():
+        node = types.by_id(str(name))
+        if node is None:
+            hint = suggestion(name, [known.id for known in types.REGISTRY], "register it, or take one of ")
+            raise BindingError(f"STORAGE_TYPES: no type {name!r}", where, hint)
+        found[str(port)] = node
+    return found
+
+
+def declared_types(component: type | None, state: AttrValue, where: str) -> Promises:
+    """What the class says of a configuration by its class method `port_types(config, tensors)`.
+
+    BindingError where that is no mapping of ports to types, or raises.
+    """
+    ask = getattr(component, "port_types", None)
+    if not callable(ask):
+        return {}
+    config, tensors = _construction(state)
+    try:
+        declared = ask(config, tensors)
+        return {str(port): _parsed(str(text)) for port, text in dict(declared).items()}
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        name = getattr(component, "TYPE_NAME", "") or component
+        raise BindingError(
+            f"{name}.port_types raises {type(error).__name__}: {error}",
+            where,
+            "return {'<Op>.<port>': 'F32[?,4]'}, and leave out what a configuration does not say",
+        ) from error
+
+
+def _construction(state: AttrValue) -> tuple[Mapping[str, object], Mapping[str, Array]]:
+    """Configuration and tensors as the component's `construct` sees them, before the device has a say."""
+    if isinstance(state, bytes):
+        config = cbor2.loads(state)
+        return (config if isinstance(config, dict) else {}), {}
+    if isinstance(state, Subgraph):
+        tensors = {k: v for k, v in state.initializers.items() if not isinstance(v, RawTensor)}
+        return {key: json.loads(value) for key, value in state.config.items()}, tensors
+    return {}, ({"value": state} if isinstance(state, np.ndarray) else {})
+
+
+def _parsed(text: str) -> PortPromise:
+    """`F32[?,4]`, `F32[…,4]` (any dimensions before, or `...`), `I64`, `Tensor[n]`, `Float`, `PeerIdVec`."""
+    if text == _FLOAT:
+        return PortPromise(ValueType(types.TENSOR), floating=True)
+    match = _TYPE.fullmatch(text.replace(" ", ""))
+    node: TypeNode | None = None
+    if match is not None:
+        node = types.by_id(f"Tensor<{match['name']}>") or types.by_id(match["name"])
+    if match is None or node is None:
+        raise ValueError(f"{text!r} is not a type")
+    if match["dims"] is None:
+        return PortPromise(ValueType(node))
+    dims = [d for d in match["dims"].split(",") if d]
+    leading = dims[:1] in (["..."], ["…"])
+    return PortPromise(ValueType(node, tuple(_dim(d) for d in dims[leading:])), leading)
+
+
+def _dim(text: str) -> Dim:
+    return None if text == "?" else int(text) if text.isdigit() else text
+
+
+# --- at an op ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A promise at its place among an op's inputs or outputs."""
+
+    name: str
+    is_input: bool
+    index: int
+    promise: PortPromise
+
+
+def ports_of(op: Op, of: Promises) -> tuple[Port, ...]:
+    """Which inputs and outputs of an op of this kind are promised."""
+    row = opsets.lookup(op.domain, op.op_type)
+    if row is None:
+        return ()
+    found = []
+    for is_input, ports in ((True, row.inputs), (False, row.outputs)):
+        for index, port in enumerate(ports):
+            promise = of.get(f"{op.op_type}.{port.name}")
+            if promise is not None:
+                found.append(Port(port.name, is_input, index, promise))
+    return tuple(found)
+
+
+def unify(op: Op, ports: tuple[Port, ...], terms: Terms) -> None:
+    """Holds an op's values against what its slot's component promises, and narrows them to it.
+
+    TypeConstraintFailed where a value cannot be what the component takes.
+    """
+    sizes: dict[str, int] = {}
+    there: list[tuple[str, ValueType | None, PortPromise]] = []
+    for port in ports:
+        names = op.inputs if port.is_input else op.outputs
+        name = names[port.index] if port.index < len(names) else ""
+        if name:
+            known = terms.types.get(name)
+            if known is not None and not _agrees(known, port.promise, sizes):
+                before: dict[str, int] = {}  # without what this very value says
+                for _, earlier, promise in there:
+                    if earlier is not None:
+                        _agrees(earlier, promise, before)
+                raise _refused(op, port, known, before)
+            there.append((name, known, port.promise))
+    for name, known, promise in there:
+        node, shape = promise.type
+        if shape is None or promise.leading:
+            terms.element(name, node, op)
+        elif promise.or_empty:
+            if known is None or known.shape is None:
+                terms.put(name, ValueType(node, (None,) * len(shape)), op)
+            else:
+                terms.element(name, node, op)
+        else:
+            dims = tuple(sizes.get(d) if isinstance(d, str) else d for d in shape)
+            terms.put(name, ValueType(node, dims), op)
+
+
+def note_forward(op: Op, slot: str, terms: Terms) -> None:
+    """Keeps what the model's `Forward` yields, while all of a function yield one type."""
+    found = terms.types.get(op.outputs[0]) if op.outputs else None
+    if terms.forwards.setdefault(slot, found) is not found and terms.forwards[slot] != found:
+        terms.forwards[slot] = None
+
+
+def like_output(op: Op, slot: str, terms: Terms) -> None:
+    """The gradient that `Backward` takes has the shape of the output that it belongs to."""
+    output = terms.forwards.get(slot)
+    known = terms.types.get(op.inputs[0]) if op.inputs else None
+    if known is None or output is None or output.shape is None or known == output:
+        return
+    dims = tuple(d if isinstance(d, int) else None for d in output.shape)
+    port = Port("grad", True, 0, PortPromise(ValueType(output.node, dims)))
+    if not _agrees(known, port.promise, {}):
+        raise _refused(op, port, known, {})
+    terms.put(op.inputs[0], port.promise.type, op)
+
+
+def _agrees(known: ValueType, promise: PortPromise, sizes: dict[str, int]) -> bool:
+    """Whether a value can be what is promised; sizes of symbols are noted."""
+    node, shape = promise.type
+    if not types.compatible(known.node, node):
+        return False
+    if promise.floating and known.node is not types.TENSOR and known.node not in _FLOATS:
+        return False
+    if known.shape is None or shape is None:
+        return True
+    if promise.or_empty and known.shape == (0,):
+        return True
+    dims = known.shape
+    if promise.leading:
+        if len(dims) < len(shape):
+            return False
+        dims = dims[len(dims) - len(shape) :]
+    if len(dims) != len(shape):
+        return False
+    for have, want in zip(dims, shape, strict=True):
+        if isinstance(have, int):
+            size = sizes.setdefault(want, have) if isinstance(want, str) else want
+            if size is not None and have != size:
+                return False
+    return True
+
+
+def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> TypeConstraintFailed:
+    role = keys.ROLE_OF_DOMAIN.get(op.domain, "slot").replace("_", " ")
+    promise = port.promise
+    if promise.type.shape is not None:
+        dims = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in promise.type.shape)
+        promise = PortPromise(ValueType(promise.type.node, dims), promise.leading)
+    verb = "takes" if port.is_input else "yields"
+    slot = op.slot
+    empty = " or an empty vector" if port.promise.or_empty else ""
+    wanted = types.compatible(known.node, promise.type.node) and not promise.floating
+    remedy = "give it that shape" if wanted else f"cast it with g.onnx.cast(x, to={_element(promise)!r})"
+    return TypeConstraintFailed(
+        f"{role} {slot!r} {verb} {promise}{empty} as {port.name}, got {print_type(known)}",
+        hint=f"{remedy}, or bind another {role}",
+        op=op,
+    )
+
+
+def _element(promise: PortPromise) -> str:
+    return "F32" if promise.floating else print_type(ValueType(promise.type.node))

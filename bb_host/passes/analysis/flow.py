@@ -1,0 +1,248 @@
+"""What several passes ask of a function: what an op reads, who reads a value, where a wire op has what."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import compress, count
+from operator import is_not
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.bodies import BODY_ATTRS, body_keys
+from bb_edge.ir.opsets.wire import (
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+    RECV_FLAVORED,
+    SEND_FLAVORED,
+)
+from bb_host.ir.program import Function, Op, OpList, Program, walk_ops
+from bb_host.ir.queries import reads
+from bb_host.ir.text.names import opsets_of_kinds
+
+WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
+"""Recv-flavored ops that start an execution."""
+
+LABELS = ("source", "scope", "slot_id")
+"""Facts of ops that say nothing about what they do: no digest is over it."""
+
+_TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
+
+
+def readers(
+    ops: tuple[Op, ...], of: Iterable[str] | None = None, through: Container[str] = ()
+) -> dict[str, list[int]]:
+    """Per value the indices of the ops that read it; of these values alone where `of` names them, and of
+    what ops of the domains in `through` make of them.
+    """
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    branches = summary(ops).has_subgraphs
+    of = None if of is None else set(of)
+    for index, op in enumerate(ops):
+        names = reads(op) if branches and op.attrs else op.inputs
+        if of is not None and of.isdisjoint(names):
+            continue
+        for name in names:
+            if name and (of is None or name in of):
+                found[name].append(index)
+        if of is not None and op.domain in through:
+            of.update(op.outputs)
+    return dict(found)
+
+
+def read_names(function: Function) -> set[str]:
+    """All that ops of the function read, those of subgraphs too, and its outputs."""
+    branches = summary(function.ops).has_subgraphs
+    return set(function.outputs).union(*[reads(op) if branches else op.inputs for op in function.ops])
+
+
+def data_inputs(op: Op) -> tuple[str, ...]:
+    """The inputs that carry data."""
+    count = op.facts.control
+    return op.inputs[: len(op.inputs) - count] if count else op.inputs
+
+
+def is_wire(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN
+
+
+def is_send_flavored(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN and op.op_type in SEND_FLAVORED
+
+
+def is_wire_entry(op: Op) -> bool:
+    return op.domain == keys.WIRE_DOMAIN and op.op_type in WIRE_ENTRIES
+
+
+def summary(ops: tuple[Op, ...]) -> OpList:
+    """What a list of ops holds. A function's keeps what it was asked, any other is walked each time."""
+    return ops if isinstance(ops, OpList) else OpList(ops)
+
+
+def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, int]:
+    """How many objects two tuples share at their beginnings, and how many at their ends beyond those."""
+    most = min(len(ops), len(old))
+    first = next(compress(count(), map(is_not, ops, old)), most)
+    last = next(compress(count(), map(is_not, reversed(ops), reversed(old))), most)
+    return first, min(last, most - first)
+
+
+def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
+    """A list that was made from another one: what they share is not walked again for what that one knows.
+
+    A list of a function's is returned itself, and knows more then.
+    """
+    new = summary(ops)
+    answers = vars(new)
+    if answers:  # it was asked already
+        return new
+    before = summary(old)
+    first, last = ends_shared(ops, old)
+    if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
+        return new
+    gone = OpList(old[first : len(old) - last])
+    came = OpList(ops[first : len(ops) - last])
+    if came.has_subgraphs:
+        return new
+    there = vars(before)
+    answers["has_subgraphs"] = False
+    if "wire" in there:
+        shift = len(ops) - len(old)
+        answers["wire"] = (
+            *(i for i in before.wire if i < first),
+            *(i + first for i in came.wire),
+            *(i + shift for i in before.wire if i >= len(old) - last),
+        )
+    for name in ("kinds", "all_kinds", "domains", "said"):
+        # What only ops had that are gone is known by a walk alone.
+        if name in there and getattr(gone, name) <= getattr(came, name):
+            answers[name] = there[name] | getattr(came, name)
+    return new
+
+
+_UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")
+"""Answers in which facts play no part."""
+
+
+def stamped(ops: Iterable[Op], old: tuple[Op, ...], added: Iterable[str]) -> OpList:
+    """A list of the ops of `old`, one by one, some of which say these facts too."""
+    new, there = OpList(ops), vars(summary(old))
+    answers = vars(new)
+    answers.update((name, there[name]) for name in _UNSTAMPED if name in there)
+    if "said" in there:
+        answers["said"] = there["said"].union(added)
+    return new
+
+
+def restamped(function: Function, changed: Mapping[int, Op]) -> Function:
+    """The function with these ops, by index, which say more than theirs did."""
+    if not changed:
+        return function
+    ops = list(function.ops)
+    for index, op in changed.items():
+        ops[index] = op
+    added = set[str]().union(*[vars(op.facts) for op in changed.values()])
+    return replace(function, ops=stamped(ops, function.ops, added))
+
+
+def peer_classes(ops: Iterable[Op]) -> dict[str, str]:
+    """The classes that lists of peers lead to, as placement said of the ops that yield them."""
+    found: dict[str, str] = {}
+    for op in ops:
+        found.update(op.facts.leads)
+    return found
+
+
+def wire_ops(function: Function) -> list[Op]:
+    """The wire ops of a function, in order; those of branches there are none."""
+    ops = function.ops
+    return [ops[index] for index in summary(ops).wire]
+
+
+def has_wire(function: Function) -> bool:
+    """Whether a wire op stands in the function."""
+    return keys.WIRE_DOMAIN in summary(function.ops).domains
+
+
+def payload_inputs(op: Op) -> tuple[str, ...]:
+    """The payloads of a Send-flavored op."""
+    return op.inputs[: -_TAIL_INPUTS[op.op_type]]
+
+
+def peers_input(op: Op) -> str:
+    """The value that says where a Send-flavored op sends to: peers, or a reply's sender."""
+    return op.inputs[-1] if op.op_type == OP_SEND else op.inputs[-2]
+
+
+def is_recorded_form(op: Op) -> bool:
+    """Whether a Send-flavored op still has its receiver's values as outputs (docs/design/artifact.md)."""
+    return len(op.outputs) > 1
+
+
+def received_outputs(op: Op) -> tuple[str, ...]:
+    """Recorded form: the payloads as the receiver sees them, and the sender last."""
+    return op.outputs[1:] if op.op_type == OP_SEND_REQ else op.outputs
+
+
+def wire_id(op: Op) -> str:
+    """The pairing token; empty where there is none."""
+    return op.facts.wire_id
+
+
+def is_bootstrap(function: Function) -> bool:
+    return function.facts.phase == keys.MODULE_PHASE_BOOTSTRAP
+
+
+def is_main(function: Function) -> bool:
+    """Whether a function is a partition's main."""
+    return function.facts.entry
+
+
+def is_partitioned(program: Program) -> bool:
+    return bool(program.functions) and is_main(program.functions[0])
+
+
+def home_class(function: Function) -> str:
+    return function.facts.home or "self"
+
+
+LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAMEWORK_DOMAINS})
+"""Domains whose ops are never calls of the program's functions."""
+
+
+_BODY_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in BODY_ATTRS)
+
+
+def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
+    """The ops of a function (subgraphs included) that call functions of the program, or run them as bodies.
+
+    The inputs of either are those of the function, in order.
+    """
+    found = summary(function.ops)
+    if found.domains <= LEAF_DOMAINS and _BODY_KINDS.isdisjoint(found.all_kinds):
+        return
+    for op in walk_ops(function.ops) if found.has_subgraphs else function.ops:
+        for key in callees(op):
+            if key in keyed:
+                yield op, keyed[key]
+
+
+def callees(op: Op) -> tuple[tuple[str, str], ...]:
+    """The keys of the functions of the program that an op calls, if they are there, or runs as bodies."""
+    if op.domain not in LEAF_DOMAINS:
+        return ((op.domain, op.op_type),)
+    return body_keys(op.domain, op.op_type, op.attrs)
+
+
+def used_opsets(ops: tuple[Op, ...], declared: Mapping[str, int]) -> dict[str, int]:
+    """The opset imports that ops need, at the versions declared for them at least; sorted by domain."""
+    there = summary(ops)
+    return {
+        domain: declared.get(domain) or version
+        if domain == keys.ONNX_DOMAIN
+        else max(declared.get(domain, 0), version)
+        for domain, version in opsets_of_kinds(there.all_kinds).items()
+        if domain in there.domains
+    }

@@ -1,0 +1,95 @@
+"""Types of ONNX operators that the catalog does not hold, by ONNX's own shape inference, one op at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from bb_edge.ir import keys, types
+from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
+from bb_edge.ir.types import ValueType
+from bb_host.ir.program import Function, Op
+from bb_host.ir.proto import function_to_proto
+from bb_host.ir.queries import reads
+from bb_host.passes.analysis.type_terms import Terms, conflict, described
+
+_ERRORS = (
+    *(onnx.shape_inference.InferenceError, onnx.checker.ValidationError, onnx.defs.SchemaError),
+    *(RuntimeError, ValueError),
+)
+
+
+def infer(op: Op, terms: Terms, version: int) -> None:
+    """Puts what ONNX infers for the op's outputs; inputs of unknown element type leave them abstract."""
+    names = reads(op)
+    known = [terms.get(n) if n else None for n in names]
+    if any(n and (k is None or k.node.elem_type is None) for n, k in zip(names, known, strict=True)):
+        _abstract(op, terms)
+        return
+    key = _key(op, known, version)
+    found = terms.inferred.get(key) if key is not None else None
+    if found is None:
+        found = _infer(op, names, known, terms, version)
+        if key is not None:
+            terms.inferred[key] = found
+    for name, value in zip(op.outputs, found, strict=True):
+        terms.put(name, value, op)
+
+
+def _abstract(op: Op, terms: Terms) -> None:
+    for name in op.outputs:
+        if name and name not in terms.types:
+            terms.put(name, ValueType(types.TENSOR), op)
+
+
+def _key(op: Op, known: Sequence[ValueType | None], version: int) -> tuple[object, ...] | None:
+    """What the answer depends on; None where an attribute is no plain value."""
+    attrs: list[tuple[str, object]] = []
+    for name, value in op.attrs.items():
+        if isinstance(value, (int, float, bytes)):
+            attrs.append((name, value))
+        elif isinstance(value, list):
+            attrs.append((name, tuple(value)))
+        else:
+            return None
+    absent = tuple(bool(n) for n in op.inputs)
+    inputs = tuple(None if k is None else (k.node.id, k.shape) for k in known)
+    return (op.op_type, version, tuple(attrs), absent, len(op.outputs), inputs)
+
+
+def _infer(
+    op: Op, names: Sequence[str], known: Sequence[ValueType | None], terms: Terms, version: int
+) -> tuple[ValueType | None, ...]:
+    plain = Op(op.op_type, keys.ONNX_DOMAIN, op.inputs, op.outputs, op.attrs)
+    node = onnx.NodeProto()
+    node.ParseFromString(function_to_proto(Function("one", "one", ops=(plain,))).node[0].SerializeToString())
+    given: dict[str, onnx.TypeProto] = {}
+    for name, value in zip(names, known, strict=True):
+        if name and value is not None:
+            given[name] = onnx.TypeProto.FromString(to_type_proto(value).SerializeToString())
+            given[name].denotation = ""
+    opset = onnx.OperatorSetIdProto(domain=keys.ONNX_DOMAIN, version=version)
+    try:
+        schema = onnx.defs.get_schema(op.op_type, version, keys.ONNX_DOMAIN)
+        types_by_name = onnx.shape_inference.infer_node_outputs(schema, node, given, opset_imports=[opset])
+    except _ERRORS as error:
+        text = str(error).strip().splitlines()
+        raise conflict(op, f"{text[-1] if text else error}: {described(terms, op.inputs)}") from error
+    found: list[ValueType | None] = []
+    for name in op.outputs:
+        proto = types_by_name.get(name)
+        try:
+            value = None if proto is None else from_type_proto(proto)
+        except TypeProtoError as error:
+            raise conflict(op, f"{name!r}: {error.what}") from error
+        if value is not None and value.node is types.ANY:
+            value = None
+        if value is not None and value.shape is not None:
+            # Sizes that ONNX makes up names for are unknown ones.
+            value = ValueType(value.node, tuple(d if isinstance(d, int) else None for d in value.shape))
+        found.append(value)
+    return tuple(found)
+
+
+__all__ = ["infer"]

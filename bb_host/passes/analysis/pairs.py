@@ -1,0 +1,135 @@
+"""Syscalls that meet in a named place: both halves are there, and agree; counters are told apart.
+
+Places belong to a partition: what a client stashes, the server cannot flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bb_edge.ir import keys
+from bb_edge.ir.counters import spelling
+from bb_host.errors import MalformedOp, label, named, source
+from bb_host.ir.program import Op
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.limits import ACQUIRE, RELEASE, check_limits
+from bb_host.passes.analysis.slot_table import TargetSlots
+from bb_host.passes.one_pass import Stats
+
+_PLACES = {
+    "Hold.Stash": ("slot", "Hold.Flush", "nothing flushes what it keeps", "g.hold_flush"),
+    "Hold.Flush": ("slot", "Hold.Stash", "it never yields a value: nothing stashes one", "g.hold_stash"),
+    "Serialize.Enqueue": (
+        "queue",
+        "Serialize.Dequeue",
+        "nothing takes from the queue, which fails when it is full",
+        "g.serialize_dequeue",
+    ),
+    "Serialize.Dequeue": (
+        "queue",
+        "Serialize.Enqueue",
+        "it waits for ever: nothing puts into the queue",
+        "g.serialize_enqueue",
+    ),
+    "Limit.Release": ("name", "Limit.Acquire", "it fails: nothing acquires a permit", "g.limit_acquire"),
+}
+_COUNTER = "IncrMetric"
+_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, ACQUIRE, _COUNTER))
+
+
+def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
+    """Warns about halves without their other one; MalformedOp for a semaphore of two sizes.
+
+    MalformedOp too for two counters that are spelt alike, and for a limit that waits for itself.
+    """
+    for target in targets:
+        _sums(target, stats)
+        found = [
+            op
+            for function in target.functions
+            if not _KINDS.isdisjoint(flow.summary(function.ops).kinds)
+            for op in function.ops
+            if (op.domain, op.op_type) in _KINDS
+        ]
+        if found:
+            _halves(found, target.main.name, stats)
+            _sizes(found)
+            _counters(found)
+            limits = [op for op in found if op.op_type in (ACQUIRE, RELEASE)]
+            if limits:
+                check_limits(target.functions, limits, stats)
+
+
+def _halves(found: Sequence[Op], target: str, stats: Stats) -> None:
+    there = {(op.op_type, _place(op)) for op in found}
+    for op in found:
+        row = _PLACES.get(op.op_type)
+        if row is not None and (row[1], _place(op)) not in there:
+            attribute, _, what, other = row
+            stats.warn(
+                "missing-half",
+                f"{label(op)}: {what} ({attribute} {_place(op)!r}, on {target})",
+                source(op),
+                f"record {other}({_place(op)!r}, …) in the same program and class, under the same name",
+            )
+
+
+def _sums(target: TargetSlots, stats: Stats) -> None:
+    """Warns of contributions that nothing aggregates, and of aggregates to which nothing is contributed.
+
+    An aggregate of a `stack` needs no contribution.
+    """
+    for slot, ops in target.ops.items():
+        if target.role(slot) != keys.ROLE_AGGREGATOR:
+            continue
+        giving = [op for op in ops if op.op_type == "Contribute"]
+        closing = [op for op in ops if op.op_type == "Aggregate"]
+        for op in giving if not closing else ():
+            _alone(op, target, "nothing aggregates what is contributed", "aggregate(g, …)", stats)
+        for op in closing if not giving else ():
+            inputs = flow.data_inputs(op)
+            if not (inputs and inputs[0]):
+                _alone(op, target, "nothing is contributed, and it has no stack", "contribute(g, …)", stats)
+
+
+def _alone(op: Op, target: TargetSlots, what: str, other: str, stats: Stats) -> None:
+    stats.warn(
+        "missing-half",
+        f"{label(op)}: {what} (slot {op.slot!r}, on {target.main.name})",
+        source(op),
+        f"record {other} on the same slot and class",
+    )
+
+
+def _sizes(found: Sequence[Op]) -> None:
+    first: dict[str, Op] = {}
+    for op in found:
+        if op.op_type == ACQUIRE:
+            other = first.setdefault(_place(op), op)
+            if other.attrs.get("n") != op.attrs.get("n"):
+                sizes = f"{op.attrs.get('n')!r} permits here, and {other.attrs.get('n')!r}"
+                raise MalformedOp(
+                    f"limit {_place(op)!r} has {sizes} at {named(other)}",
+                    hint="say the same n, or name two limits",
+                    op=op,
+                )
+
+
+def _counters(found: Sequence[Op]) -> None:
+    """MalformedOp for two counters that metrics would spell alike."""
+    first: dict[str, Op] = {}
+    for op in found:
+        if op.op_type == _COUNTER:
+            other = first.setdefault(spelling(_place(op)), op)
+            if _place(other) != _place(op):
+                raise MalformedOp(
+                    f"counters {_place(op)!r} and {_place(other)!r} ({named(other)}) are both"
+                    f" bb_{spelling(_place(op))}_total in metrics",
+                    hint="say one name for one counter, or names that differ in letters or digits",
+                    op=op,
+                )
+
+
+def _place(op: Op) -> str:
+    value = op.attrs.get("name") or op.attrs.get("slot") or op.attrs.get("queue") or b""
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,450 @@
+"""On which class of devices each op runs, and to which class each list of peers leads.
+
+In this order, a later rule only when no earlier one places more: the slot's `at=`, of loops and branches the
+slots' in their bodies; the class of data and control inputs; the scope `with g.at(…)`; the class of the
+readers, Sends not counted. Inputs and entries that no wire feeds belong to their scope, else to home. Ops
+over constants only are copied to every class that reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.bodies import BODY_ATTRS
+from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
+from bb_edge.ir.opsets import OpKind
+from bb_edge.ir.opsets.wire import (
+    ONNX_OPS_OVER_PEERS,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+    SEND_FLAVORED,
+)
+from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
+from bb_host.ir.program import Function, Op, Slot
+from bb_host.ir.queries import DRAWS, reads
+from bb_host.passes.analysis import flow
+
+_PEER_SYSCALLS = frozenset(
+    {
+        *("Any", "Gate", "PassThrough", "Tee", "GateDispatch", "GateManyDispatch", "DeadlineCheck"),
+        *("PeerAt", "PeerList"),
+    }
+)
+_JOINS_PEERS = frozenset({"Any", "PeerList"})
+_RANDOM = DRAWS | {"Dropout"}
+_HANDS_ON_PEERS = ONNX_OPS_OVER_PEERS | _PEER_SYSCALLS
+_CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The result: classes of each op (several for copied constants), of inputs, and of lists of peers.
+
+    `order` holds all classes in the order in which they first appear, home first.
+    """
+
+    ops: tuple[tuple[str, ...], ...]
+    inputs: Mapping[str, str]
+    peers: Mapping[str, str]
+    order: tuple[str, ...]
+
+
+def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) -> bool:
+    """Whether nothing in the function speaks of another class than home; then nothing is to be placed."""
+    for slot in slots.values():
+        if (slot.at and slot.at != home) or (slot.peer_class and slot.peer_class != home):
+            return False
+    if any(where != home for where in function.facts.input_classes.values()):
+        return False
+    if flow.has_wire(function):
+        return False
+    return "at" not in flow.summary(function.ops).said or not any(
+        op.facts.at not in ("", home) for op in function.ops
+    )
+
+
+def place(
+    function: Function,
+    slots: Mapping[str, Slot],
+    home: str,
+    in_bodies: Callable[[Op], Collection[str]] = lambda op: (),
+) -> Placement:
+    """Places every op of a function. `in_bodies` gives the slots that an op's bodies use.
+
+    Raises CrossClassDataflow and AmbiguousPlacement, naming the ops' lines, and InvalidClassName.
+    """
+    return _Placer(function, slots, home, in_bodies).run()
+
+
+class _Placer:
+    def __init__(
+        self,
+        function: Function,
+        slots: Mapping[str, Slot],
+        home: str,
+        in_bodies: Callable[[Op], Collection[str]],
+    ) -> None:
+        self.in_bodies = in_bodies
+        self.function = function
+        self.ops = function.ops
+        self.home = home
+        self.slots = slots
+        wire = keys.WIRE_DOMAIN
+        self.needs = [
+            op.inputs if not op.attrs and op.domain != wire and "" not in op.inputs else self._needs(op)
+            for op in self.ops
+        ]
+        self.requests = {
+            flow.wire_id(op): i
+            for i, op in enumerate(self.ops)
+            if op.domain == wire and op.op_type == OP_SEND_REQ
+        }
+        # Where a walk may still learn something though the op is placed.
+        self.moving = [op.domain == wire or op.op_type in _HANDS_ON_PEERS for op in self.ops]
+        self.placed: list[str | None] = [None] * len(self.ops)
+        self.values: dict[str, str] = {}  # value → class it is on
+        self.peers: dict[str, str] = {}  # list of peers → class it leads to
+        self.constant: set[str] = set()
+        self.is_constant = [False] * len(self.ops)
+        self.inputs: dict[str, str] = {}
+        self.default_peers: str | None = None
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for index, names in enumerate(self.needs):
+            for name in names:
+                found.setdefault(name, []).append(index)
+        return found
+
+    def _needs(self, op: Op) -> tuple[str, ...]:
+        """The values whose class is the op's: a reply's request id crosses over by itself."""
+        names = reads(op)
+        if op.op_type == OP_SEND_RESP and flow.is_wire(op):
+            names = names[:-1]
+        return tuple(n for n in names if n) if "" in names else names
+
+    # --- the run
+
+    def run(self) -> Placement:
+        self._inputs()
+        self._constants()
+        self._facts()
+        if self._classes() == {self.home}:
+            self._all_home()
+        else:
+            self._fixed_point()
+        self._check()
+        return self._result()
+
+    def _inputs(self) -> None:
+        listed: set[str] = set()
+        if (keys.SYSCALL_DOMAIN, "PeerList") in flow.summary(self.ops).kinds:
+            listed.update(name for op in self.ops if op.op_type == "PeerList" for name in op.inputs)
+        for name in self.function.inputs:
+            where = self.function.facts.input_classes.get(name) or self.home
+            self.inputs[name] = self.values[name] = where
+            known = self.function.types.get(name)
+            node = None if known is None else known.node
+            if node is types.PEER_ID_VEC or (node is types.PEER_ID and name in listed):
+                self.peers[name] = name
+
+    def _constants(self) -> None:
+        is_covered = self.constant.issuperset
+        for index, needs in enumerate(self.needs):
+            if (not needs or is_covered(needs)) and self._over_constants(index, self.ops[index]):
+                self.is_constant[index] = True
+                self.constant.update(self.ops[index].outputs)
+
+    def _over_constants(self, index: int, op: Op) -> bool:
+        needs = self.needs[index]
+        if op.domain == keys.ONNX_DOMAIN or op.domain == keys.ONNX_DOMAIN_ALIAS:
+            if not needs:
+                return op.op_type == "Constant"
+            return op.op_type not in _RANDOM and self.constant.issuperset(needs)
+        if op.domain == keys.SYSCALL_DOMAIN and op.op_type in _CONSTANT_SYSCALLS:
+            return self.constant.issuperset(needs) and (bool(needs) or op.op_type == "Constant")
+        return op.domain == keys.COMPOSITE_DOMAIN and bool(needs) and self.constant.issuperset(needs)
+
+    def _facts(self) -> None:
+        """What needs no inference: slots that live somewhere, entries, selectors of peers."""
+        slots, entries = self.slots, (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)
+        for index, op in enumerate(self.ops):
+            slot = slots.get(op.facts.slot)
+            if slot is not None and op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
+                for name in op.outputs:
+                    self.peers[name] = slot.peer_class or self.home
+            if slot is not None and slot.at:
+                self._place(index, slot.at)
+            elif op.op_type == "StopRounds" and op.domain == keys.SYSCALL_DOMAIN:
+                self._place(index, self._of_rounds())
+            elif op.op_type in BODY_ATTRS and (where := self._of_bodies(op)):
+                self._place(index, where)
+            elif not op.inputs and op.domain in entries:
+                row = opsets.lookup(op.domain, op.op_type)
+                if row is not None and row.kind is OpKind.ENTRY:
+                    self._place(index, op.facts.at or self.home)
+
+    def _of_rounds(self) -> str:
+        """The class on which the rounds are that an op ends."""
+        return next((op.facts.at for op in self.ops if op.op_type == "Repeat"), "") or self.home
+
+    def _of_bodies(self, op: Op) -> str:
+        """The class on which all slots of an op's bodies are; empty where none says one."""
+        found = {
+            at: name
+            for name in sorted(self.in_bodies(op))
+            if name in self.slots and (at := self.slots[name].at)
+        }
+        if len(found) > 1:
+            sides = " and ".join(f"slot {name!r} of {where}" for where, name in found.items())
+            raise CrossClassDataflow(
+                f"its body uses {sides}", hint="a body runs on one class: send between two loops", op=op
+            )
+        return next(iter(found), "")
+
+    def _classes(self) -> set[str]:
+        found = {self.home, *self.inputs.values(), *self.peers.values()}
+        found.update(op.facts.at for op in self.ops if op.facts.at)
+        for slot in self.slots.values():
+            found.update(filter(None, (slot.at, slot.peer_class)))
+        for name in found:
+            if not is_class_name(name):
+                raise InvalidClassName(
+                    f"{name!r} is no name for a class", self.function.name, CLASS_NAME_RULE
+                )
+        return found
+
+    def _all_home(self) -> None:
+        self.default_peers = self.home
+        for index in range(len(self.ops)):
+            if self.placed[index] is None:
+                self._place(index, self.home)
+        self._forward(scopes=False)
+
+    def _fixed_point(self) -> None:
+        while True:
+            self._forward(scopes=False)
+            before = self._count()
+            self._forward(scopes=True)
+            if self._count() == before and not self._by_readers():
+                return
+
+    def _count(self) -> int:
+        return len(self.ops) - self.placed.count(None)
+
+    def _forward(self, scopes: bool) -> None:
+        """Rule 2, and rule 3 with `scopes`, in the order of the ops, until lists of peers stand still too."""
+        while True:
+            before = len(self.values), len(self.peers)
+            for index in self._unsettled():
+                op = self.ops[index]
+                if self.moving[index] and op.op_type in _HANDS_ON_PEERS:
+                    self._peers_through(op)
+                if self.placed[index] is None:
+                    found = None
+                    for name in self.needs[index]:
+                        found = self.values.get(name)
+                        if found is not None:
+                            break
+                    if found is None and scopes:
+                        found = op.facts.at or None
+                    if found is not None:
+                        self._place(index, found)
+                elif op.domain == keys.WIRE_DOMAIN:
+                    self._wire_outputs(index, op)
+            if (len(self.values), len(self.peers)) == before:
+                return
+
+    def _unsettled(self) -> list[int]:
+        """Ops that a walk may still learn something about, in order."""
+        state = zip(self.placed, self.is_constant, self.moving, strict=True)
+        return [i for i, (where, fixed, moves) in enumerate(state) if moves or (where is None and not fixed)]
+
+    def _by_readers(self) -> bool:
+        """Rule 4, from the last op to the first; what it places is followed forward at once."""
+        any_placed = False
+        for index in range(len(self.ops) - 1, -1, -1):
+            if self.placed[index] is not None or self.is_constant[index]:
+                continue
+            classes = {
+                found
+                for name in self.ops[index].outputs
+                for reader in self.readers.get(name, ())
+                if (found := self.placed[reader]) is not None and not self._is_send(reader)
+            }
+            if len(classes) == 1:
+                self._place(index, classes.pop())
+                self._follow(index)
+                any_placed = True
+        return any_placed
+
+    def _is_send(self, index: int) -> bool:
+        op = self.ops[index]
+        return op.domain == keys.WIRE_DOMAIN and op.op_type in SEND_FLAVORED
+
+    def _follow(self, index: int) -> None:
+        todo = [index]
+        while todo:
+            for name in self.ops[todo.pop()].outputs:
+                where = self.values.get(name)
+                for reader in self.readers.get(name, ()) if where is not None else ():
+                    if self.placed[reader] is None and not self.is_constant[reader] and where is not None:
+                        self._place(reader, where)
+                        todo.append(reader)
+
+    # --- one op
+
+    def _place(self, index: int, where: str) -> None:
+        self.placed[index] = where
+        op = self.ops[index]
+        if op.domain == keys.WIRE_DOMAIN:
+            self._wire_outputs(index, op)
+        else:
+            for name in op.outputs:
+                if name:
+                    self.values[name] = where
+            if op.op_type == "OwnPeer" and op.domain == keys.ADDRESS_BOOK_DOMAIN:
+                self._lead(op.outputs[0], where)
+
+    def _wire_outputs(self, index: int, op: Op) -> None:
+        """Outputs of a wire op: on this side, or as the other side sees them."""
+        where = self.placed[index]
+        assert where is not None
+        if op.op_type not in SEND_FLAVORED:
+            self.values.update((n, where) for n in op.outputs if n)
+            if op.op_type == OP_RECV_RESP_BATCHED and len(op.outputs) > 1:
+                request = self.requests.get(op.facts.request)
+                if request is not None:
+                    self._lead(op.outputs[1], self.peers.get(flow.peers_input(self.ops[request])))
+            return
+        if op.op_type == OP_SEND_REQ and op.outputs:
+            self.values[op.outputs[0]] = where
+        if not flow.is_recorded_form(op):
+            self.values.update((n, where) for n in op.outputs if n)
+            return
+        self._lead(op.outputs[-1], where)
+        there = self._destination(op)
+        if there is not None:
+            self.values.update((n, there) for n in flow.received_outputs(op) if n)
+        for source, result in zip(flow.payload_inputs(op), flow.received_outputs(op), strict=False):
+            self._lead(result, self.peers.get(source))  # peers that travel are of the class that they are of
+
+    def _destination(self, op: Op) -> str | None:
+        """The class that a Send-flavored op sends to."""
+        if op.op_type == OP_SEND_RESP:
+            request = self.requests.get(op.facts.request)
+            if request is not None:
+                return self.placed[request]
+        return self.peers.get(flow.peers_input(op)) or self.default_peers
+
+    def _lead(self, name: str, where: str | None) -> None:
+        if name and where is not None:
+            self.peers.setdefault(name, where)
+
+    def _peers_through(self, op: Op) -> None:
+        """Lists of peers keep their class through ops that only pick and join."""
+        if op.op_type in ONNX_OPS_OVER_PEERS:
+            if op.domain != keys.ONNX_DOMAIN and op.domain != keys.ONNX_DOMAIN_ALIAS:
+                return
+            sources = op.inputs if op.op_type == "Concat" else op.inputs[:1]
+        elif op.op_type in _PEER_SYSCALLS and op.domain == keys.SYSCALL_DOMAIN:
+            sources = op.inputs if op.op_type in _JOINS_PEERS else op.inputs[:1]
+        else:
+            return
+        found: dict[str, str] = {self.peers[n]: n for n in sources if n in self.peers}
+        if len(found) > 1:
+            raise CrossClassDataflow(
+                f"it joins peers of {' and '.join(sorted(found))}", hint="send to each class by itself", op=op
+            )
+        for where in found:
+            for name in op.outputs:
+                self._lead(name, where)
+
+    # --- checks and result
+
+    def _check(self) -> None:
+        values = self.values
+        for index, op in enumerate(self.ops):
+            if self.is_constant[index]:
+                continue
+            where = self.placed[index]
+            if where is None:
+                raise self._ambiguous(op)
+            for name in self.needs[index]:
+                if values.get(name, where) != where:
+                    raise self._crossing(index, op, where)
+            if (
+                self.moving[index]
+                and self._is_send(index)
+                and flow.is_recorded_form(op)
+                and self._destination(op) is None
+            ):
+                raise AmbiguousPlacement(
+                    f"nothing says which class its peers {flow.peers_input(op)!r} are of",
+                    hint="take them from a selector with peer_class=, an input, or a .sender",
+                    op=op,
+                )
+
+    def _ambiguous(self, op: Op) -> AmbiguousPlacement:
+        classes = {
+            found: named(self.ops[reader])
+            for name in op.outputs
+            for reader in self.readers.get(name, ())
+            if (found := self.placed[reader]) is not None
+        }
+        what = "nothing says on which class it runs"
+        if len(classes) > 1:
+            readers = ", ".join(f"{c}: {text}" for c, text in classes.items())
+            what = f"it is read on several classes ({readers})"
+        return AmbiguousPlacement(what, hint="say at= on its slot, with g.at(…), or after= something", op=op)
+
+    def _crossing(self, index: int, op: Op, where: str) -> CrossClassDataflow:
+        sides: dict[str, str] = {}
+        for name in self.needs[index]:
+            found = self.values.get(name)
+            if found is not None:
+                sides.setdefault(found, self._origin(name))
+        listed = " and ".join(f"{text} on {side}" for side, text in sides.items())
+        if len(sides) == 1:
+            listed = f"{listed}, and runs on {where}"
+        return CrossClassDataflow(
+            f"it needs {listed}", hint="send the value: g.net_out(…), g.request(…)", op=op
+        )
+
+    def _origin(self, name: str) -> str:
+        op = next((op for op in self.ops if name in op.outputs), None)
+        return f"input {name!r}" if op is None else f"{name!r} of {named(op)}"
+
+    def _result(self) -> Placement:
+        order = {self.home: None}
+        for where in self.placed:
+            if where is not None:
+                order.setdefault(where)
+        rank = {name: i for i, name in enumerate(order)}
+        single = {name: (name,) for name in order}
+        copies: dict[str, set[str]] = {}
+        outputs = set(self.function.outputs)
+        found: list[tuple[str, ...]] = [() if w is None else single[w] for w in self.placed]
+        for index in range(len(self.ops) - 1, -1, -1) if self.constant else ():
+            if self.is_constant[index]:
+                names = self.ops[index].outputs
+                classes = set().union(*(copies.get(n, ()) for n in names))
+                if not classes or not outputs.isdisjoint(names):
+                    classes.add(self.home)
+                found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
+            if not self.constant.isdisjoint(self.needs[index]):
+                for name in self.constant.intersection(self.needs[index]):
+                    copies.setdefault(name, set()).update(found[index])
+        used = set().union(*set(found)) if found else {self.home}
+        used.update(self.inputs.values())
+        for name in self.inputs.values():
+            order.setdefault(name)
+        return Placement(tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used))
+
+
+__all__ = ["Placement", "is_single_class", "place"]

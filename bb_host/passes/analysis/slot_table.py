@@ -1,0 +1,102 @@
+"""The slots that a target uses, over all functions that it reaches, and their numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from bb_edge.ir import keys
+from bb_host.ir.program import Function, Op, Program, Slot
+from bb_host.passes.analysis import flow
+
+
+def slotted_ops(function: Function) -> tuple[Op, ...]:
+    """The ops of a function that run on a slot, those in branches included."""
+    return flow.summary(function.ops).on_slots
+
+
+@dataclasses.dataclass(slots=True)
+class TargetSlots:
+    """One partition: its main, the functions that run in it, and the ops that run on each slot."""
+
+    main: Function
+    functions: tuple[Function, ...]
+    ops: dict[str, list[Op]]
+    declared: dict[str, Slot]
+
+    def role(self, name: str) -> str:
+        """The slot's role: as declared, else as its ops ask."""
+        slot = self.declared.get(name)
+        if slot is not None and slot.role:
+            return slot.role
+        op = self.ops[name][0]
+        return role_of(op.domain, op.facts.trait)
+
+
+def targets_of(program: Program) -> tuple[TargetSlots, ...]:
+    """All partitions of a program with the slots that they use, bootstraps and called functions included."""
+    keyed = {f.key: f for f in program.functions}
+    found = []
+    for main in program.functions:
+        if not flow.is_main(main):
+            continue
+        reached = {main.key: main}
+        start = keyed.get((main.domain, main.name + keys.BOOTSTRAP_SUFFIX))
+        if start is not None:
+            reached[start.key] = start
+        todo = list(reached.values())
+        while todo:
+            for _, callee in flow.calls(todo.pop(0), keyed):
+                if callee.key not in reached:
+                    reached[callee.key] = callee
+                    todo.append(callee)
+        ops: dict[str, list[Op]] = {}
+        declared: dict[str, Slot] = {}
+        for function in reached.values():
+            for op in slotted_ops(function):
+                name = op.slot
+                if name in ops:
+                    ops[name].append(op)
+                else:
+                    ops[name] = [op]
+            for name, slot in function.slots.items():
+                if slot.role or name in ops:
+                    declared.setdefault(name, slot)
+        found.append(TargetSlots(main, tuple(reached.values()), ops, declared))
+    return tuple(found)
+
+
+def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
+    """One number per slot name throughout the program.
+
+    Numbers that ops carry are kept, the first claim to one wins; the others follow, backends that no op names
+    at the end. 0 is the engine's.
+    """
+    found: dict[str, int] = {}
+    taken: set[int] = {0}
+    waiting: dict[str, None] = {}
+    for target in targets:
+        for name, ops in target.ops.items():
+            if name in found:
+                continue
+            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0)
+            if number in taken:
+                waiting[name] = None
+            else:
+                found[name] = number
+                taken.add(number)
+    for target in targets:
+        backends = [n for n in target.main.slots if n not in found and n not in waiting]
+        waiting.update(dict.fromkeys(n for n in backends if n != keys.ROLE_BACKEND))
+    if keys.ROLE_BACKEND not in found:
+        waiting[keys.ROLE_BACKEND] = None
+    for name in waiting:
+        if name not in found:
+            found[name] = max(taken) + 1
+            taken.add(found[name])
+    return found
+
+
+def role_of(domain: str, trait: str = "") -> str:
+    """The role that an op of a domain asks for."""
+    return keys.ROLE_OF_DOMAIN.get(domain) or trait

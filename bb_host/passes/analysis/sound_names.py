@@ -1,0 +1,105 @@
+"""Whether a function's names are sound still, from what has changed since they were last found sound.
+
+Sound is what `verify.values_problem` calls so: every name is written before it is read, and once, and has a
+type where types are promised. A stage stamps metadata, or puts a few ops in: the names of the others are the
+same tuples, and what was found of them holds. Whatever is not plainly so is left to the full check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bb_edge.ir import keys
+from bb_edge.ir.types import ValueType
+from bb_host.ir.program import Function, Op
+from bb_host.passes.analysis import flow
+
+_Tuples = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of a sound function: `read` and `written` by op, `all` with the inputs and the empty name.
+
+    `types` are those that all of them were found in; None where nobody has looked.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[str, ...]
+    read: _Tuples
+    written: _Tuples
+    all: frozenset[str]
+    types: Mapping[str, ValueType] | None = None
+
+    @classmethod
+    def of(cls, function: Function, known: Iterable[str] | None = None) -> Names:
+        """Of a function that was found sound just now; `known` are all its names, where somebody has them."""
+        written = tuple([op.outputs for op in function.ops])
+        known = frozenset(("",)).union(function.inputs, *written) if known is None else frozenset(known)
+        return cls(function.ops, function.inputs, tuple([op.inputs for op in function.ops]), written, known)
+
+    def hold(self, function: Function, typed: bool) -> bool:
+        """Whether a function of these ops is sound, as far as is known without looking at them."""
+        if function.inputs != self.inputs or not self.all.issuperset(function.outputs):
+            return False
+        return not typed or function.types is self.types or function.domain == keys.COMPONENT_DOMAIN
+
+
+def sound_names(function: Function) -> Names | None:
+    """What was found of the names of a function's ops; None where nobody has looked."""
+    found = flow.summary(function.ops).sound
+    return found if isinstance(found, Names) else None
+
+
+def names_after(before: Names, function: Function, typed: bool) -> Names | None:
+    """The names of a function that `before` has become, where they are plainly sound; else None."""
+    ops = function.ops
+    if function.inputs != before.inputs or flow.summary(ops).has_subgraphs:
+        return None
+    after = _where_few_changed(before, ops)
+    if after is None or not after.all.issuperset(function.outputs):
+        return None
+    if not typed or function.domain == keys.COMPONENT_DOMAIN:
+        return after
+    kinds = function.types
+    if before.types is not None and before.types.keys() <= kinds.keys():
+        untyped = after.all.difference(before.all, kinds) if after.all is not before.all else ()
+    else:
+        untyped = after.all.difference(kinds, function.inputs, ("",))
+    if untyped:
+        return None
+    return Names(after.ops, after.inputs, after.read, after.written, after.all, kinds)
+
+
+def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
+    """Neighbouring ops, a quarter at most, in the place of others: those before and behind have their names.
+
+    Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
+    """
+    old = before.ops
+    read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
+    if read == before.read and written == before.written:
+        return Names(ops, before.inputs, read, written, before.all)
+    ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
+    first, last = map(min, zip(*ends, strict=True))
+    if first + last < len(ops) - len(ops) // 4:
+        return None
+    fresh = ops[first : len(ops) - last]
+    there = {"", *before.inputs}.union(*before.written[:first])
+    made: set[str] = set()
+    count = 0
+    for op in fresh:
+        if not there.issuperset(op.inputs) or not there.isdisjoint(op.outputs):
+            return None
+        there.update(op.outputs)
+        made.update(op.outputs)
+        count += len(op.outputs)
+    gone = set().union(*before.written[first : len(old) - last])
+    new = made - gone
+    if count != len(made) or not gone <= made or not new.isdisjoint(before.all):
+        return None
+    return Names(ops, before.inputs, read, written, before.all | new)
+
+
+__all__ = ["Names", "names_after", "sound_names"]

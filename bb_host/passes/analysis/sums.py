@@ -1,0 +1,162 @@
+"""Which sum each op of an aggregator is about, and the layout of what it is given.
+
+1. One sum per asking execution, where that is plain: a slot has one `Aggregate`; all its `Contribute`s run in
+   that execution or handle answers to its requests, one of them at least the latter; and a single entry
+   starts it all. Each op says how many executions up the asking one is.
+2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
+3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
+4. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
+   `sent` is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bb_edge.ir import keys
+from bb_edge.ir.stamped_shapes import shape_text, write_shapes
+from bb_edge.ir.types import ValueType
+from bb_host.errors import MissingRound, TypeConstraintFailed, source
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import Function, Op, walk_ops
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.joins import Joins, check_joins
+from bb_host.passes.one_pass import Stats
+
+_ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
+"""Where the ops have their round."""
+
+_SENT_INPUT = 4
+_OWN = ("", "0", keys.COHORT_ROUND)
+"""Cohorts of contributions that are no answers to a request."""
+
+
+def with_sums(functions: tuple[Function, ...], stats: Stats) -> tuple[Function, ...]:
+    """Returns the functions with their aggregators' ops stamped; the same ones where there are none."""
+    return tuple(_stamped(f, functions, stats) if flow.is_main(f) and _has_sums(f) else f for f in functions)
+
+
+def _has_sums(function: Function) -> bool:
+    return keys.ROLE_AGGREGATOR_DOMAIN in flow.summary(function.ops).domains
+
+
+def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
+    """The `Contribute`s and `Aggregate`s of a function, with their places."""
+    for index, op in enumerate(function.ops):
+        if op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT:
+            yield index, op
+
+
+def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) -> Function:
+    by_slot: dict[str, list[tuple[int, Op]]] = {}
+    for index, op in _all_of(function):
+        by_slot.setdefault(op.slot, []).append((index, op))
+    joins = check_joins(function)
+    changed: dict[int, Op] = {}
+    for slot, found in by_slot.items():
+        elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
+        for index, op in found:
+            cohort = "" if elsewhere else _cohort(found, op, joins)
+            stamp = OpFacts(cohort=cohort) if cohort else NO_FACTS
+            if op.op_type == "Contribute":
+                known = function.types.get(op.inputs[0])
+                if _has(op, _SENT_INPUT):
+                    _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
+                shapes = write_shapes([known.shape if known is not None else None])
+                if shapes:
+                    stamp |= OpFacts(shapes=shapes)
+                if cohort not in _OWN and (not shapes or "?" in shapes) and not _has(op, _SENT_INPUT):
+                    _warn(op, shapes, stats)
+            new = op.saying(stamp)
+            if new is not op:
+                changed[index] = new
+    return flow.restamped(function, changed)
+
+
+def _warn(op: Op, shapes: str, stats: Stats) -> None:
+    known = f"only {shapes} is known of their shape" if shapes else "nothing is known of their shape"
+    stats.warn(
+        "layout-unknown",
+        f"{known}: the first peer that answers decides it, and those that differ are refused",
+        source(op),
+        "give what was sent, contribute(…, sent=params), or reshape what is replied",
+    )
+
+
+def _check_sent(op: Op, given: ValueType | None, sent: ValueType | None) -> None:
+    """TypeConstraintFailed where no contribution can have the shape of what was sent."""
+    if given is None or sent is None or given.shape is None or sent.shape is None:
+        return
+    fits = len(given.shape) == len(sent.shape) and not any(
+        isinstance(a, int) and isinstance(b, int) and a != b
+        for a, b in zip(given.shape, sent.shape, strict=True)
+    )
+    if not fits:
+        raise TypeConstraintFailed(
+            f"it is given {shape_text(given.shape)}, and `sent` is {shape_text(sent.shape)}: contributions of"
+            " another shape than what was sent are refused, so none would count",
+            hint="reply with a value of the shape that was sent, or leave sent= out",
+            op=op,
+        )
+
+
+def _beside(other: Function, main: Function) -> bool:
+    """Whether a function may run on the target of `main`: itself, its bootstrap, and what they may call."""
+    if other is main or other.name == main.name + keys.BOOTSTRAP_SUFFIX:
+        return True
+    return not flow.is_main(other) and not flow.is_bootstrap(other)
+
+
+def _uses(function: Function, slot: str) -> int:
+    """How often a slot is contributed to or aggregated in a function, its branches included."""
+    return _has_sums(function) and sum(
+        op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT and op.slot == slot
+        for op in walk_ops(function.ops)
+    )
+
+
+def _cohort(found: list[tuple[int, Op]], op: Op, joins: Joins | None) -> str:
+    """The stamp of an op, of all that use its slot. MissingRound where sums and rounds do not meet."""
+    closing = [each for _, each in found if each.op_type == "Aggregate"]
+    giving = [each for _, each in found if each.op_type == "Contribute"]
+    if joins is not None and len(closing) == 1 and giving:
+        asking = _entry(closing[0], joins)
+        ups = {id(each): _levels(_entry(each, joins), asking, joins) for _, each in found}
+        if None not in ups.values() and any(ups.values()):
+            return str(ups[id(op)])
+    if any(map(_has_round, closing)):
+        without = next((each for _, each in found if not _has_round(each)), None)
+        if without is not None:
+            raise MissingRound(
+                "another op of its slot has a round, which chooses the sum",
+                hint="give round=… to every contribute and aggregate of the slot",
+                op=without,
+            )
+        return keys.COHORT_ROUND
+    return ""
+
+
+def _entry(op: Op, joins: Joins) -> int | None:
+    """The only entry that starts the executions in which an op runs; None where there are several."""
+    where = joins.values.get(op.outputs[0]) if op.outputs else None
+    return next(iter(where)) if where is not None and len(where) == 1 else None
+
+
+def _levels(entry: int | None, asking: int | None, joins: Joins) -> int | None:
+    """How many executions above that of `entry` the one of `asking` is; None where it is not above."""
+    levels = 0
+    while entry is not None and asking is not None:
+        if entry == asking:
+            return levels
+        above = joins.parents.get(entry, frozenset())
+        entry, levels = (next(iter(above)) if len(above) == 1 else None), levels + 1
+    return None
+
+
+def _has_round(op: Op) -> bool:
+    return _has(op, _ROUND_INPUT[op.op_type])
+
+
+def _has(op: Op, place: int) -> bool:
+    inputs = flow.data_inputs(op)
+    return len(inputs) > place and bool(inputs[place])

@@ -1,0 +1,474 @@
+"""How the types of an op's inputs and outputs hang together: one function per relation of the catalog.
+
+| relation | says |
+|---|---|
+| SameElementType | the named inputs and outputs have one element type; solved in both directions |
+| Elementwise | SameElementType, and the output has the first input's shape |
+| BroadcastShape | SameElementType, and shapes go together as NumPy's do |
+| Compare, Where, Cast, Reduce, Matmul, … | SameElementType over a part of the ports, and a shape rule |
+| SameType | ports of one type variable have one type (`solve_ports`) |
+| AsTensor, AsScalar | a number that is no tensor has the element type of its tensor, and back |
+| Send, Recv, SameEach, Bundle, Unbundle, Subgraph, Constant, Linked | what their ops say (below) |
+| Loop, If | what their bodies yield (`bb_host.passes.analysis.body_relations`) |
+
+A relation gets the op and the terms, and puts what it knows. It never guesses: an element type that nothing
+says stays `Tensor`, a size that nothing says stays open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from bb_edge.ir import types
+from bb_edge.ir.opsets import OpDef, Ready
+from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
+from bb_edge.ir.types import TypeNode, ValueType
+from bb_host.dsl.kernel_fit import Misfit, fit
+from bb_host.dsl.shapes import check_axes, onnx_shape
+from bb_host.errors import MalformedOp
+from bb_host.ir.program import Op, RawTensor, Subgraph
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.body_relations import branch, loop
+from bb_host.passes.analysis.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
+from bb_host.passes.analysis.wire_relations import bundle, recv, same_each, send, unbundle
+
+Relation: TypeAlias = "Callable[[Op, OpDef, Terms], None]"
+
+_PEERS = types.PEER_ID_VEC
+
+# --- element types ----------------------------------------------------------------------------------------
+
+_FIRST = (0,)
+_ELEMENT_INPUTS: dict[str, tuple[int, ...]] = {
+    "matmul": (0, 1),
+    "gemm": (0, 1, 2),
+    "compare": (0, 1),
+    "where": (1, 2),
+}
+"""Inputs of one element type by relation; others have the first one, or all (`broadcast`, `concat`)."""
+_ELEMENT_INPUTS_OF_OP: dict[str, tuple[int, ...]] = {
+    "Pow": (0,),
+    "Conv": (0, 1, 2),
+    "Scatter": (0, 2),
+    "LayerNormalization": (0, 1, 2),
+}
+_ALL_INPUTS = frozenset({"broadcast", "concat"})
+_ALL_OUTPUTS = frozenset({"split"})
+
+
+def _element(op: Op, names: Sequence[str], terms: Terms) -> TypeNode | None:
+    """The one element type of these values, None where nothing says it; narrows those that are open."""
+    found: TypeNode | None = None
+    open_names = []
+    for name in names:
+        known = terms.types.get(name)
+        node = None if known is None else known.node
+        if node is None or node.abstract:
+            if node is not None and node is not TENSOR and node is not ANY:
+                raise conflict(op, f"{name!r} is {node}, and a tensor is needed")
+            open_names.append(name)
+        elif found is None:
+            found = node
+        elif found is not node:
+            raise conflict(op, f"its operands differ: {described(terms, op.inputs)}", "cast one of them")
+    if found is None:
+        for name in open_names:
+            terms.element(name, TENSOR, op)
+        return None
+    if (
+        found.elem_type is None
+        and op.op_type != "Identity"
+        and not (found is _PEERS and op.op_type in ONNX_OPS_OVER_PEERS)
+    ):
+        raise conflict(op, f"it works on tensors: {described(terms, op.inputs)}")
+    for name in open_names:
+        terms.element(name, found, op)
+    return found
+
+
+def _same_element(op: Op, row: OpDef, terms: Terms) -> None:
+    relation = row.relation
+    inputs = op.inputs
+    if relation in _ALL_INPUTS and op.op_type != "Pow":
+        grouped: Sequence[str] = [n for n in inputs if n]
+    else:
+        picks = _ELEMENT_INPUTS_OF_OP.get(op.op_type) or _ELEMENT_INPUTS.get(relation, _FIRST)
+        grouped = [inputs[i] for i in picks if i < len(inputs) and inputs[i]]
+    if relation != "compare":
+        outputs = op.outputs if relation in _ALL_OUTPUTS else op.outputs[:1]
+        grouped = [*grouped, *outputs]
+    _element(op, grouped, terms)
+    _ports(op, row, terms, skip=set(grouped))
+    _shape(op, terms)
+
+
+def _shape(op: Op, terms: Terms) -> None:
+    """The first output's shape, as far as the rules for shapes know it."""
+    shapes = [_shape_of(terms, name) for name in op.inputs]
+    if not shapes:
+        return
+    known = [terms.constants.get(name) for name in op.inputs]
+    try:
+        shape = onnx_shape(op.op_type, shapes, op.attrs, known)
+    except ValueError as error:
+        text = f"{error}: {described(terms, op.inputs)}"
+        raise conflict(op, text, "give it values whose sizes go together") from error
+    except (TypeError, IndexError, ZeroDivisionError) as error:
+        raise conflict(op, f"its attributes do not fit its inputs: {described(terms, op.inputs)}") from error
+    if shape is not None and op.outputs:
+        known_type = terms.types.get(op.outputs[0])
+        node = TENSOR if known_type is None else known_type.node
+        if types.is_subtype(node, TENSOR):
+            terms.put(op.outputs[0], ValueType(node, shape), op)
+
+
+def axes_of(op: Op, terms: Terms) -> None:
+    """Refuses an axis outside of a known rank, which the fast ways of the relations do not look at."""
+    if op.attrs or len(op.inputs) > 1:
+        try:
+            check_axes(
+                op.op_type,
+                [_shape_of(terms, name) for name in op.inputs],
+                op.attrs,
+                [terms.constants.get(name) for name in op.inputs],
+            )
+        except ValueError as error:
+            raise conflict(op, f"{error}: {described(terms, op.inputs)}", "count axes from 0") from error
+
+
+def fit_op(op: Op, terms: Terms, version: int, kernels: bool) -> None:
+    """What the device's kernel says of an op: the types of its results, or that it never runs.
+
+    `kernels` says that the op runs on those kernels, so that what they alone refuse is refused here too.
+    """
+    given = [terms.types.get(name) if name else None for name in op.inputs]
+    if any(name and known is None for name, known in zip(op.inputs, given, strict=True)):
+        return
+    constants = [terms.constants.get(name) for name in op.inputs]
+    try:
+        found = fit(op.op_type, version, op.attrs, given, constants, len(op.outputs))
+    except Misfit as error:
+        if not error.universal and not kernels:
+            return
+        text = f"{error}: {described(terms, op.inputs)}" if op.inputs else str(error)
+        if error.attribute:
+            raise MalformedOp(text, hint="see its attributes at onnx.ai/onnx/operators", op=op) from error
+        raise conflict(op, text, "cast or reshape its inputs") from error
+    for name, value in zip(op.outputs, found or (), strict=False):
+        terms.put(name, value, op)
+
+
+def _shape_of(terms: Terms, name: str) -> Shape:
+    known = terms.types.get(name)
+    return None if known is None else known.shape
+
+
+def elementwise(op: Op, row: OpDef, terms: Terms) -> None:
+    """Unary and first-operand ops; the fast way is "nothing is new"."""
+    seen = terms.types
+    if len(op.outputs) == 1 and len(op.inputs) == 1:
+        source, result = seen.get(op.inputs[0]), seen.get(op.outputs[0])
+        if source is not None and not source.node.abstract and source.node.elem_type is not None:
+            if result is None:
+                seen[op.outputs[0]] = source
+                terms.touched.append(op.outputs[0])
+                return
+            if source is result or (source.node is result.node and source.shape == result.shape):
+                return
+    _same_element(op, row, terms)
+
+
+def broadcast(op: Op, row: OpDef, terms: Terms) -> None:
+    """Binary arithmetic; the fast way is three equal types."""
+    seen = terms.types
+    if len(op.inputs) == 2 and len(op.outputs) == 1:
+        a, b = seen.get(op.inputs[0]), seen.get(op.inputs[1])
+        if a is not None and b is not None and a.node is b.node and a.node.elem_type is not None:
+            result = seen.get(op.outputs[0])
+            if a is b or a.shape == b.shape:
+                if result is None:
+                    seen[op.outputs[0]] = a
+                    terms.touched.append(op.outputs[0])
+                    return
+                if result is a or (result.node is a.node and result.shape == a.shape):
+                    return
+    _same_element(op, row, terms)
+
+
+def cast(op: Op, row: OpDef, terms: Terms) -> None:
+    """The output has the element type that attribute `to` names, and the input's shape."""
+    to = op.attrs.get("to")
+    node = types.tensor_of_elem(to) if isinstance(to, int) else None
+    source = terms.get(op.inputs[0])
+    if source is not None and not types.is_subtype(source.node, TENSOR) and source.node is not ANY:
+        raise conflict(op, f"it works on tensors: {described(terms, op.inputs)}")
+    if node is not None:
+        terms.put(op.outputs[0], ValueType(node, None if source is None else source.shape), op)
+    else:
+        terms.element(op.outputs[0], TENSOR, op)
+
+
+def as_tensor(op: Op, row: OpDef, terms: Terms) -> None:
+    """The tensor of the number's own element type, 0-D; `to` says which, and the input must agree."""
+    solve_ports(op, row, terms)
+    to = op.attrs.get("to")
+    node = types.tensor_of_elem(to) if isinstance(to, int) else None
+    source = terms.get(op.inputs[0])
+    if source is not None and not source.node.abstract:
+        wanted = types.NUMBERS.get(source.node)
+        if wanted is None or wanted is not node:
+            raise conflict(
+                op,
+                f"{op.inputs[0]!r} is {source.node}, and attribute to says {node or repr(to)}",
+                f"to={wanted.elem_type}"
+                if wanted is not None
+                else "it takes scalars, timestamps, event kinds",
+            )
+    terms.put(op.outputs[0], ValueType(node or TENSOR, ()), op)
+
+
+_SCALARS = {tensor: scalar for scalar, tensor in types.NUMBERS.items() if scalar.parent is types.SCALAR}
+
+
+def as_scalar(op: Op, row: OpDef, terms: Terms) -> None:
+    """The scalar of the tensor's element type."""
+    solve_ports(op, row, terms)
+    source = terms.get(op.inputs[0])
+    if source is None or source.node.elem_type is None:
+        return
+    node = _SCALARS.get(source.node)
+    if node is None:
+        raise conflict(
+            op, f"there is no scalar of {source.node}", "cast it to F32, F64, F16, U8 or I32 first"
+        )
+    shape = source.shape
+    if shape is not None and any(isinstance(d, int) and d != 1 for d in shape):
+        raise conflict(op, f"{op.inputs[0]!r} is {source}, and a scalar is one element", "reduce it first")
+    terms.put(op.outputs[0], ValueType(node), op)
+
+
+def constant(op: Op, row: OpDef, terms: Terms) -> None:
+    """The type of the value that the op carries."""
+    for name, value in op.attrs.items():
+        found = _type_of_constant(name, value)
+        if found is not None:
+            terms.put(op.outputs[0], found, op)
+            if isinstance(value, np.ndarray):
+                terms.constants[op.outputs[0]] = value
+            elif name == "value_ints":
+                terms.constants[op.outputs[0]] = np.asarray(value, np.int64)
+            return
+
+
+def _type_of_constant(name: str, value: object) -> ValueType | None:
+    if isinstance(value, np.ndarray):
+        return ValueType(types.tensor_type(value.dtype), tuple(int(d) for d in value.shape))
+    if isinstance(value, RawTensor):
+        node = types.tensor_of_elem(value.elem_type)
+        return None if node is None else ValueType(node, value.shape)
+    if not name.startswith("value"):
+        return None
+    if isinstance(value, (bool, int)):
+        return ValueType(types.TENSOR_I64, ())
+    if isinstance(value, float):
+        return ValueType(types.TENSOR_F32, ())
+    if isinstance(value, list) and name in ("value_ints", "value_floats"):
+        node = types.TENSOR_I64 if name == "value_ints" else types.TENSOR_F32
+        return ValueType(node, (len(value),))
+    return ValueType(types.BYTES) if isinstance(value, bytes) and name == "value" else None
+
+
+# --- ports ------------------------------------------------------------------------------------------------
+
+
+def _ports(op: Op, row: OpDef, terms: Terms, skip: set[str] | None = None) -> None:
+    """Checks the inputs against the row's port types and gives the outputs theirs; variables aside."""
+    for ports, names in ((row.inputs, flow.data_inputs(op)), (row.outputs, op.outputs)):
+        last = len(ports) - 1
+        for index, name in enumerate(names):
+            if not name or (skip is not None and name in skip):
+                continue
+            if index > last and (last < 0 or not ports[last].variadic):
+                raise conflict(
+                    op,
+                    f"it has {len(names)} {'inputs' if ports is row.inputs else 'outputs'}, not {last + 1}",
+                )
+            node = _port_node(ports[min(index, last)].type)
+            if node is None or node is ANY or (node is types.TRIGGER and ports is row.inputs):
+                continue  # a trigger port takes any value: what counts is that it fires
+            known = terms.types.get(name)
+            if known is None or (known.node is not node and known.node.parent is not node):
+                terms.element(name, node, op)
+
+
+def _port_node(text: str) -> TypeNode | None:
+    return None if len(text) == 1 else types.by_id(text)
+
+
+def solve_ports(op: Op, row: OpDef, terms: Terms) -> None:
+    """Ops without a relation: port types, and SameType over their type variables."""
+    _ports(op, row, terms)
+    bound: dict[str, ValueType] = {}
+    names = flow.data_inputs(op)
+    _arity(op, row, names)
+    for ports, values in ((row.inputs, names), (row.outputs, op.outputs)):
+        for index, name in enumerate(values):
+            port = ports[min(index, len(ports) - 1)]
+            if not port.is_variable or not name:
+                continue
+            known = terms.get(name)
+            before = bound.get(port.type)
+            if known is None or known.node is ANY:
+                continue
+            bound[port.type] = (
+                known if before is None else _joined(op, before, known, ports is row.outputs, terms)
+            )
+    if not bound:
+        return
+    for ports, values in ((row.inputs, names), (row.outputs, op.outputs)):
+        for index, name in enumerate(values):
+            port = ports[min(index, len(ports) - 1)]
+            if port.is_variable and name and port.type in bound:
+                found = bound[port.type]
+                if ports is row.outputs:
+                    terms.put(name, found, op)
+                elif terms.is_open(name):
+                    terms.element(name, found.node, op)
+
+
+def _fixed_ports(row: OpDef) -> Relation:
+    """`solve_ports` for a row without variables and variadic ports; the fast way is "nothing is new"."""
+    wanted = tuple(None if p.type == types.TRIGGER.id else _known_node(p.type) for p in row.inputs)
+    yielded = tuple(_known_node(p.type) for p in row.outputs)
+    least = row.min_inputs
+
+    def solve(op: Op, row: OpDef, terms: Terms) -> None:
+        seen = terms.types
+        names = flow.data_inputs(op)
+        if len(names) > len(wanted) or len(op.outputs) > len(yielded) or len(names) < least or "" in names:
+            solve_ports(op, row, terms)
+            return
+        for values, nodes in ((names, wanted), (op.outputs, yielded)):
+            for name, node in zip(values, nodes, strict=False):
+                if node is not None and name:
+                    known = seen.get(name)
+                    if known is None or (known.node is not node and known.node.parent is not node):
+                        terms.element(name, node, op)
+
+    return solve
+
+
+def _known_node(text: str) -> TypeNode | None:
+    node = types.by_id(text)
+    return None if node is ANY else node
+
+
+def _joined(op: Op, a: ValueType, b: ValueType, is_output: bool, terms: Terms) -> ValueType:
+    if a is b or a == b:
+        return a
+    if not types.compatible(a.node, b.node):
+        hint = "give it values of one type"
+        if types.TRIGGER in (a.node, b.node):
+            hint += "; g.threshold(1, value) is a trigger, whatever the value"
+        raise conflict(op, f"its values differ: {described(terms, (*op.inputs, *op.outputs))}", hint)
+    node = a.node if types.is_subtype(a.node, b.node) else b.node
+    if is_output:
+        return ValueType(node, a.shape)
+    return ValueType(node, a.shape if a.shape == b.shape else None)
+
+
+def _arity(op: Op, row: OpDef, names: Sequence[str]) -> None:
+    least = row.min_inputs
+    given = sum(1 for n in names if n)
+    if given < least and not any(p.ready is Ready.ANY for p in row.inputs):
+        raise conflict(op, f"it has {given} inputs, {least} at least")
+
+
+# --- branches ---------------------------------------------------------------------------------------------
+
+
+def subgraph(op: Op, row: OpDef, terms: Terms) -> None:
+    """If and Loop: what their branches yield, where the branches say it."""
+    _ports(op, row, terms, skip=set(op.outputs))
+    if op.op_type == "If":
+        branches = [g for _, g in op.subgraphs()]
+        for index, name in enumerate(op.outputs):
+            kinds = [_inner_type(g, g.outputs[index], terms) for g in branches if index < len(g.outputs)]
+            _put_branch(op, name, kinds, terms)
+        return
+    for _, body in op.subgraphs():
+        carried = len(body.inputs) - 2
+        for index, name in enumerate(op.outputs):
+            if index + 1 >= len(body.outputs):
+                continue
+            inner = _inner_type(body, body.outputs[index + 1], terms)
+            if inner is not None and index >= carried:  # a scan output gains an axis
+                inner = ValueType(inner.node, None if inner.shape is None else (None, *inner.shape))
+            elif inner is not None:
+                inner = ValueType(inner.node)
+            _put_branch(op, name, [inner], terms)
+
+
+def _inner_type(graph: Subgraph, name: str, terms: Terms) -> ValueType | None:
+    known = graph.types.get(name)
+    if known is not None:
+        return known
+    tensor = graph.initializers.get(name)
+    if tensor is not None:
+        return _type_of_constant("value", tensor)
+    return terms.get(name)
+
+
+def _put_branch(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Terms) -> None:
+    found = [k for k in kinds if k is not None and k.node is not ANY]
+    if not name or not found:
+        return
+    first = found[0]
+    for other in found[1:]:
+        if not types.compatible(first.node, other.node):
+            raise conflict(op, f"its branches yield {first} and {other} for {name!r}")
+    shape = first.shape if all(k.shape == first.shape for k in found) else None
+    terms.put(name, ValueType(first.node, shape), op)
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+RELATIONS: Mapping[str, Relation] = {
+    "elementwise": elementwise,
+    "broadcast": broadcast,
+    **dict.fromkeys(
+        (
+            *("matmul", "gemm", "reshape", "transpose", "concat", "split", "same_element", "squeeze"),
+            *("unsqueeze", "reduce", "compare", "where", "gather"),
+        ),
+        _same_element,
+    ),
+    "cast": cast,
+    "as_tensor": as_tensor,
+    "as_scalar": as_scalar,
+    "constant": constant,
+    "subgraph": subgraph,
+    "send": send,
+    "recv": recv,
+    "same_each": same_each,
+    "bundle": bundle,
+    "unbundle": unbundle,
+    "loop": loop,
+    "if": branch,
+    "": solve_ports,
+}
+"""By the name that the catalog uses."""
+
+
+def relation_of(row: OpDef) -> Relation:
+    """The relation of a catalog row; ports alone where its name is unknown."""
+    found = RELATIONS.get(row.relation, solve_ports)
+    if found is solve_ports and not any(p.variadic or p.is_variable for p in (*row.inputs, *row.outputs)):
+        return _fixed_ports(row)
+    return found
+
+
+__all__ = ["RELATIONS", "Relation", "axes_of", "fit_op", "relation_of"]

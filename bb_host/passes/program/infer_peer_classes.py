@@ -1,0 +1,97 @@
+"""Pass 6: where each op runs, and where each list of peers leads (see `placement`).
+
+1. Every op of the root and its bootstrap gets the class of devices that it runs on (`home_class`); an op over
+   constants only gets all classes that read it, comma-joined.
+2. Ops that yield lists of peers say which class these are of (`peer_class`: `<output>=<class>`); selectors in
+   bodies of loops and branches do so, too.
+3. Every input gets its class (`input_class.<input>`).
+4. In a program that speaks of home alone nothing is stamped: all of it runs there.
+5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
+   contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
+   left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys
+from bb_host.ir.facts import FunctionFacts, OpFacts
+from bb_host.ir.program import Function, Op, Program, Slot
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.bodies import slots_of
+from bb_host.passes.analysis.placement import is_single_class, place
+from bb_host.passes.analysis.remarks import warn_of_scopes
+from bb_host.passes.one_pass import Stats
+from bb_host.passes.options import Options
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("peer_classes_stamped", 0)
+    if flow.is_partitioned(program):
+        return program
+    root = program.functions[0]
+    home = flow.home_class(root)
+    slots: dict[str, Slot] = {}
+    heads = [root]
+    if len(program.functions) > 1 and flow.is_bootstrap(program.functions[1]):
+        heads.append(program.functions[1])
+    for head in heads:
+        slots.update(head.slots)
+    if all(is_single_class(head, slots, home) for head in heads):
+        return program
+    keyed = {f.key: f for f in program.functions}
+    placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
+    others = tuple(_selecting(f, slots, home) for f in program.functions[len(heads) :])
+    functions = (*placed, *others)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _selecting(body: Function, slots: dict[str, Slot], home: str) -> Function:
+    """Rule 2, of the selectors in a body, which runs where its loop or branch does."""
+    if keys.ROLE_PEER_SELECTOR_DOMAIN not in flow.summary(body.ops).domains:
+        return body
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(body.ops):
+        slot = slots.get(op.slot)
+        if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and slot is not None:
+            where = slot.peer_class or home
+            saying = op.saying(OpFacts(leads={name: where for name in op.outputs if name}))
+            if saying is not op:
+                changed[index] = saying
+    return flow.restamped(body, changed)
+
+
+def _stamp(
+    function: Function,
+    slots: dict[str, Slot],
+    home: str,
+    keyed: dict[tuple[str, str], Function],
+    stats: Stats,
+) -> Function:
+    placement = place(function, slots, home, lambda op: slots_of(op, keyed))
+    warn_of_scopes(function, placement.ops, stats)
+    ops: list[Op] = []
+    stamped = 0
+    leads = placement.peers
+    leading = frozenset(leads)
+    stamps: dict[tuple[str, ...], OpFacts] = {}
+    for op, classes in zip(function.ops, placement.ops, strict=True):
+        stamp = stamps.get(classes)
+        if stamp is None:
+            stamp = stamps[classes] = OpFacts(classes=classes)
+        if not leading.isdisjoint(op.outputs):
+            stamp |= OpFacts(leads={n: leads[n] for n in op.outputs if n in leads})
+        new = op.saying(stamp)
+        stamped += new is not op
+        ops.append(new)
+    stats.count("peer_classes_stamped", stamped)
+    inputs = {**function.facts.input_classes, **placement.inputs}
+    if not stamped and inputs == function.facts.input_classes:
+        return function
+    stamped_ops = flow.stamped(ops, function.ops, ("classes", "leads") if leads else ("classes",))
+    return dataclasses.replace(
+        function, ops=stamped_ops, facts=function.facts | FunctionFacts(input_classes=inputs)
+    )

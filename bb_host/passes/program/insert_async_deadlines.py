@@ -1,0 +1,117 @@
+"""Pass 16: what may answer later carries a deadline, and what is sent too late is not sent.
+
+1. The first payload of a Send-flavored op with a deadline passes a `DeadlineCheck` of that deadline.
+2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s.
+3. RecvRespBatched carries its request's. Syscalls that wait on purpose (`After`, `Sleep`, `Limit.Acquire`,
+   `Serialize.Dequeue`) carry none: they end by what they wait for, or with their execution.
+4. Idempotent; needs the final layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from bb_edge.ir import keys, opsets
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
+from bb_edge.ir.types import ValueType
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Function, Op, Program
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.tx_chain import CHECK
+from bb_host.passes.one_pass import Stats
+from bb_host.passes.options import Options
+
+LATER_DEADLINE_NS = 30_000_000_000
+"""How long an op of a component may take where nobody says otherwise."""
+
+_NOT_OURS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
+_AT_ONCE = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN})
+"""Domains whose ops answer at once, or wait on purpose."""
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("async_deadlines_stamped", 0)
+    functions = tuple(f if f.domain in _NOT_OURS else _stamp(f, stats) for f in program.functions)
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _stamp(function: Function, stats: Stats) -> Function:
+    if flow.summary(function.ops).domains <= _AT_ONCE:
+        return function
+    ops = list(function.ops)
+    changed = 0
+    checks: dict[int, tuple[Op, Op]] = {}
+    types: dict[str, ValueType] = {}
+    requests: dict[str, int] = {}
+    checked: set[str] | None = None
+    later: dict[tuple[str, str], bool] = {}
+    suspended = OpFacts(deadline_ns=LATER_DEADLINE_NS)
+    for index, op in enumerate(function.ops):
+        domain = op.domain
+        if domain in _AT_ONCE:
+            continue
+        if domain == keys.WIRE_DOMAIN:
+            if op.op_type == OP_SEND_REQ:
+                requests[flow.wire_id(op)] = op.facts.deadline_ns or 0
+            if op.op_type == OP_RECV_RESP_BATCHED:
+                asked = requests.get(op.facts.request)
+                if asked and op.facts.deadline_ns != asked:
+                    ops[index] = op.saying(OpFacts(deadline_ns=asked))
+                    changed += 1
+            elif flow.is_send_flavored(op) and op.facts.deadline_ns:
+                if checked is None:
+                    checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
+                if op.inputs[0] not in checked:
+                    checks[index] = _checked(op, function, types)
+        elif op.facts.deadline_ns is None:
+            kind = (domain, op.op_type)
+            suspends = later.get(kind)
+            if suspends is None:
+                suspends = _may_suspend(op)
+                if opsets.lookup(*kind) is not None:  # else it hangs on the op
+                    later[kind] = suspends
+            if suspends:
+                ops[index] = op.saying(suspended)
+                changed += 1
+    if not changed and not checks:
+        return function
+    stats.count("async_deadlines_stamped", changed + len(checks))
+    new = flow.stamped(ops, function.ops, ("deadline_ns",)) if changed else flow.summary(function.ops)
+    if checks:
+        for index in reversed(checks):
+            ops[index : index + 1] = checks[index]
+        new = flow.derived(tuple(ops), new)
+    imports = {**function.opsets, keys.SYSCALL_DOMAIN: 1} if types else function.opsets
+    return dataclasses.replace(function, ops=new, types={**function.types, **types}, opsets=imports)
+
+
+def _may_suspend(op: Op) -> bool:
+    row = opsets.lookup(op.domain, op.op_type)
+    if row is not None:
+        return row.may_suspend
+    return bool(op.facts.slot)  # a component's own opset: it may answer later, as any of its ops
+
+
+def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[Op, Op]:
+    """Rule 1; the name under which the payload arrives is kept under its new name."""
+    payload = op.inputs[0]
+    name = f"{payload}__in_time_{flow.wire_id(op)}"
+    while name in function.types:
+        name += "_"
+    if payload in function.types:
+        types[name] = function.types[payload]
+    check = Op(
+        CHECK,
+        keys.SYSCALL_DOMAIN,
+        (payload,),
+        (name,),
+        {keys.ATTR_DEADLINE_NS: op.facts.deadline_ns or 0},
+        op.beside(),
+    )
+    arrives = {name if sent == payload else sent: as_ for sent, as_ in op.facts.arrives_as.items()}
+    if payload in op.inputs[1:] and payload in op.facts.arrives_as:
+        arrives[payload] = op.facts.arrives_as[payload]
+    facts = op.facts | OpFacts(arrives_as=arrives) if arrives else op.facts
+    return check, dataclasses.replace(op, inputs=(name, *op.inputs[1:]), facts=facts)

@@ -1,0 +1,18 @@
+"""Pass 13: what a peer sends that was told to back off, and does not, is dropped.
+
+1. Behind every inbound entry, after the gates that are there, stands a `BackoffGateRx` over all of its
+   outputs.
+2. Readers, outputs and names that readers see stay. An entry that has its gate is left alone. Needs
+   partitions.
+"""
+
+from __future__ import annotations
+
+from bb_host.ir.program import Program
+from bb_host.passes.analysis.rx_chain import BACKOFF, insert_rx_gate
+from bb_host.passes.one_pass import Stats
+from bb_host.passes.options import Options
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    return insert_rx_gate(program, BACKOFF, stats)

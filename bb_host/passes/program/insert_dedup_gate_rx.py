@@ -1,0 +1,17 @@
+"""Pass 11: what was delivered before is dropped.
+
+1. Behind every inbound entry (Recv, RecvReq, RecvResp) stands a `DedupGateRx` over all of its outputs.
+2. Readers, outputs and names that readers see stay; the entry yields under new names.
+3. An entry that has its gate is left alone. Needs partitions.
+"""
+
+from __future__ import annotations
+
+from bb_host.ir.program import Program
+from bb_host.passes.analysis.rx_chain import DEDUP, insert_rx_gate
+from bb_host.passes.one_pass import Stats
+from bb_host.passes.options import Options
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    return insert_rx_gate(program, DEDUP, stats)

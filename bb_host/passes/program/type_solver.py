@@ -1,0 +1,487 @@
+"""Pass 5: every value has a type.
+
+1. Each op relates the types of its inputs and outputs (`bb_host.passes.analysis.type_relations`); ONNX
+   operators beyond the catalog are asked of ONNX's own inference. What an author declared is narrowed,
+   never widened.
+2. Ops are walked in order; what comes from further down (a reply, a queue, an operand of known element type)
+   is followed from op to op until nothing changes.
+3. A function that is called is solved before its callers; its untyped inputs take the types of the calls.
+4. Types that cannot be those of one op are refused: `TypeConstraintFailed`.
+5. A value without a type, or of type `Any`, is refused: `UnresolvedType`, unless strict types are off. The
+   abstract `Tensor` is a type: its element type is the device's to know.
+6. What a bound component takes and yields holds from both sides: a value that it cannot take is refused.
+7. No ONNX operator reads or yields BF16, and no input of the host is one: `UnsupportedType`.
+8. Needs topological order. Changes nothing but value types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+
+from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.opsets import OpDef, Opset, Ready
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
+from bb_edge.ir.types import ValueType
+from bb_host.errors import MalformedOp, UnresolvedType, UnsupportedType
+from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.queries import ONNX_DOMAINS
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.backends import runs_on_kernels
+from bb_host.passes.analysis.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
+from bb_host.passes.analysis.onnx_inference import infer
+from bb_host.passes.analysis.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
+from bb_host.passes.analysis.type_terms import Inferred, Shape, Terms, conflict
+from bb_host.passes.one_pass import Stats
+from bb_host.passes.options import Options
+
+_MOST_STEPS = 64
+"""Visits per op on average; each but the last narrows something, and a program needs a handful."""
+
+_NO_LIMIT = 1 << 30
+
+_OF_ENGINE = frozenset({keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN})
+
+_MOST_REMEMBERED = 4096
+"""Combinations of types per kind of op."""
+
+Solve = Callable[[Op, Terms], None]
+Key = tuple[str, str]
+
+
+def run(program: Program, options: Options, stats: Stats) -> Program:
+    stats.count("types_resolved", 0)
+    stats.count("types_unresolved", 0)
+    solver = _Solver(program, options)
+    functions = tuple(solver.solved(f) for f in program.functions)
+    for function in functions:
+        if function.domain != keys.COMPONENT_DOMAIN:
+            _resolved(function, options.strict_types, stats)
+            _computed(function, function is functions[0])
+    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        return program
+    return dataclasses.replace(program, functions=functions)
+
+
+def _resolved(function: Function, strict: bool, stats: Stats) -> None:
+    """Rule 5."""
+    seen = function.types
+    anything = types.ANY
+    names = [name for op in function.ops for name in op.outputs if name]
+    resolved = sum([known is not None and known.node is not anything for known in map(seen.get, names)])
+    unresolved = len(names) - resolved
+    if unresolved and strict:
+        for op in function.ops:
+            for name in op.outputs:
+                known = seen.get(name)
+                if name and (known is None or known.node is anything):
+                    raise _unresolved(name, op)
+    for name in function.inputs:
+        known = seen.get(name)
+        if known is None or known.node is anything:
+            unresolved += 1
+            if strict:
+                raise UnresolvedType(
+                    f"nothing says the type of input {name!r}", f"function {function.name}", "declare it"
+                )
+        else:
+            resolved += 1
+    stats.count("types_resolved", resolved)
+    stats.count("types_unresolved", unresolved)
+
+
+def _unresolved(name: str, op: Op) -> UnresolvedType:
+    taken = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+    if taken is None:
+        return UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
+    place = op.attrs.get(taken[0])
+    text = place.decode() if isinstance(place, bytes) else ""
+    put = "g.hold_stash" if taken[0] == "slot" else "g.serialize_enqueue"
+    return UnresolvedType(
+        f"nothing puts a value of one type into {taken[0]} {text!r}, so that of {name!r} is unknown",
+        hint=f"record {put}({text!r}, …) in the same module; values of one type, under the same name",
+        op=op,
+    )
+
+
+def _computed(function: Function, is_root: bool) -> None:
+    """Rule 7. Bytes of BF16 may pass through, between components and over the wire."""
+    bfloat = types.TENSOR_BF16
+    names = {name for name, kind in function.types.items() if kind.node is bfloat}
+    if not names:
+        return
+    hint = "use F16 or F32; cast weights before they come here"
+    if is_root and not names.isdisjoint(function.inputs):
+        name = next(n for n in function.inputs if n in names)
+        raise UnsupportedType(f"input {name!r} is BF16, which a host cannot give", function.name, hint)
+    for op in function.ops:
+        if op.domain in ONNX_DOMAINS and not (names.isdisjoint(op.inputs) and names.isdisjoint(op.outputs)):
+            raise UnsupportedType("no device computes with BF16", hint=hint, op=op)
+
+
+class _Solver:
+    """One program: solves functions, callees first, and remembers how each kind of op is solved."""
+
+    def __init__(self, program: Program, options: Options) -> None:
+        self._functions = {f.key: f for f in program.functions}
+        self._done: dict[Key, Function] = {}
+        self._given: dict[Key, list[ValueType | None]] = {}
+        self._plans: dict[Key, Solve] = {}
+        self._own: dict[str, Opset] = {}
+        self._first_of: dict[tuple[int, Shape], ValueType] = {}
+        self._kernels = runs_on_kernels(program, options)
+        self._inferred: Inferred = {}
+        self._promised = promises(program, options)
+        for binding in options.bindings:
+            declare = getattr(binding.component, "atomic_opset", None)
+            if callable(declare):
+                table = declare()
+                self._own[table.domain] = table
+        if len(self._functions) > 1:
+            for function in program.functions:
+                self._note_calls(function)
+
+    def _note_calls(self, function: Function) -> None:
+        """Types of arguments as far as the caller's declarations say them, for untyped inputs of callees."""
+        for op, callee in flow.calls(function, self._functions):
+            known = self._given.setdefault(callee.key, [None] * len(callee.inputs))
+            for index, name in enumerate(op.inputs[: len(known)]):
+                found = function.types.get(name)
+                if found is not None and known[index] is None:
+                    known[index] = found
+
+    def solved(self, function: Function) -> Function:
+        """The function with its types; `self._functions` holds it from then on."""
+        done = self._done.get(function.key)
+        if done is not None:
+            return done
+        if function.domain == keys.COMPONENT_DOMAIN:
+            return function
+        self._done[function.key] = function  # a circle of calls was refused before; here it would end
+        if len(self._functions) > 1:
+            for _, callee in flow.calls(function, self._functions):
+                self.solved(callee)
+        found = self._solve(function)
+        self._done[function.key] = self._functions[function.key] = found
+        return found
+
+    def _solve(self, function: Function) -> Function:
+        replies: dict[str, Op] = {}
+        linked = False
+        engine = not _OF_ENGINE.isdisjoint(flow.summary(function.ops).domains)
+        for op in function.ops if engine else ():
+            if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_RESP:
+                replies[flow.wire_id(op)] = op
+            elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
+                linked = True
+        terms = Terms(function, self._functions, replies, self._inferred)
+        terms.types = self._shared(function.types)
+        changed = False
+        for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
+            known = terms.types.get(name)
+            if given is not None and (known is None or known.node is types.ANY):
+                terms.types[name] = given
+                changed = True
+        version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
+        plans = self._plans
+        upstream: list[tuple[int, str]] = []  # what an op said about a value that is not its own
+        touched = terms.touched
+        for index, op in enumerate(function.ops):
+            plan = plans.get((op.domain, op.op_type))
+            if plan is None:
+                plan = plans[op.domain, op.op_type] = self._plan(op, version)
+            plan(op, terms)
+            if touched:
+                changed = True
+                upstream += [(index, name) for name in touched if name not in op.outputs]
+                touched.clear()
+        if upstream or linked or replies:
+            changed = self._settle(function, terms, upstream, linked) or changed
+        return dataclasses.replace(function, types=terms.types) if changed else function
+
+    def _shared(self, kinds: Mapping[str, ValueType]) -> dict[str, ValueType]:
+        """The same types with one record for all that are equal, so that identity tells them apart."""
+        first = self._first_of.setdefault
+        return {name: first((id(kind.node), kind.shape), kind) for name, kind in kinds.items()}
+
+    def _settle(
+        self, function: Function, terms: Terms, upstream: list[tuple[int, str]], linked: bool
+    ) -> bool:
+        """Follows what the first walk learned too late, from op to op, until nothing changes."""
+        ops = function.ops
+        meets = _Meetings(ops)
+        collectors = {
+            flow.wire_id(op): i
+            for i, op in enumerate(ops)
+            if op.op_type == OP_RECV_RESP_BATCHED and op.domain == keys.WIRE_DOMAIN
+        }
+        todo = _Agenda()
+        todo.add(collectors.values())
+        for index, name in upstream:
+            todo.add(i for i in meets.at(name) if i < index)
+        changed = False
+        for _ in range(_MOST_STEPS * (len(ops) + 1)):
+            if not todo:
+                if linked:
+                    _link(function, terms)
+                if not terms.touched:
+                    break
+                changed = True
+                todo.add(i for name in terms.touched for i in meets.readers.get(name, ()))
+                terms.touched.clear()
+                continue
+            index = todo.pop()
+            op = ops[index]
+            self._plans[op.domain, op.op_type](op, terms)
+            for name in terms.touched:
+                changed = True
+                todo.add(i for i in meets.at(name) if i != index)
+            terms.touched.clear()
+            if op.op_type == OP_SEND_RESP and flow.wire_id(op) in collectors:
+                todo.add((collectors[flow.wire_id(op)],))
+        return changed
+
+    def _plan(self, op: Op, version: int) -> Solve:
+        """How ops of this kind are solved."""
+        domain = opsets.normalize_domain(op.domain)
+        row = opsets.lookup(domain, op.op_type)
+        if row is None and domain in self._own:
+            row = self._own[domain].ops.get(op.op_type)
+        if row is not None:
+            promised = self._promised if domain in _ROLE_DOMAINS else {}
+            solve = _by_row(row, relation_of(row), version, self._kernels, promised)
+            pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
+            return solve if pair is None else _in_pairs(solve, pair)
+        if domain == keys.ONNX_DOMAIN:
+            return _inferring(version, self._kernels)
+        if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
+            return _call
+        return _nothing
+
+
+class _Meetings:
+    """Which ops meet in a value; found when the first value is asked for, which few programs do."""
+
+    def __init__(self, ops: tuple[Op, ...]) -> None:
+        self._ops = ops
+
+    @cached_property
+    def readers(self) -> dict[str, list[int]]:
+        """The numbers of the ops that read a value."""
+        return flow.readers(self._ops)
+
+    @cached_property
+    def _yields(self) -> dict[str, int]:
+        return {name: i for i, op in enumerate(self._ops) for name in op.outputs if name}
+
+    def at(self, name: str) -> list[int]:
+        """The number of the op that yields a value, where one does, and those of the ops that read it."""
+        by = self._yields.get(name)
+        return [*([] if by is None else [by]), *self.readers.get(name, ())]
+
+
+class _Agenda:
+    """Op numbers to look at, the first in the program first, each once at a time."""
+
+    def __init__(self) -> None:
+        self._heap: list[int] = []
+        self._there: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number not in self._there:
+                self._there.add(number)
+                heapq.heappush(self._heap, number)
+
+    def pop(self) -> int:
+        number = heapq.heappop(self._heap)
+        self._there.discard(number)
+        return number
+
+
+_PURE = frozenset(
+    name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv", "loop", "if"}
+)
+"""Relations that hang on nothing but their op's types, attributes and constants."""
+
+
+_ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
+
+
+_PAIR = {
+    **dict.fromkeys(("Forward", "ForwardKeyed"), note_forward),
+    **dict.fromkeys(("Backward", "BackwardKeyed", "BackwardInput"), like_output),
+}
+"""What a backward pass takes is what a forward pass of the same model yields."""
+
+
+def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:
+    def solve_pair(op: Op, terms: Terms) -> None:
+        solve(op, terms)
+        pair(op, op.slot, terms)
+
+    return solve_pair
+
+
+def _inferring(version: int, kernels: bool) -> Solve:
+    def solve(op: Op, terms: Terms) -> None:
+        infer(op, terms, version)
+        fit_op(op, terms, version, kernels)
+
+    return solve
+
+
+def _by_row(
+    row: OpDef, relation: Relation, version: int, kernels: bool, promised: Mapping[str, Promises]
+) -> Solve:
+    if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
+
+        def solve_wire(op: Op, terms: Terms) -> None:
+            relation(op, row, terms)
+
+        return solve_wire
+    fewest = row.min_inputs
+    most = _NO_LIMIT if row.max_inputs is None else row.max_inputs
+    needed = bool(row.relation and row.outputs) and row.outputs[0].ready is not Ready.OPTIONAL
+    yields = int(needed)
+    is_onnx = row.domain == keys.ONNX_DOMAIN
+
+    def solve(op: Op, terms: Terms) -> None:
+        count = len(op.inputs)
+        if count < fewest or (count > most and len(flow.data_inputs(op)) > most) or len(op.outputs) < yields:
+            raise _misfit(op, row)
+        if is_onnx:
+            axes_of(op, terms)
+            relation(op, row, terms)
+            fit_op(op, terms, version, kernels)
+            return
+        relation(op, row, terms)
+        if promised:
+            slot = op.slot
+            if slot in promised:
+                unify(op, ports_of(op, promised[slot]), terms)
+
+    return _remembering(solve, bool(promised)) if row.relation in _PURE else solve
+
+
+def _remembering(solve: Solve, by_slot: bool) -> Solve:
+    """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
+
+    Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
+    An op that reads one value twice, and whose inputs are narrowed, is asked every time: what narrows one of
+    them narrows the other.
+    """
+    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], bool, object]] = {}
+
+    def remembered(op: Op, terms: Terms) -> None:
+        inputs, outputs, facts = op.inputs, op.outputs, op.facts
+        known, constants = terms.types, terms.constants
+        asked: list[object] = [len(inputs)]
+        for name in inputs:
+            asked.append(id(known.get(name)) if name else "")
+            if name in constants:
+                asked.append(id(constants[name]))
+        for name in outputs:
+            asked.append(id(known.get(name)) if name else "")
+        if by_slot:
+            asked.append(facts.slot)
+        if facts.control:
+            asked.append(("control", facts.control))
+        if op.attrs:
+            asked += [(name, type(value), value) for name, value in op.attrs.items()]
+        key = tuple(asked)
+        try:
+            found = seen.get(key)
+        except TypeError:  # an attribute that is no plain value
+            solve(op, terms)
+            return
+        if found is not None and not found[0]:
+            return
+        names = inputs + outputs
+        if found is None:
+            before = [known.get(name) for name in names]
+            kept = before, [constants.get(name) for name in inputs]
+            solve(op, terms)
+            if len(seen) < _MOST_REMEMBERED and len(set(names)) == len(names):
+                pairs = enumerate(map(known.get, names))
+                narrowed = [(i, new) for i, new in pairs if new is not None and new is not before[i]]
+                seen[key] = (tuple(narrowed), any(i < len(inputs) for i, _ in narrowed), kept)
+            return
+        narrowings, by_inputs, _ = found
+        if by_inputs and len(set(names)) != len(names):
+            solve(op, terms)
+            return
+        for index, new in narrowings:
+            known[names[index]] = new
+            terms.touched.append(names[index])
+
+    return remembered
+
+
+def _misfit(op: Op, row: OpDef) -> MalformedOp:
+    takes = f"{row.min_inputs}" + (" or more" if row.max_inputs is None else f" to {row.max_inputs}")
+    return MalformedOp(
+        f"it has {len(flow.data_inputs(op))} inputs and {len(op.outputs)} outputs",
+        hint=f"it takes {takes} inputs and yields {len(row.outputs)} outputs",
+        op=op,
+    )
+
+
+def _nothing(op: Op, terms: Terms) -> None:
+    """An op of an opset that this host does not have: its author declared the types, or nothing does."""
+
+
+def _call(op: Op, terms: Terms) -> None:
+    callee = terms.functions[op.domain, op.op_type]
+    if len(op.inputs) > len(callee.inputs) or len(op.outputs) > len(callee.outputs):
+        raise conflict(
+            op,
+            f"{callee.name} has {len(callee.inputs)} inputs and {len(callee.outputs)} outputs",
+            "call it so",
+        )
+    for formal, actual in zip(callee.inputs, op.inputs, strict=False):
+        wanted = callee.types.get(formal)
+        if actual and wanted is not None:
+            terms.element(actual, wanted.node, op)
+    for formal, actual in zip(callee.outputs, op.outputs, strict=False):
+        yielded = callee.types.get(formal)
+        if actual and yielded is not None and yielded.node is not types.ANY:
+            shape = yielded.shape
+            if shape is not None and any(isinstance(d, str) for d in shape):
+                shape = tuple(d if isinstance(d, int) else None for d in shape)
+            terms.put(actual, ValueType(yielded.node, shape), op)
+
+
+# --- ops that meet in a named place -----------------------------------------------------------------------
+
+_LINKS: Mapping[str, tuple[str, str]] = {
+    "Hold.Stash": ("slot", "put"),
+    "Hold.Flush": ("slot", "take"),
+    "Serialize.Enqueue": ("queue", "put"),
+    "Serialize.Dequeue": ("queue", "take"),
+}
+
+
+def _link(function: Function, terms: Terms) -> None:
+    """What is taken out of a queue or a hold is what was put in."""
+    there: dict[tuple[str, object], ValueType] = {}
+    for op in function.ops:
+        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if place is not None and place[1] == "put" and op.inputs:
+            known = terms.get(op.inputs[0])
+            key = (place[0], op.attrs.get(place[0]))
+            if known is not None and known.node is not types.ANY:
+                before = there.get(key)
+                same = before is None or before.node is known.node
+                there[key] = known if before is None else ValueType(known.node if same else types.ANY)
+    for op in function.ops:
+        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if place is not None and place[1] == "take" and op.outputs:
+            found = there.get((place[0], op.attrs.get(place[0])))
+            if found is not None and found.node is not types.ANY:
+                terms.put(op.outputs[0], found, op)

@@ -1,0 +1,212 @@
+"""Checks at the seams between passes: values and types, wire pairs, calls.
+
+A function, or a body, that a pass left alone is not looked at again. What fails here is a defect of the stage
+before, and the message says which; the author's own mistakes are found by the passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import (
+    OP_RECV,
+    OP_RECV_REQ,
+    OP_RECV_RESP,
+    OP_RECV_RESP_BATCHED,
+    OP_SEND,
+    OP_SEND_REQ,
+    OP_SEND_RESP,
+)
+from bb_host.errors import SeamError, label
+from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.queries import reads
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.sound_names import Names, names_after, sound_names
+from bb_host.passes.one_pass import Pass, Promise
+
+PARTNERS: Mapping[str, tuple[str, ...]] = {
+    OP_SEND: (OP_RECV,),
+    OP_RECV: (OP_SEND,),
+    OP_SEND_REQ: (OP_RECV_REQ,),
+    OP_RECV_REQ: (OP_SEND_REQ,),
+    OP_SEND_RESP: (OP_RECV_RESP, OP_RECV_RESP_BATCHED),
+    OP_RECV_RESP: (OP_SEND_RESP,),
+    OP_RECV_RESP_BATCHED: (OP_SEND_RESP,),
+}
+"""Which ops are the other half of a wire op."""
+
+
+class Seam:
+    """Checks what a pass changed, as far as the passes so far promise it. One per run of the pipeline."""
+
+    def __init__(self, strict_types: bool, unchecked: bool = True) -> None:
+        """`unchecked`: nothing is known of the program until a pass says that it is well formed."""
+        self._typed = strict_types
+        self._held: set[Promise] = set() if unchecked else {Promise.WELL_FORMED}
+        self._seen: dict[int, Crossings] = {}  # by identity of the ops, which it keeps alive
+        self._sound: dict[tuple[str, str], Names] = {}  # of the function as it was last found sound
+
+    def check(self, one: Pass[Any, Any], earlier: Program, later: Program) -> None:
+        """Raises SeamError, naming the stage, where its result is malformed."""
+        self._held.update(one.gives)
+        if Promise.WELL_FORMED in one.gives:
+            self._sound.update(
+                {f.key: found for f in later.functions if (found := sound_names(f)) is not None}
+            )
+        if later is earlier or Promise.WELL_FORMED not in self._held:
+            return
+        known = {id(f) for f in earlier.functions}
+        changed = [f for f in later.functions if id(f) not in known]
+        if not changed and len(later.functions) == len(earlier.functions):
+            return
+        for function in changed:
+            last = self._sound.get(function.key)
+            if last is not None:
+                flow.derived(function.ops, last.ops)
+        typed = self._typed and Promise.TYPED in self._held
+        bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
+        if Promise.TYPED in one.gives:
+            bodies.clear()
+        for function in changed:
+            if (id(function.ops), id(function.types), function.inputs, function.outputs) in bodies:
+                continue
+            problem = self._values_problem(function, typed)
+            if problem:
+                raise SeamError(f"{problem} after {one.name}", f"function {function.name}")
+        crossings = [self._crossings(f) for f in later.functions]
+        problem = calls_problem(later.functions, crossings)
+        if not problem and Promise.PAIRED in self._held:
+            problem = wire_problem(crossings)
+        if problem:
+            raise SeamError(f"{problem} after {one.name}", later.name)
+
+    def _values_problem(self, function: Function, typed: bool) -> str:
+        """`values_problem`, over no more than what has changed since the function was last found sound."""
+        before = self._sound.get(function.key)
+        names = None if before is None else names_after(before, function, typed)
+        if names is None:
+            problem = values_problem(function, typed)
+            if problem:
+                return problem
+            names = Names.of(function)
+        self._sound[function.key] = flow.summary(function.ops).sound = names
+        return ""
+
+    def _crossings(self, function: Function) -> Crossings:
+        found = self._seen.get(id(function.ops))
+        if found is None:
+            found = self._seen[id(function.ops)] = crossings_of(function)
+        return found
+
+
+def check_functions(name: str, where: str, earlier: Sequence[Function], later: Sequence[Function]) -> None:
+    """Raises SeamError, naming the pass, where a function that it made has no sound values or calls."""
+    known = {id(f) for f in earlier}
+    for function in later:
+        problem = "" if id(function) in known else values_problem(function, typed=False)
+        if problem:
+            raise SeamError(f"{problem} after {name}", f"function {function.name}")
+    problem = calls_problem(later, map(crossings_of, later))
+    if problem:
+        raise SeamError(f"{problem} after {name}", where)
+
+
+@dataclass(frozen=True, slots=True)
+class Crossings:
+    """The ops of a function that lead out of it: calls of functions of ours, and wire ops."""
+
+    ops: tuple[Op, ...]
+    calls: tuple[Op, ...]
+    wire: tuple[Op, ...]
+
+
+_CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
+
+
+def crossings_of(function: Function) -> Crossings:
+    """What `function` has of them."""
+    calls: tuple[Op, ...] = ()
+    if not flow.summary(function.ops).domains.isdisjoint(_CALLED):
+        calls = tuple([op for op in function.ops if op.domain in _CALLED])
+    return Crossings(function.ops, calls, tuple(flow.wire_ops(function)))
+
+
+def values_problem(function: Function, typed: bool) -> str:
+    """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
+    found = sound_names(function)
+    if found is not None and found.hold(function, typed):
+        return ""
+    return "" if _is_sound(function, typed) else _values_problem(function, typed)
+
+
+def _is_sound(function: Function, typed: bool) -> bool:
+    """Whether nothing can be wrong: the same checks over whole tuples. False only asks for a closer look."""
+    known = {*function.inputs, ""}
+    expected = len(known) + sum(map(len, [op.outputs for op in function.ops]))
+    branches = flow.summary(function.ops).has_subgraphs
+    covers, add = known.issuperset, known.update
+    for op in function.ops:
+        if not covers(op.inputs) or (branches and op.attrs and not covers(reads(op))):
+            return False
+        add(op.outputs)
+    if len(known) != expected or not known.issuperset(function.outputs):
+        return False
+    if not typed or function.domain == keys.COMPONENT_DOMAIN:
+        return True
+    return known.difference(function.types, function.inputs) <= {""}
+
+
+def _values_problem(function: Function, typed: bool) -> str:
+    """The same, op by op, with its name."""
+    known = set(function.inputs)
+    known.add("")
+    types = function.types
+    for op in function.ops:
+        if not known.issuperset(op.inputs) or (op.attrs and not known.issuperset(reads(op))):
+            missing = next(n for n in reads(op) if n not in known)
+            return f"{label(op)} reads {missing!r}, which nothing before it yields"
+        for name in op.outputs:
+            if name in known and name:
+                return f"{name!r} is yielded twice"
+            known.add(name)
+            if typed and name and name not in types and function.domain != keys.COMPONENT_DOMAIN:
+                return f"{name!r} has no type"
+    for name in function.outputs:
+        if name not in known:
+            return f"output {name!r} is yielded by nothing"
+    return ""
+
+
+def calls_problem(functions: Sequence[Function], crossings: Iterable[Crossings]) -> str:
+    """A call of a function of ours that is not there. Ops of components' own opsets are no calls."""
+    keyed = {f.key for f in functions}
+    for function, crossing in zip(functions, crossings, strict=True):
+        for op in crossing.calls:
+            if (op.domain, op.op_type) not in keyed:
+                return f"{label(op)} in {function.name} calls {op.op_type!r}, which is not there"
+    return ""
+
+
+def wire_problem(crossings: Iterable[Crossings]) -> str:
+    """Halves of one wire id that do not fit each other. A half alone is an open port."""
+    halves: dict[str, list[Op]] = {}
+    for crossing in crossings:
+        for op in crossing.wire:
+            halves.setdefault(flow.wire_id(op), []).append(op)
+    for number, ops in halves.items():
+        if not number:
+            return f"{label(ops[0])} has no wire id"
+        sends = [op for op in ops if flow.is_send_flavored(op)]
+        if len(sends) > 1:
+            return f"{label(sends[0])} and {label(sends[1])} share wire id {number}"
+        for op in ops:
+            others = [o.op_type for o in ops if o is not op]
+            if others and not set(others) & {*PARTNERS[op.op_type], OP_RECV_RESP, OP_RECV_RESP_BATCHED}:
+                return f"{label(op)} and {others[0]} are no pair (wire id {number})"
+        sites = {op.facts.sites for op in ops if op.facts.sites}
+        if len(sites) > 1:
+            return f"the halves of wire id {number} have different sites"
+    return ""
