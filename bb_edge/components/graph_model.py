@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from bb_edge.components.class_targets import check_classes
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
@@ -269,11 +270,14 @@ class GraphModel(Model):
         """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
 
         It stores no activations, and changes no parameters but statistics: a `Step` behind it does that.
-        ComponentError for a batch without rows.
+        ComponentError for a batch without rows, and for a target that names a class the model does not have.
         """
-        fit = self._programs().fit
+        graphs = self._programs()
+        fit = graphs.fit
         if fit is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
+        if graphs.class_count:
+            check_classes(target, graphs.class_count, self._where)
         statistics = _cut(self._statistics, self._shapes[self._tensors_learned :])
         loss = fit.add(self._gradient, input, target, self._where, statistics)
         if statistics:
@@ -309,10 +313,15 @@ class GraphModel(Model):
         self._optimizer.set_round(round.item())
 
     def evaluate(self, ctx: Ctx, input: Array, target: Array) -> Array:
-        """Returns the mean loss; stores no activations and changes nothing."""
+        """Returns the mean loss; stores no activations and changes nothing.
+
+        ComponentError for a target that names a class the model does not have.
+        """
         graphs = self._programs()
         if graphs.loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
+        if graphs.class_count:
+            check_classes(target, graphs.class_count, self._where)
         loss = graphs.loss.run((graphs.infer.run((input,))[0], target))[0]
         if loss.size != 1:
             raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")

@@ -24,7 +24,8 @@ class ModelGraphs(NamedTuple):
     `infer` gives the output alone, `forward` the output and the activations that `train` takes behind the
     input, with the output's gradient last; it gives the parameters' gradients, and behind them the input's
     where `gives_input_gradient` says so. `loss` maps (output, target) to one number. `fit` is a batch's
-    forward pass, loss and gradient in one.
+    forward pass, loss and gradient in one. `class_count` is how many classes targets may name, 0 where they
+    are no numbers of classes.
     """
 
     infer: BackendProgram
@@ -33,6 +34,7 @@ class ModelGraphs(NamedTuple):
     loss: BackendProgram | None = None
     fit: BatchFit | None = None
     gives_input_gradient: bool = False
+    class_count: int = 0
 
     @property
     def learns(self) -> bool:
@@ -81,15 +83,14 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], learned: int)
         found = found._replace(loss=backend.prepare(loss, functions))
     if fit is not None:
         _check(env, fit, 3 + count, 1 + count)
-        chunk = _metadata(fit, keys.CHUNK_KEY) or "0"
-        if not chunk.isdecimal():
-            raise env.error(f"graph {fit.name!r} says that it takes {chunk!r} rows, which is no number")
-        if int(chunk) and learned < count:
+        chunk = _count(env, fit, keys.CHUNK_KEY)
+        if chunk and learned < count:
             raise env.error(
                 f"graph {fit.name!r} takes statistics of a batch, and {chunk} rows of it at a time"
             )
-        found = found._replace(fit=BatchFit(prepared(fit, 3), int(chunk)))
-    return found
+        found = found._replace(fit=BatchFit(prepared(fit, 3), chunk))
+    classes = (_count(env, graph, keys.CLASS_COUNT_KEY) for graph in (fit, loss) if graph is not None)
+    return found._replace(class_count=max(classes, default=0))
 
 
 def _check(env: ComponentEnv, graph: FunctionProto, inputs: int, outputs: int) -> None:
@@ -98,6 +99,14 @@ def _check(env: ComponentEnv, graph: FunctionProto, inputs: int, outputs: int) -
             f"graph {graph.name!r} has {len(graph.input)} inputs and {len(graph.output)} outputs, "
             f"it needs {inputs} and {outputs}"
         )
+
+
+def _count(env: ComponentEnv, graph: FunctionProto, key: str) -> int:
+    """A number of the graph's metadata, 0 where there is none under the key."""
+    count = _metadata(graph, key) or "0"
+    if not count.isdecimal():
+        raise env.error(f"graph {graph.name!r}: {key} is {count!r}, which is no whole number from 0")
+    return int(count)
 
 
 def _metadata(graph: FunctionProto, key: str) -> str | None:

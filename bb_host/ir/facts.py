@@ -157,6 +157,8 @@ class FunctionFacts(Facts):
     """Of a component's `fit`: how many rows of a batch one run takes; all of them where none is said.
 
     0 for one that must have them all, because it takes statistics of them: nobody chooses another number."""
+    class_count: int | None = None
+    """Of a component's `fit` and `loss`: its targets are numbers of so many classes."""
     memory_plan: str = ""
     """Of tensor work: where its values lie, as `bb_edge.backends.stored_plan` writes it."""
     peer_classes: Mapping[str, str] = _NOTHING

@@ -122,6 +122,7 @@ _FUNCTION = (
     _text("backend_slot", keys.BACKEND_SLOT_KEY),
     Spelling("arity", keys.COMPONENT_ARITY_KEY, *_numbers(10, "d")),
     _int("chunk", keys.CHUNK_KEY),
+    _int("class_count", keys.CLASS_COUNT_KEY),
     _text("memory_plan", keys.MEMORY_PLAN_KEY),
 )
 _PROGRAM = (

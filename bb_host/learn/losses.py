@@ -6,7 +6,7 @@ of the loss would lose what small probabilities say. For `L` of a batch, each ro
 | name | target | loss of a row: the mean over its entries (cross-entropies: over its places) of |
 |---|---|---|
 | `softmax_cross_entropy` | one-hot or probabilities, in the output's shape, f32 | −Σ target·log softmax(output) over the last axis |
-| `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 where there is no class of that number, such as −1 |
+| `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 for −1, no class (the device refuses other numbers) |
 | `binary_cross_entropy` | 0, 1 or probabilities, in the output's shape, f32 | −t·log σ(z) − (1 − t)·log σ(−z), with z the output |
 | `mse` | f32 in the output's shape | (output − target)² |
 | `huber` | f32 in the output's shape | ½·d² where |d| < 1, else |d| − ½, with d = output − target |
@@ -30,6 +30,7 @@ __all__ = [
     "OUTPUT",
     "ROWS",
     "TARGET",
+    "class_count",
     "has_rows",
     "loss_function",
     "probabilities",
@@ -128,6 +129,11 @@ def target_type(loss: str, output: ValueType) -> ValueType:
         _classes(output)
         return ValueType(TENSOR_I64, None if output.shape is None else output.shape[:-1])
     return output
+
+
+def class_count(loss: str, output: ValueType | None) -> int | None:
+    """How many classes the targets of a loss may name; None where they are no numbers of classes."""
+    return _classes(output or ValueType(TENSOR_F32)) if loss == "sparse_softmax_cross_entropy" else None
 
 
 def has_rows(loss: str, output: ValueType) -> bool:

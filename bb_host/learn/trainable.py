@@ -28,7 +28,7 @@ from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
 from bb_host.learn.input_gradient import with_input_gradient
-from bb_host.learn.losses import LOSSES, loss_function, probabilities
+from bb_host.learn.losses import LOSSES, class_count, loss_function, probabilities
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
@@ -172,13 +172,15 @@ class TrainableModel:
         functions = [_named(forward, f"{slot}.forward", FunctionFacts(arity=arity))]
         if self.gradient is not None:
             functions.append(_named(self.gradient.backward, f"{slot}.train"))
+        output = forward.types.get(forward.outputs[0])
+        classes = class_count(self.loss, output)
         functions.append(
-            _named(loss_function(self.loss, forward.types.get(forward.outputs[0])), f"{slot}.loss")
+            _named(loss_function(self.loss, output), f"{slot}.loss", FunctionFacts(class_count=classes))
         )
         fit = None if self.gradient is None else fit_function(self.model.function, self.loss, self.statistics)
         if fit is not None:
-            whole = FunctionFacts(chunk=0 if self.statistics else None)
-            functions.append(_named(fit, f"{slot}.fit", whole))
+            facts = FunctionFacts(chunk=0 if self.statistics else None, class_count=classes)
+            functions.append(_named(fit, f"{slot}.fit", facts))
         return Construction(state, tuple(functions))
 
 

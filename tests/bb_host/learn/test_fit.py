@@ -235,6 +235,36 @@ def test_batches_that_cannot_be_trained_on_are_refused(x: np.ndarray, y: np.ndar
         component(chunked(model(), 2)).train(CTX, x, y)
 
 
+@pytest.mark.parametrize("wrong", [3, 255, -2])
+def test_targets_of_classes_that_the_model_does_not_have_are_refused(batch: Any, wrong: int) -> None:
+    x, y = batch
+    classes = np.argmax(y, axis=1)
+    learner = component(trainable(mlp([6, 5, 3], seed=4), loss="sparse_softmax_cross_entropy"))
+    before = float(learner.train(CTX, x, classes))
+    classes[2] = -1  # no class: this row counts as none
+    assert float(learner.train(CTX, x, classes)) < before
+    classes[4] = wrong
+    for op in (learner.train, learner.evaluate):
+        with pytest.raises(ComponentError, match=f"class {wrong}, the model has 3 classes, 0 to 2"):
+            op(CTX, x, classes)
+
+
+def test_the_number_of_classes_is_in_the_artifact() -> None:
+    counts = {
+        loss: {
+            f.name: f.facts.class_count for f in trainable(mlp([6, 3]), loss=loss).construct("m").functions
+        }
+        for loss in ("sparse_softmax_cross_entropy", "softmax_cross_entropy")
+    }
+    assert counts["sparse_softmax_cross_entropy"] == {
+        "m.forward": None,
+        "m.train": None,
+        "m.loss": 3,
+        "m.fit": 3,
+    }
+    assert set(counts["softmax_cross_entropy"].values()) == {None}
+
+
 def test_a_model_without_the_graph_says_so(batch: Any) -> None:
     with pytest.raises(ComponentError, match="no graph 'fit'"):
         component(trainable(mlp([6, 3], seed=1), learning=False)).train(CTX, *batch)
