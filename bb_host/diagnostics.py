@@ -35,6 +35,7 @@ CODES: Final[Mapping[str, str]] = {
     "parameter-without-gradient": "a parameter that training does not change",
     "probabilities-as-output": "a cross-entropy of a model that ends in its own softmax or sigmoid",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
+    "setting-without-effect": "a configuration key that nothing reads beside the others",
     "shared-parameter": "a parameter that several layers read: it is trained as one",
     "short-deadline": "a deadline below a millisecond",
     "short-period": "an interval or a delay below a millisecond",

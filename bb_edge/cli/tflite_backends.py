@@ -11,16 +11,12 @@ if TYPE_CHECKING:
     from bb_edge.node import Node
 
 
-_WITH_NOTES = ("bb.TFLiteBackend", "bb.ArrayDataSource", "bb.CsvDataSource", "bb.ImageFolderDataSource")
-
-
 def component_notes(node: Node) -> list[str]:
-    """The notes of components: what runs each model of a TFLite backend, and why; what is odd about data."""
+    """The notes of all components: what runs each model, and why; what is odd about data and settings."""
     return [
         note
         for target in node.targets
-        for slot, binding in node.program.targets[target].bindings.items()
-        if binding.type_name in _WITH_NOTES
+        for slot in node.program.targets[target].bindings
         for note in node.component(slot, target).notes
     ]
 

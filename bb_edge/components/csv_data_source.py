@@ -61,7 +61,7 @@ class CsvDataSource(StoredSamples):
             except OSError as error:
                 raise env.error(f"{table.path} cannot be read: {error.strerror or error}", "path") from error
         source = cls(x, y, **batching)
-        source.notes += skipped.notes(batching["where"])
+        source.notes = [*source.notes, *skipped.notes(batching["where"])]
         return source
 
     @classmethod

@@ -16,7 +16,7 @@ from bb_edge.components.class_targets import check_classes
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
-from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer
+from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer, unread_settings
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
@@ -151,12 +151,17 @@ class GraphModel(Model):
             statistics=read["statistics"],
             **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
+        model.notes = env.unread_notes(cls)
         model._graphs = prepare_graphs(env, model.views(model._flat), model._tensors_learned)
         if model._graphs.learns:
             model._gradient = GradientSum(
                 model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
             )
         return model
+
+    @classmethod
+    def unread_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
+        return unread_settings(config)
 
     @property
     def activations_dropped(self) -> int:

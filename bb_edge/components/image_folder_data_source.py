@@ -73,7 +73,7 @@ class ImageFolderDataSource(StoredSamples):
         folder = _Folder(env, read)
         x, y = folder.images()
         source = cls(x, y, channels_first=read["layout"] == "nchw", **batching)
-        source.notes += folder.notes(batching["where"])
+        source.notes = [*source.notes, *folder.notes(batching["where"])]
         return source
 
     @classmethod

@@ -19,7 +19,7 @@ from bb_edge.roles.settings import Setting
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "kept_vectors"]
+__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "kept_vectors", "unread_settings"]
 
 OPTIMIZER_CONFIG: Mapping[str, Setting] = {
     **RATE_CONFIG,
@@ -47,6 +47,45 @@ def kept_vectors(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if settings.get("optimizer", "sgd") != "sgd":
         return (MEAN, SQUARE)
     return (VELOCITY,) if settings.get("momentum", 0.0) else ()
+
+
+_READ_WITH: Mapping[str, tuple[str, frozenset[str]]] = {
+    "momentum": ("optimizer", frozenset({"sgd"})),
+    "nesterov": ("optimizer", frozenset({"sgd"})),
+    "beta1": ("optimizer", frozenset({"adam", "adamw"})),
+    "beta2": ("optimizer", frozenset({"adam", "adamw"})),
+    "epsilon": ("optimizer", frozenset({"adam", "adamw"})),
+    "decay": ("schedule", frozenset({"step_decay"})),
+    "lowest_rate": ("schedule", frozenset({"cosine"})),
+    "schedule_length": ("schedule", frozenset({"step_decay", "cosine"})),
+}
+"""By key: the other key on whose value it depends whether anything reads it, and those values."""
+
+
+def unread_settings(given: Mapping[str, object]) -> dict[str, str]:
+    """Returns the keys of a configuration that nothing reads, each with the reason.
+
+    Keys that have their default are not told: they ask for nothing.
+    """
+    values = {key: given.get(key, setting.default) for key, setting in OPTIMIZER_CONFIG.items()}
+    changed = [
+        key for key in given if key in OPTIMIZER_CONFIG and values[key] != OPTIMIZER_CONFIG[key].default
+    ]
+    unread = {}
+    for key in changed:
+        other, readers = _READ_WITH.get(key, ("", frozenset()))
+        if other and values[other] not in readers:
+            names = " and ".join(sorted(readers))
+            unread[key] = (
+                f"{names} {'reads' if len(readers) == 1 else 'read'} it, and {other} is {values[other]}"
+            )
+        elif key == "nesterov" and not values["momentum"]:
+            unread[key] = "momentum is 0"
+        elif key == "reset_state" and not kept_vectors(values):
+            unread[key] = "SGD without momentum keeps nothing that it could reset"
+        elif key == "schedule_by" and values["schedule"] == "constant" and not values["warm_up"]:
+            unread[key] = "schedule is constant, and warm_up is 0"
+    return unread
 
 
 class Optimizer:

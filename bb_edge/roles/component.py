@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.roles.adoption import Adoption
@@ -93,6 +93,12 @@ class ComponentEnv:
             values[key] = setting.taken(value)
         return values
 
+    def unread_notes(self, kind: type[Component]) -> list[str]:
+        """Returns a sentence for each key of the configuration that has no effect (`unread_settings`)."""
+        where = self.error("").where
+        unread = kind.unread_settings(self.config)
+        return [f"{where}, key {key!r} has no effect: {why}" for key, why in unread.items()]
+
     def check(self, kind: type[Component]) -> None:
         """Raises ComponentError, which names the key, for a configuration that a class does not take."""
         wrong = misfit(kind, self.config, complete=True)
@@ -164,6 +170,9 @@ class Component:
     `NEEDS` are the graphs (`forward`, …) that its construction state must contain. `GRAPH_OPS` are graphs
     that only some ops read, `{"train": ("Backward",)}`: the artifact of a partition without such an op goes
     without the graph. One that is not named is always there.
+
+    `notes` are what its construction found odd and went on with, one sentence each: `bb-edge run` and
+    `bb-edge check` tell them.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -175,6 +184,7 @@ class Component:
     stateless: ClassVar[bool | None] = None
     NEEDS: ClassVar[tuple[str, ...]] = ()
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    notes: Sequence[str] = ()
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:
@@ -189,6 +199,16 @@ class Component:
         Keys are `<Op>.<port>`. A type is an element name or a type id, then a shape: sizes, `?` for any size,
         symbols for sizes that ports of one op share, a leading `…` for any dimensions. The arguments are what
         `construct` sees without the device's own configuration: leave out what a device may change.
+        """
+        return {}
+
+    @classmethod
+    def unread_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
+        """Returns the keys of a valid configuration that have no effect, each with the reason.
+
+        A key may depend on another: momentum says nothing where the optimizer is Adam. The compiler warns of
+        them (`setting-without-effect`). A class that overrides this adds `env.unread_notes(cls)` to its
+        `notes`: the device's own settings count too.
         """
         return {}
 

@@ -58,9 +58,9 @@ def make_binding(
                 f"{type_name} is a component of role {known.ROLE}", where, f"use bind_{known.ROLE}"
             )
         state, functions = construction_state(slot, config)
-        warned = construction_warnings(slot, config)
         if known is not None:
             check_state(known, slot, state, functions)
+        warned = construction_warnings(slot, config, known, state)
     except ConstructionError as error:
         raise BindingError(error.what, where, error.hint) from error
     return Binding(

@@ -32,7 +32,7 @@ class DeclaredSlot(Protocol):
     where: str
 
     def build(self) -> tuple[Slot, tuple[Function, ...]]: ...
-    def warnings(self) -> tuple[ProgramWarning, ...]: ...
+    def warnings(self, record: Slot) -> tuple[ProgramWarning, ...]: ...
     def same_as(self, other: Any) -> bool: ...
     def graphs(self, ops: Sequence[Op]) -> tuple[Function, ...] | None: ...
 
@@ -122,7 +122,7 @@ class Session:
         use = self.slots.get(declared.name)
         if use is None:
             record, functions = declared.build()
-            self.warnings.extend(declared.warnings())
+            self.warnings.extend(declared.warnings(record))
             self.components.extend(functions)
             use = self.slots[declared.name] = SlotUse(declared, record)
         elif use.declared is not declared and not use.declared.same_as(declared):

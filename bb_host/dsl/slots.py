@@ -134,10 +134,12 @@ class ComponentSlot(Suggests):
             error.where = ", ".join(filter(None, (line, error.where)))
             raise
 
-    def warnings(self) -> tuple[ProgramWarning, ...]:
-        """What the slot's own config warns about."""
+    def warnings(self, record: Slot) -> tuple[ProgramWarning, ...]:
+        """What the slot's own config warns about; `record` is what `build` gave."""
         try:
-            return tuple(w.at(self.where) for w in construction_warnings(self.name, self.config))
+            kind = class_of(self._component) if self.type_name else None
+            warned = construction_warnings(self.name, self.config, kind, record.state)
+            return tuple(w.at(self.where) for w in warned)
         except ConstructionError as error:
             raise self._misfit(error.what, error.hint) from error
 

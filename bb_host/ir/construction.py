@@ -104,12 +104,27 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
         ) from error
 
 
-def construction_warnings(slot: str, config: object) -> tuple[ProgramWarning, ...]:
-    """What a config that constructs itself warns about: its method `warnings()`, where it has one.
+def construction_warnings(
+    slot: str, config: object, kind: type[Component] | None, state: AttrValue | None
+) -> tuple[ProgramWarning, ...]:
+    """What the configuration of a slot or binding warns about, and its keys that have no effect on `kind`.
 
-    A warning without a place gets the author's line of the slot or binding. Raises ConstructionError for
-    anything but ProgramWarnings.
+    A config that constructs itself warns by its method `warnings()`, where it has one. A warning without a
+    place gets the author's line of the slot or binding. Raises ConstructionError for anything but
+    ProgramWarnings.
     """
+    unread = {} if kind is None or state is None else kind.unread_settings(config_of(state))
+    return *_own_warnings(slot, config), *(
+        ProgramWarning(
+            "setting-without-effect",
+            f"slot {slot!r}, key {key!r} has no effect: {why}",
+            hint="leave it out, or set the other key as well",
+        )
+        for key, why in unread.items()
+    )
+
+
+def _own_warnings(slot: str, config: object) -> tuple[ProgramWarning, ...]:
     method = getattr(config, "warnings", None)
     if method is None or not isinstance(config, Constructs):
         return ()

@@ -28,7 +28,9 @@ class ModelFile:
 
 def open_model_file(path: str | Path, config: Mapping[str, Any] | None = None) -> ModelFile:
     """Reads an ONNX file; `config` are keys of GraphModel. Raises LearnError, which names the file."""
-    settings = TrainableSettings(config=dict(config or {}))
+    rest = dict(config or {})
+    arguments = {key: rest.pop(key) for key in ("learning_rate", "momentum", "optimizer") if key in rest}
+    settings = TrainableSettings(config=rest, **arguments)
     try:
         return ModelFile(make_trainable(path, settings))
     except LearnError:

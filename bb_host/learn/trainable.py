@@ -195,6 +195,24 @@ def _number(name: str, value: object, most: float = math.inf) -> float:
     return number
 
 
+_OWN_KEYS = {
+    "learning_rate": "trainable(…, learning_rate=…)",
+    "momentum": "trainable(…, momentum=…)",
+    "optimizer": "trainable(…, optimizer=…)",
+    "personal_tensors": 'trainable(…, personal=["head.*"])',
+    "statistics": 'trainable(…, batch_norm="update")',
+}
+"""Keys of GraphModel that `trainable` writes, and what says them."""
+
+
+def _refuse_own_keys(config: Mapping[str, object]) -> None:
+    """LearnError for a key that an argument of `trainable` says: one of the two would have no effect."""
+    for key in config:
+        if key in _OWN_KEYS:
+            what = f"config has {key!r}, which an argument says"
+            raise LearnError(what, "trainable", f"write {_OWN_KEYS[key]}, and leave {key!r} out of config")
+
+
 def _patterns(name: str, given: object) -> tuple[str, ...]:
     patterns = (given,) if isinstance(given, str) else given
     if isinstance(patterns, Collection) and not isinstance(patterns, (bytes, Mapping)):
@@ -312,6 +330,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     if given.config is not None and not isinstance(given.config, Mapping):
         what = f"config is a table of keys and values, not {given.config!r}"
         raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
+    _refuse_own_keys(dict(given.config or {}))
     frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
     personal, last = _patterns("personal", given.personal), given.train_last
     if last is not None and (not isinstance(last, int) or isinstance(last, bool) or last < 1):

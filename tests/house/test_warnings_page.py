@@ -13,6 +13,7 @@ pytest.importorskip("onnx", reason="the page's programs are compiled, which need
 import bb_edge.components
 import bb_edge.roles
 import bb_host
+import bb_host.learn
 from bb_host.diagnostics import CODES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "warnings.md").read_text()
@@ -41,7 +42,7 @@ def test_every_code_has_a_section_and_no_other():
 @pytest.mark.parametrize("code", sorted(PROGRAMS))
 def test_the_programs_of_the_page_give_their_warnings(code):
     names = {"np": np}
-    for package in (bb_edge.components, bb_edge.roles, bb_host):
+    for package in (bb_edge.components, bb_edge.roles, bb_host, bb_host.learn):
         names.update((name, getattr(package, name)) for name in package.__all__)
     exec(compile(PROGRAMS[code], f"{code}.py", "exec"), names)
     compiler = names.get("compiler", bb_host.Compiler())

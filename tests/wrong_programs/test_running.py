@@ -18,10 +18,11 @@ from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
 from bb_edge.cli.tflite_backends import component_notes
+from bb_edge.components import GraphModel
 from bb_edge.config_file import load_config
 from bb_edge.run_config import ConfigFileError, RunConfig
 from bb_edge.transport.broker import BrokerUrlError
-from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
+from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.diagnostics import ProgramWarning
 from bb_host.learn import mlp, trainable
 
@@ -373,3 +374,17 @@ def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
     node = install(PeerId.from_name("k"), (), bound.compile(Ticks()).SerializeToString(), ["Ticks"], seed=1)
     (note,) = component_notes(node)
     assert "net.tune.json" in note and "tuning ignored" in note and "tune again" in note
+
+
+def test_a_setting_of_the_device_that_another_one_turns_off_is_said() -> None:
+    class Net(Module):
+        model = ModelSlot("model", GraphModel, trainable(mlp([4, 2]), optimizer="adam"))
+
+        def body(self, g: Graph) -> None:
+            g.output("y", self.model.forward(g, g.input("x", "F32", (1, 4))))
+
+    artifact = Compiler().compile(Net()).SerializeToString()
+    settings = {"model": {"momentum": 0.9}}
+    node = install(PeerId.from_name("k"), (), artifact, ["Net"], components=settings, seed=1)
+    (note,) = component_notes(node)
+    assert note == "slot 'model' of 'Net', key 'momentum' has no effect: sgd reads it, and optimizer is adam"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge.components import ConstantView, FedAvg
-from bb_host import AggregatorSlot, Compiler, Graph, Module, PeerSelectorSlot, S
+from bb_edge.components import ConstantView, FedAvg, GraphModel
+from bb_host import AggregatorSlot, Compiler, Graph, ModelSlot, Module, PeerSelectorSlot, S
 from bb_host.errors import ArityError, BindingError, CallError, ModuleError, TypeConstraintFailed
 from bb_host.learn import LearnError, mlp, trainable
 from tests.aids.refusals import quiet, refused, warned
@@ -103,6 +103,87 @@ def test_an_aggregate_of_a_stack_is_whole() -> None:
             g.app_emit("mean", m.agg.aggregate(g, r.responses)[0])
 
     quiet(Sums(body))
+
+
+# --- gradients --------------------------------------------------------------------------------------------
+
+
+class Learns(Module):
+    """One node with a model; the test gives the body."""
+
+    model = ModelSlot("model", GraphModel, trainable(mlp([4, 2])))
+
+    def __init__(self, body: Callable[[Any, Graph], Any]) -> None:
+        super().__init__()
+        self._body = body
+
+    def body(self, g: Graph) -> None:
+        self._body(self.model, g)
+
+
+def batch(g: Graph) -> tuple[Any, Any]:
+    return g.input("x", "F32", (3, 4)), g.input("y", "F32", (3, 2))
+
+
+def test_a_gradient_that_nothing_applies() -> None:
+    def body(model: ModelSlot, g: Graph) -> None:
+        g.output("loss", model.train(g, *batch(g)))  # <-
+
+    warned("missing-half", "nothing applies the gradient", "step(g, after=…)", program=Learns(body))
+
+
+def test_a_step_by_a_gradient_that_nothing_adds_to() -> None:
+    def body(model: ModelSlot, g: Graph) -> None:
+        y = model.forward(g, batch(g)[0])
+        model.step(g, after=y)  # <-
+        g.output("out", y)
+
+    warned("missing-half", "no gradient is ever added to", "train(g, x, y)", program=Learns(body))
+
+
+def test_gradients_that_are_applied_read_or_brought_along() -> None:
+    def applied(model: ModelSlot, g: Graph) -> None:
+        loss = model.train(g, *batch(g))
+        model.step(g, after=loss)
+        g.output("loss", loss)
+
+    def read(model: ModelSlot, g: Graph) -> None:
+        g.output("grad", model.gradient(g, after=model.train(g, *batch(g))))
+
+    def brought(model: ModelSlot, g: Graph) -> None:
+        model.step(g, g.input("grad", "F32", (10,)))
+
+    def of_the_input(model: ModelSlot, g: Graph) -> None:
+        x, dy = batch(g)
+        g.output("dx", model.backward(g, dy, input_grad=True, after=model.forward(g, x)))
+
+    for body in (applied, read, brought, of_the_input):
+        quiet(Learns(body))
+
+
+def test_a_setting_that_another_one_turns_off() -> None:
+    nesterov = {"nesterov": True}
+
+    def body(model: ModelSlot, g: Graph) -> None:
+        g.output("loss", model.evaluate(g, *batch(g)))
+
+    adam = trainable(mlp([4, 2]), optimizer="adam", config=nesterov)
+
+    class Adam(Learns):
+        model = ModelSlot("model", GraphModel, adam)  # <-
+
+    warned("setting-without-effect", "'nesterov'", "sgd reads it, and optimizer is adam", program=Adam(body))
+
+    class Sgd(Learns):
+        model = ModelSlot("model", GraphModel, trainable(mlp([4, 2]), momentum=0.9, config=nesterov))
+
+    quiet(Sgd(body))
+
+
+@pytest.mark.parametrize("key", ["learning_rate", "momentum", "optimizer", "statistics", "personal_tensors"])
+def test_what_an_argument_of_trainable_says_is_no_key_of_its_config(key: str) -> None:
+    with refused(LearnError, f"config has '{key}', which an argument says", f"leave '{key}' out of config"):
+        trainable(mlp([2, 1]), config={key: 1})  # <-
 
 
 @pytest.mark.parametrize("fits", [False, True])

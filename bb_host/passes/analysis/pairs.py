@@ -44,6 +44,7 @@ def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """
     for target in targets:
         _sums(target, stats)
+        _gradients(target, stats)
         found = [
             op
             for function in target.functions
@@ -87,9 +88,34 @@ def _sums(target: TargetSlots, stats: Stats) -> None:
         for op in giving if not closing else ():
             _alone(op, target, "nothing aggregates what is contributed", "aggregate(g, …)", stats)
         for op in closing if not giving else ():
-            inputs = flow.data_inputs(op)
-            if not (inputs and inputs[0]):
+            if not _given(op):
                 _alone(op, target, "nothing is contributed, and it has no stack", "contribute(g, …)", stats)
+
+
+_ADDS_GRADIENT = frozenset({"Train", "Backward", "BackwardKeyed", "BackwardInput"})
+
+
+def _gradients(target: TargetSlots, stats: Stats) -> None:
+    """Warns of gradients that nothing applies or reads, and of steps by a gradient that nothing adds to.
+
+    `backward(…, input_grad=True)` alone is whole: the program wants the gradient of the input.
+    """
+    for slot, ops in target.ops.items():
+        if target.role(slot) != keys.ROLE_MODEL:
+            continue
+        adding = [op for op in ops if op.op_type in _ADDS_GRADIENT]
+        taking = [op for op in ops if op.op_type == "Gradient" or (op.op_type == "Step" and not _given(op))]
+        for op in adding if not taking else ():
+            if op.op_type != "BackwardInput":
+                _alone(op, target, "nothing applies the gradient that it adds to", "step(g, after=…)", stats)
+        for op in taking if not adding else ():
+            _alone(op, target, "no gradient is ever added to: it has zeros", "train(g, x, y)", stats)
+
+
+def _given(op: Op) -> bool:
+    """Whether an op has its optional data input."""
+    inputs = flow.data_inputs(op)
+    return bool(inputs and inputs[0])
 
 
 def _alone(op: Op, target: TargetSlots, what: str, other: str, stats: Stats) -> None:

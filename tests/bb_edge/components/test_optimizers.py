@@ -12,7 +12,7 @@ import pytest
 
 from bb_edge.components import GraphModel
 from bb_edge.components.learning_rates import Schedule
-from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, kept_vectors
+from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, kept_vectors, unread_settings
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
 
 Ctx = Any
@@ -222,3 +222,26 @@ def test_a_damaged_count_is_refused(ctx: Ctx) -> None:
 def test_settings_that_are_none_are_refused(key: str, value: object) -> None:
     with pytest.raises(ComponentError, match=key):
         ComponentEnv("model", config={key: value}).settings(GraphModel)
+
+
+@pytest.mark.parametrize(
+    ("given", "unread"),
+    [
+        ({}, ()),
+        ({"momentum": 0.9, "nesterov": True}, ()),
+        ({"nesterov": True}, ("nesterov",)),
+        ({"optimizer": "adam", "momentum": 0.9}, ("momentum",)),
+        ({"optimizer": "adam", "momentum": 0.0, "beta1": 0.5}, ()),
+        ({"beta1": 0.5, "epsilon": 1e-5}, ("beta1", "epsilon")),
+        ({"schedule_length": 5, "decay": 0.5}, ("schedule_length", "decay")),
+        ({"schedule": "cosine", "decay": 0.5, "lowest_rate": 0.1}, ("decay",)),
+        ({"schedule_by": "round"}, ("schedule_by",)),
+        ({"schedule_by": "round", "warm_up": 3}, ()),
+        ({"reset_state": True}, ("reset_state",)),
+        ({"reset_state": True, "optimizer": "adamw"}, ()),
+    ],
+)
+def test_settings_that_others_turn_off_are_told(given, unread):
+    told = unread_settings(given)
+    assert tuple(told) == unread
+    assert all(told.values())
