@@ -32,7 +32,7 @@ def add_simulate(verbs: Any) -> None:
         metavar="[SLOT=]RULE",
         help="how: iid (the default), dirichlet:ALPHA, label:COUNT, column:NAME, draw:ROWS, same",
     )
-    p.add_argument("--labels", default="y", metavar="NAME", help="the array that is dealt by (default y)")
+    p.add_argument("--labels", metavar="NAME", help="the array that dirichlet and label deal by (default y)")
     p.add_argument(
         "--set",
         action="append",

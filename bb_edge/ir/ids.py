@@ -137,7 +137,12 @@ class PeerId:
         return f"PeerId({self.to_text()})"
 
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
-        return PeerId.from_bytes, (self._bytes,)
+        return _unpickled, (self._bytes,)
+
+
+def _unpickled(data: bytes) -> PeerId:
+    """The id of a pickle: a function of the module, which every pickler names instead of copying it."""
+    return PeerId.from_bytes(data)
 
 
 _IDS: WeakValueDictionary[bytes, PeerId] = WeakValueDictionary()

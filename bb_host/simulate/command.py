@@ -21,11 +21,22 @@ from bb_host.compiler import Compiler
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
 from bb_host.simulate.errors import ScenarioError
-from bb_host.simulate.report import Columns, ProgressLine, draw, event_record, summary, write_lines
+from bb_host.simulate.report import (
+    Columns,
+    ProgressLine,
+    draw,
+    event_record,
+    not_finite,
+    summary,
+    write_lines,
+)
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
 from bb_host.simulate.shard import Event
 from bb_host.source_file import read_source
+
+LABELS = "y"
+"""The array of labels, where `--labels` names no other."""
 
 MANY = "Client"
 """The class that `--clients` means, where a program has several."""
@@ -82,6 +93,8 @@ def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple
     found = summary(outcome, time.monotonic() - began, about)
     for kind, (count, first) in outcome.trouble.items():
         print(f"bb-host: {label or 'the run'}: {kind} {count:,} times, first: {first}", file=sys.stderr)
+    if strange := not_finite(outcome.events):
+        print(f"bb-host: {label or 'the run'}: {strange}", file=sys.stderr)
     return outcome, found
 
 
@@ -135,10 +148,11 @@ def _scenario(arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str,
         for peer_class, target, data in artifacts
     )
     rules = _rules(arguments)
+    labels = LABELS if arguments.labels is None else arguments.labels
     dealt = tuple(
-        Dealt(slot, path, rules.get(slot, rules[""]), labels=arguments.labels)
-        for slot, path in _files(arguments)
+        Dealt(slot, path, rules.get(slot, rules[""]), labels=labels) for slot, path in _files(arguments)
     )
+    _check_labels(arguments, dealt)
     unused = rules.keys() - {slot for slot, _ in _files(arguments)} - {""}
     if unused:
         raise ScenarioError(
@@ -154,6 +168,18 @@ def _scenario(arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str,
         _conditions(arguments),
         tuple(arguments.load),
     )
+
+
+def _check_labels(arguments: argparse.Namespace, dealt: Sequence[Dealt]) -> None:
+    """ScenarioError for `--labels` that no rule of the command line reads."""
+    swept = [text.removeprefix("deal=").split(",") for text in arguments.sweep if text.startswith("deal=")]
+    rules = [one.rule for one in dealt] + [Rule.parse(text) for texts in swept for text in texts]
+    if arguments.labels is not None and not any(rule.by_label for rule in rules):
+        raise ScenarioError(
+            f"nothing is dealt by the labels {arguments.labels!r}",
+            "--labels",
+            "add --deal dirichlet:0.3 or --deal label:2, or leave --labels out",
+        )
 
 
 def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, int]:

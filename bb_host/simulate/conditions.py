@@ -73,7 +73,10 @@ class Conditions:
 
 
 def read_trace(path: Path) -> dict[int, list[tuple[int, int]]]:
-    """Reads lines `client,from,to` in seconds: when each client is up. ScenarioError with the line."""
+    """Reads lines `client,from,to` in seconds: when each client, `7` or `client-7`, is up.
+
+    Raises ScenarioError, with the line.
+    """
     try:
         text = read_regular(path, MOST_TRACE_BYTES).decode("utf-8-sig")
     except FileRefused as error:
@@ -85,7 +88,7 @@ def read_trace(path: Path) -> dict[int, list[tuple[int, int]]]:
         if not row or row[0].strip().startswith("#") or (number == 1 and row[0].strip() == "client"):
             continue
         try:
-            client, begin, end = int(row[0]), float(row[1]), float(row[2])
+            client, begin, end = int(row[0].strip().removeprefix("client-")), float(row[1]), float(row[2])
             if client < 0 or not 0 <= begin < end < 1e9:
                 raise ValueError
         except (ValueError, IndexError):

@@ -37,6 +37,11 @@ class Rule:
     amount: float = 0.0
     column: str = ""
 
+    @property
+    def by_label(self) -> bool:
+        """Whether it reads the labels of the rows."""
+        return self.kind in ("dirichlet", "label")
+
     @classmethod
     def parse(cls, text: str) -> Rule:
         """Reads `iid`, `dirichlet:0.3`, `label:2`, `column:writer`, `draw:64` or `same`. ScenarioError."""
@@ -76,8 +81,12 @@ class Dealer:
         self._labels = None if labels is None else _classes(labels)
         if rows < 1:
             raise ScenarioError("the file has no rows to deal", "--data")
-        if rule.kind in ("dirichlet", "label") and self._labels is None:
-            raise ScenarioError(f"{rule.kind} deals by label, and the file has no labels", "--deal")
+        if rule.by_label and self._labels is None:
+            raise ScenarioError(
+                f"{rule.kind} deals by label, and the file has no labels",
+                "--deal",
+                f"name the array that has them: --labels NAME (it has: {', '.join(sorted(self._columns))})",
+            )
         if rule.kind == "iid" and rows < clients:
             raise ScenarioError(
                 f"{rows} rows are not enough for {clients} clients",
@@ -119,6 +128,12 @@ class Dealer:
         owners: Sequence[npt.NDArray[np.int64]] = ()
         kinds = np.unique(self._labels)
         if rule.kind == "label":
+            if rule.amount > len(kinds):
+                raise ScenarioError(
+                    f"label:{rule.amount:g} asks for more labels than the data have, {len(kinds)}",
+                    "--deal",
+                    f"write label:1 to label:{len(kinds)}",
+                )
             owners = _owners(len(kinds), clients, int(rule.amount), rng)
         for place, label in enumerate(kinds):
             members = rng.permutation(np.flatnonzero(self._labels == label)).astype(np.int64)

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
+from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.simulate.errors import ScenarioError, WorkerError
 from bb_host.simulate.scenario import Member, Scenario
 from bb_host.simulate.shard import Accounts, Progress, Shard
-from bb_host.simulate.workers import ONE_THREAD
+from bb_host.simulate.workers import ONE_THREAD, portable
+
+
+class _Actor:
+    """A shard as an actor has it: what is refused comes back as a value, since Ray wraps what is raised.
+
+    A refusal of the constructor comes with the first answer.
+    """
+
+    def __init__(self, scenario: Scenario, members: Sequence[Member]) -> None:
+        self._shard: Shard | None = None
+        self._refusal: BBError | None = None
+        try:
+            self._shard = Shard(scenario, members)
+        except BBError as error:
+            self._refusal = portable(error)
+
+    def call(self, method: str, *arguments: object) -> object:
+        """What a method of the shard returns, or the BBError that it raises."""
+        if self._shard is None:
+            return self._refusal
+        try:
+            return getattr(self._shard, method)(*arguments)
+        except BBError as error:
+            return portable(error)
+
+    def close(self) -> None:
+        """Removes what the shard has written."""
+        if self._shard is not None:
+            self._shard.close()
 
 
 class RayWorkers:
@@ -39,17 +70,17 @@ class RayWorkers:
         self._actors: list[Any] = []
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
-        remote = self._ray.remote(num_cpus=1)(Shard)
+        remote = self._ray.remote(num_cpus=1)(_Actor)
         shared = self._ray.put(scenario)
         self._actors = [remote.remote(shared, mine) for mine in members]
-        return self._get([actor.progress.remote() for actor in self._actors])
+        return self._get([actor.call.remote("progress") for actor in self._actors])
 
     def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
         pairs = zip(self._actors, arrivals, strict=True)
-        return self._get([actor.step.remote(end_ns, mine) for actor, mine in pairs])
+        return self._get([actor.call.remote("step", end_ns, mine) for actor, mine in pairs])
 
     def accounts(self) -> list[Accounts]:
-        return self._get([actor.accounts.remote() for actor in self._actors])
+        return self._get([actor.call.remote("accounts") for actor in self._actors])
 
     def _get(self, futures: Sequence[Any]) -> list[Any]:
         try:
@@ -57,9 +88,14 @@ class RayWorkers:
         except self._ray.exceptions.RayError as error:
             cause = getattr(error, "cause", None)
             raise WorkerError(f"an actor failed: {cause or error}", "--on ray") from error
+        for answer in found:
+            if isinstance(answer, BBError):
+                raise answer
         return found
 
     def close(self) -> None:
+        with contextlib.suppress(self._ray.exceptions.RayError):  # who is lost has nothing to close
+            self._ray.get([actor.close.remote() for actor in self._actors])
         for actor in self._actors:
             self._ray.kill(actor)
         if self._started:

@@ -58,6 +58,26 @@ def event_record(event: Event) -> dict[str, Any]:
     return {"event": event.topic, "time": event.at_ns / 1e9, "node": event.node, "value": event.value}
 
 
+def not_finite(events: Sequence[Event]) -> str:
+    """A sentence about events that hold inf or nan, which training that diverges leads to; "" without any."""
+    strange = [event for event in events if not _finite(event.value)]
+    if not strange:
+        return ""
+    first = strange[0]
+    return (
+        f"{len(strange):,} of {len(events):,} events hold inf or nan, {first.topic!r} of {first.node} at"
+        f" {first.at_ns / 1e9:.3f} s first: a smaller learning rate, or clip_norm, may keep training finite"
+    )
+
+
+_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
+"""How an event writes the numbers that JSON has no form for; `float` reads them."""
+
+
+def _finite(value: object) -> bool:
+    return all(map(_finite, value)) if isinstance(value, list) else value not in _NOT_FINITE
+
+
 def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> dict[str, Any]:
     """What came of a run, as JSON has it."""
     return {
@@ -123,7 +143,13 @@ class Columns:
 
 
 def _numbers(value: Sequence[object]) -> list[int]:
-    return [i for i, part in enumerate(value) if isinstance(part, int | float) and not isinstance(part, bool)]
+    return [i for i, part in enumerate(value) if _is_number(part)]
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return value in _NOT_FINITE
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def write_lines(path: Path, events: Sequence[Event]) -> None:

@@ -439,8 +439,13 @@ def read_rows(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
+        why = (
+            error.strerror or error if isinstance(error, OSError) else "it is no file that numpy.savez wrote"
+        )
         hint = "write it with numpy.savez(path, x=…, y=…)"
-        raise ScenarioError(f"it cannot be read as .npz: {error}", str(path), hint) from error
+        if path.suffix.lower() == ".csv":
+            hint = "read the CSV file with numpy.loadtxt, and write numpy.savez(path, x=…, y=…)"
+        raise ScenarioError(f"it cannot be read as .npz: {why}", str(path), hint) from error
     lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
     if len(lengths) != 1 or lengths == {0}:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "nothing"

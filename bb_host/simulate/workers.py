@@ -108,7 +108,12 @@ class Processes:
             process.join(ENDS_WITHIN_S)
             code = process.exitcode
             how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
-            hint = "it may have run out of memory: use fewer clients, or more machines"
+            hint = (
+                "it may have run out of memory: use fewer clients, or more machines"
+                if code != 1
+                else "what it said stands above; a script calls simulate under"
+                ' `if __name__ == "__main__":`, since each worker imports it again'
+            )
             raise WorkerError(f"it ended with {how}", process.name, hint) from error
         if kind == "error":
             raise value
@@ -132,7 +137,7 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
         try:
             pipe.send(("value", work()))
         except BBError as error:
-            pipe.send(("error", _portable(error)))
+            pipe.send(("error", portable(error)))
 
     def begin() -> Progress:
         nonlocal shard
@@ -149,7 +154,7 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
         shard.close()
 
 
-def _portable(error: BBError) -> BBError:
+def portable(error: BBError) -> BBError:
     """The error as one that every process can read."""
     return ScenarioError(f"{type(error).__name__}: {error.what}", error.where, error.hint)
 

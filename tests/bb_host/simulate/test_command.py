@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from bb_host.cli import main
+from bb_host.simulate.conditions import NS
+from bb_host.simulate.report import Columns, not_finite
+from bb_host.simulate.shard import Event
 
 PROGRAM = """
 import sys
@@ -65,6 +70,8 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
         (["--data", "shard"], "--data shard=train.npz"),
         (["--deal", "fair"], "is no way to deal data"),
         (["--deal", "test=iid"], "no data are given for test"),
+        (["--labels", "digit"], "nothing is dealt by the labels 'digit'"),
+        (["--labels", "digit", "--sweep", "deal=iid,draw:5"], "add --deal dirichlet:0.3"),
         (["--set", "shard"], "--set SLOT.KEY=VALUE"),
         (["--available", "lots"], "--available 0.1:20"),
         (["--slow", "0.1"], "--slow 0.1:20"),
@@ -88,3 +95,49 @@ def test_trouble_is_told_by_kind(program, rows, capsys):
     arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--for", "9"]
     assert main([*arguments, "--slow", "1:30"]) == 0
     assert "RoundBackedOff" in capsys.readouterr().err
+
+
+def test_labels_that_only_a_sweep_reads_are_taken(program, rows, capsys):
+    arguments = ["simulate", program, "--clients", "3", "--data", f"shard={rows}", "--quiet"]
+    assert main([*arguments, "--labels", "y", "--sweep", "deal=iid,label:2"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("rows.npz", b"x,y\n1,2\n", "it is no file that numpy.savez wrote (write it with numpy.savez"),
+        ("rows.csv", b"x,y\n1,2\n", "read the CSV file with numpy.loadtxt"),
+    ],
+)
+def test_rows_that_are_no_npz_are_refused_without_advice_to_unpickle(
+    program, tmp_path, capsys, name, content, words
+):
+    (tmp_path / name).write_bytes(content)
+    assert main(["simulate", program, "--clients", "3", "--data", f"shard={tmp_path / name}", "--quiet"]) == 1
+    said = capsys.readouterr().err
+    assert words in said and "pickle" not in said
+
+
+def test_numbers_that_are_not_finite_are_said_and_shown():
+    events = [
+        Event(n * NS, "server", "round", [n, value]) for n, value in enumerate((0.5, "NaN", "Infinity"))
+    ]
+    assert not_finite(events[:1]) == ""
+    assert not_finite(events).startswith(
+        "2 of 3 events hold inf or nan, 'round' of server at 1.000 s first: "
+    )
+    columns = Columns.of(events)
+    assert columns is not None and [row["round[1]"] for row in columns.rows(events)[::2]] == [
+        0.5,
+        float("inf"),
+    ]
+
+
+def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(program, rows, tmp_path):
+    script = tmp_path / "script.py"
+    arguments = ["simulate", program, "--clients", "3", "--data", f"shard={rows}", "--quiet"]
+    script.write_text(f"from bb_host.cli import main\nraise SystemExit(main({arguments!r}))\n")
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert 'under `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]

@@ -49,7 +49,7 @@ def test_shares_and_chances_hold_over_many_clients():
 
 def test_a_trace_says_when_clients_are_up(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text("client,from,to\n# the nights\n0,0,10\n0,20,30.5\n2,5,6\n")
+    path.write_text("client,from,to\n# the nights\n0,0,10\nclient-0,20,30.5\n2,5,6\n")
     conditions = Conditions(trace=read_trace(path))
     assert list(conditions.changes(0, 0)) == [
         (0, True),

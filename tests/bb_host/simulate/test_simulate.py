@@ -11,9 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bb_host.simulate import Conditions, Dealt, Outcome, Rule, Scenario, ScenarioError, WorkerError, simulate
+from bb_host.simulate import (
+    Conditions,
+    Dealt,
+    Outcome,
+    Rule,
+    Scenario,
+    ScenarioError,
+    WorkerError,
+    on_ray,
+    simulate,
+)
 from bb_host.simulate import run as run_module
 from bb_host.simulate.conditions import NS
+from bb_host.simulate.shard import Progress
 from bb_host.simulate.workers import Processes
 
 MS = 1_000_000
@@ -147,6 +158,17 @@ def test_ray_gives_the_same_bits(scenario):
     pytest.importorskip("ray", reason="Ray is not installed")
     told = scenario(12, rounds=3, asked=5, jitter_ns=7 * MS, conditions=BAD_WEATHER)
     assert shown(simulate(told, 2, "ray")) == shown(simulate(told, 1, "here"))
+
+
+def test_an_actor_gives_refusals_back_as_values(scenario, tmp_path):
+    told = scenario(4, dealt=(Dealt("shard", tmp_path / "nothing.npz", Rule.parse("iid")),))
+    refusal = on_ray._Actor(told, told.members()).call("progress")
+    assert isinstance(refusal, ScenarioError) and "nothing.npz" in refusal.where
+    told = scenario(4)
+    actor = on_ray._Actor(told, told.members())
+    progress = actor.call("progress")
+    assert isinstance(progress, Progress) and progress.open_rounds == 1
+    actor.close()
 
 
 def test_without_ray_the_remedy_is_named(scenario, monkeypatch):
