@@ -439,9 +439,7 @@ def read_rows(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
-        why = (
-            error.strerror or error if isinstance(error, OSError) else "it is no file that numpy.savez wrote"
-        )
+        why = error.strerror or error if isinstance(error, OSError) else "numpy.savez did not write it"
         hint = "write it with numpy.savez(path, x=…, y=…)"
         if path.suffix.lower() == ".csv":
             hint = "read the CSV file with numpy.loadtxt, and write numpy.savez(path, x=…, y=…)"

@@ -76,9 +76,7 @@ def test_round_trips(peer):
     assert PeerId.from_text(peer.to_text()) == peer
     assert copy.deepcopy(peer) == pickle.loads(pickle.dumps(peer)) == peer
     rebuild, _ = peer.__reduce__()
-    assert rebuild.__qualname__ == rebuild.__name__, (
-        "a function of its module: picklers name it, by value none works"
-    )
+    assert rebuild.__qualname__ == rebuild.__name__, "picklers name it, and do not copy it"
 
 
 @given(st.lists(peers, max_size=8))
