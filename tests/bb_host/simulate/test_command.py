@@ -106,7 +106,7 @@ def test_labels_that_only_a_sweep_reads_are_taken(program, rows, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("rows.npz", b"x,y\n1,2\n", "it is no file that numpy.savez wrote (write it with numpy.savez"),
+        ("rows.npz", b"x,y\n1,2\n", "numpy.savez did not write it (write it with numpy.savez"),
         ("rows.csv", b"x,y\n1,2\n", "read the CSV file with numpy.loadtxt"),
     ],
 )
