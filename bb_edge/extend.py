@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
     from bb_edge.components.image_folder_data_source import ImageFolderDataSource
+    from bb_edge.components.once_per_round import OncePerRound
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
     from bb_edge.components.state import StateReader, pack_array, pack_state
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         ContributionRefused,
         MaterializeError,
         OptionalMethodError,
+        RequestDeclined,
         UnsupportedOpsError,
     )
     from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
@@ -147,6 +149,7 @@ __all__ = [
     "ContributionRefused",
     "MaterializeError",
     "OptionalMethodError",
+    "RequestDeclined",
     "UnsupportedOpsError",
     "RegistryError",
     # components of the runtime, to derive from
@@ -166,6 +169,7 @@ __all__ = [
     "GraphModel",
     "ImageFolderDataSource",
     "NumPyBackend",
+    "OncePerRound",
     "PresenceSelector",
     "ScalarQuantizer",
     "TFLiteBackend",
@@ -235,6 +239,7 @@ _HOMES = {
     "ContributionRefused": "bb_edge.roles.errors",
     "MaterializeError": "bb_edge.roles.errors",
     "OptionalMethodError": "bb_edge.roles.errors",
+    "RequestDeclined": "bb_edge.roles.errors",
     "UnsupportedOpsError": "bb_edge.roles.errors",
     "RegistryError": "bb_edge.registry",
     "ArrayDataSource": "bb_edge.components.array_data_source",
@@ -253,6 +258,7 @@ _HOMES = {
     "GraphModel": "bb_edge.components.graph_model",
     "ImageFolderDataSource": "bb_edge.components.image_folder_data_source",
     "NumPyBackend": "bb_edge.backends.numpy_backend",
+    "OncePerRound": "bb_edge.components.once_per_round",
     "PresenceSelector": "bb_edge.components.presence_selector",
     "ScalarQuantizer": "bb_edge.components.scalar_quantizer",
     "TFLiteBackend": "bb_edge.backends.tflite.backend",

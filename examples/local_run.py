@@ -12,7 +12,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from bb_edge.ir.errors import BBError
 from federated_digits.brokers import BrokerError, OwnBroker, start_broker
 from federated_digits.data import DataError
-from federated_digits.processes import Child, ChildError, Events, Interrupted, Line
+from federated_digits.processes import Child, ChildError, Ended, Events, Interrupted, Line
 
 BAR = 24
 
@@ -52,7 +52,7 @@ class LocalRun:
         self.events = Events()
         self.nodes: list[Child] = []
         self._deadline = time.monotonic() + arguments.deadline
-        self._broker: OwnBroker | None = None
+        self._brokers: list[OwnBroker] = []
         self._url, self._version = arguments.broker or "", "auto"
         self._federation = f"example-{random.SystemRandom().getrandbits(32):08x}"  # a broker may be shared
         self._live = sys.stdout.isatty()
@@ -62,21 +62,73 @@ class LocalRun:
         """Starts a broker, unless one was named. Raises BrokerError."""
         kind = "a broker that was running"
         if not self._url:
-            self._broker = start_broker(self.out / "broker", self.events, self.arguments.own_broker)
-            kind, self._url, self._version = self._broker.kind, self._broker.url, self._broker.mqtt_version
+            own = start_broker(self.out / "broker", self.events, self.arguments.own_broker)
+            kind, self._url, self._version = own.kind, own.url, own.mqtt_version
+            self._brokers.append(own)
         self.note(f"broker: {kind} at {self._url}")
 
-    def start(self, name: str, artifact: Path, target: str, *more: str | Path, group: str = "") -> None:
-        """Starts a node; those of one `group` are a federation of their own. Raises ChildError."""
+    def start_site(self, name: str, topics: Sequence[str], group: str = "") -> str:
+        """Starts a mosquitto that is bridged to this run's own, before any node; returns its URL.
+
+        `topics` are those of the federation that both sides share, each with its direction as mosquitto
+        writes it: `presence/Server/# both`. "" where the run's own broker is not mosquitto. BrokerError.
+        """
+        if not self._brokers or self._brokers[0].kind != "mosquitto":
+            return ""
+        lines = [
+            f"connection {name}",
+            f"address {self._url.removeprefix('mqtt://')}",
+            *(f"topic bb/{self._federation}{group}/{topic} 1" for topic in topics),
+            "bridge_protocol_version mqttv50",
+            f"remote_clientid bridge-{name}",
+            "notifications false",
+            "restart_timeout 1",
+        ]
+        site = start_broker(self.out / f"broker-{name}", self.events, "mosquitto", lines)
+        self._brokers.append(site)
+        self.note(f"broker: mosquitto of {name} at {site.url}, bridged")
+        return site.url
+
+    def start(
+        self, name: str, artifact: Path, target: str, *more: str | Path, group: str = "", url: str = ""
+    ) -> None:
+        """Starts a node, at the run's broker or the one at `url`; raises ChildError.
+
+        Nodes of one `group` are a federation of their own.
+        """
         command: list[str | Path] = [
             *(sys.executable, "-m", "bb_edge.cli", "run", artifact, "--target", target, "--peer", name),
-            *("--broker", self._url, "--federation", self._federation + group, "--budget", "host"),
+            *("--broker", url or self._url, "--federation", self._federation + group, "--budget", "host"),
             *("--mqtt-version", self._version, "--seed", str(len(self.nodes)), *more),
         ]
         logs = self.out / "logs"
         self.nodes.append(Child(name, command, logs / f"{name}.log", self.events))
         with (logs / "commands.txt").open("a") as commands:
             commands.write(shlex.join(map(str, command)) + "\n")
+
+    def _next(self) -> Line | Ended:
+        """What a process says next. Raises RunError at the deadline."""
+        event = self.events.next(self._deadline)
+        if event is None:
+            raise RunError(
+                f"{self.arguments.deadline:.0f} s are over; the logs are in {self.out / 'logs'}, "
+                "--deadline gives it more time"
+            )
+        return event
+
+    def until_up(self, seen: Mapping[str, Collection[str]]) -> None:
+        """Returns once each node has told that these peers are up, by their names.
+
+        Raises RunError where a node ends, and at the deadline.
+        """
+        waiting = {(node, peer) for node, peers in seen.items() for peer in peers}
+        while waiting:
+            event = self._next()
+            if isinstance(event, Ended):
+                raise RunError(f"{event.child.name} ended (exit code {event.code}):\n{event.child.tail}")
+            _, told, rest = event.text.partition(" PeerUp peer=")
+            if told:
+                waiting.discard((event.child.name, rest.partition(" ")[0]))
 
     def heard(self, until: Collection[str]) -> Iterator[tuple[str, Record]]:
         """Node and record of each event, until the nodes `until` have ended by themselves.
@@ -85,12 +137,7 @@ class LocalRun:
         """
         waiting = set(until)
         while waiting:
-            event = self.events.next(self._deadline)
-            if event is None:
-                raise RunError(
-                    f"{self.arguments.deadline:.0f} s are over; the logs are in {self.out / 'logs'}, "
-                    "--deadline gives it more time"
-                )
+            event = self._next()
             if isinstance(event, Line):
                 if "event" in event.record:
                     yield event.child.name, event.record
@@ -105,8 +152,8 @@ class LocalRun:
         for node in self.nodes:
             node.signal(signal.SIGTERM)
         stuck = [node.name for node in self.nodes if not node.end()]
-        if self._broker is not None:
-            self._broker.stop()
+        for broker in reversed(self._brokers):
+            broker.stop()
         return stuck
 
     # --- what the user sees ---------------------------------------------------------------------------

@@ -192,7 +192,7 @@ _LEVEL = {
     steps.ContributionsDominate: "warning",
     steps.LayoutUndeclared: "warning",
     steps.DataLeftOut: "warning",
-    steps.TrainingDeclined: "info",
+    steps.RequestDeclined: "info",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
     steps.PeerUp: "info",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
     from bb_edge.components.image_folder_data_source import ImageFolderDataSource
+    from bb_edge.components.once_per_round import OncePerRound
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
 
@@ -35,6 +36,7 @@ __all__ = [
     "GlobalRegistryServer",
     "GraphModel",
     "ImageFolderDataSource",
+    "OncePerRound",
     "PresenceSelector",
     "ScalarQuantizer",
 ]
@@ -53,6 +55,7 @@ _MODULES = {
     "GlobalRegistryServer": "global_registry",
     "GraphModel": "graph_model",
     "ImageFolderDataSource": "image_folder_data_source",
+    "OncePerRound": "once_per_round",
     "PresenceSelector": "presence_selector",
     "ScalarQuantizer": "scalar_quantizer",
 }

@@ -103,6 +103,10 @@ class StateReader:
         assert isinstance(value, int)
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        """Returns an integer field that may be None."""
+        return None if self._fields.get(name) is None else self.integer(name)
+
     def number(self, name: str) -> float:
         """Returns a float field."""
         value = self._get(name, float)

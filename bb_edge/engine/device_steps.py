@@ -19,12 +19,14 @@ class DataLeftOut(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingDeclined(EngineStep):
-    """This node has declined a request that trains, because its conditions for that do not hold; `why` says.
+class RequestDeclined(EngineStep):
+    """This node has declined a peer's request, on purpose; `why` says.
 
-    The peer is told at once, so that its round does not wait.
+    Because its conditions for training do not hold, or because `op` declined it. The peer is told at once, so
+    that its round does not wait.
     """
 
     peer: PeerId
     target: str
     why: str
+    op: str = ""

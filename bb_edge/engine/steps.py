@@ -26,7 +26,7 @@ Journal = disk_steps.Journal
 StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
 DataLeftOut = device_steps.DataLeftOut
-TrainingDeclined = device_steps.TrainingDeclined
+RequestDeclined = device_steps.RequestDeclined
 
 PeerUp = peer_steps.PeerUp
 PeerDown = peer_steps.PeerDown

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         ContributionRefused,
         MaterializeError,
         OptionalMethodError,
+        RequestDeclined,
         RoleError,
         UnsupportedOpsError,
     )
@@ -104,6 +105,7 @@ __all__ = [
     "AggregateNotFinite",
     "ContributionRefused",
     "OptionalMethodError",
+    "RequestDeclined",
     "CompletionError",
     "CompletionExpiredError",
     "CompletionLostError",
@@ -179,6 +181,7 @@ _HOMES = {
             "ContributionRefused",
             "MaterializeError",
             "OptionalMethodError",
+            "RequestDeclined",
             "RoleError",
             "UnsupportedOpsError",
         ),

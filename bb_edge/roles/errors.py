@@ -58,6 +58,14 @@ class ContributionRefused(ComponentError):
         self.why = why
 
 
+class RequestDeclined(ComponentError):
+    """A request in which this node takes no part, on purpose; `what` says why.
+
+    Whoever asked hears it at once, with the reason `declined`, and holds it against nobody. In an execution
+    that nobody asked for it is an error like any other.
+    """
+
+
 class AggregateNotFinite(ComponentError):
     """Contributions whose combination holds inf or nan; it is dropped. `peers` are those that were in it."""
 

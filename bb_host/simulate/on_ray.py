@@ -15,7 +15,7 @@ from bb_host.simulate.shard import Accounts, Progress, Shard
 from bb_host.simulate.workers import ONE_THREAD, portable
 
 
-class _Actor:
+class ShardActor:
     """A shard as an actor has it: what is refused comes back as a value, since Ray wraps what is raised.
 
     A refusal of the constructor comes with the first answer.
@@ -70,7 +70,7 @@ class RayWorkers:
         self._actors: list[Any] = []
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
-        remote = self._ray.remote(num_cpus=1)(_Actor)
+        remote = self._ray.remote(num_cpus=1)(ShardActor)
         shared = self._ray.put(scenario)
         self._actors = [remote.remote(shared, mine) for mine in members]
         return self._get([actor.call.remote("progress") for actor in self._actors])

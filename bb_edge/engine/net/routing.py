@@ -170,7 +170,7 @@ class Routing:
         if why:
             execution.went_wrong(FailureCode.DECLINED, why)
             self._runtime.count("requests.declined")
-            self._runtime.emit(steps.TrainingDeclined(peer, training[0].graph.target, why))
+            self._runtime.emit(steps.RequestDeclined(peer, training[0].graph.target, why))
         return bool(why)
 
     def answer(self, peer: PeerId, message: Envelope, mode: str) -> tuple[object, ...]:

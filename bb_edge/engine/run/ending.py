@@ -9,7 +9,7 @@ from typing import Final
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.program import EAGER_MASK
-from bb_edge.engine.run.bound import BoundRegion
+from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.given_up import tell_given_up
@@ -18,6 +18,7 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.containment import contained
+from bb_edge.roles.errors import RequestDeclined
 from bb_edge.wire.envelope_records import FailureCode
 
 OVERDUE: Final = "execution.overdue"
@@ -38,6 +39,16 @@ class Endings:
     def add_gate(self, region: BoundRegion, meet: Callable[[Frame], None]) -> None:
         """Calls `meet(frame)` at the end of each execution that has a frame in that region."""
         self._gates.setdefault(region, []).append(meet)
+
+    def declined(self, execution: Execution, op: BoundOp, error: BaseException) -> bool:
+        """Whether an op has declined the request that is worked on: who asked hears it at the end."""
+        asker = execution.source
+        if not isinstance(error, RequestDeclined) or not execution.owes or asker is None:
+            return False
+        execution.went_wrong(FailureCode.DECLINED, error.what)
+        self._runtime.count("requests.declined")
+        self._runtime.emit(steps.RequestDeclined(asker, op.target, error.what, op.spec.name))
+        return True
 
     def settle(self, execution: Execution) -> None:
         """Nothing of an execution is ready: it waits, or it ends."""

@@ -171,12 +171,13 @@ class Scheduler:
 
     def op_failed(self, execution: Execution, op: BoundOp, error: BaseException) -> None:
         """Ends a branch: a step, a counter, a bus event; the node goes on."""
+        if self.endings.declined(execution, op, error):
+            return
         execution.failed = True
         peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
         failure = self.branch_failed(op, execution.id, error, peer)
-        if execution.owes or execution.parent is not None:
-            why = (isinstance(error, ContributionRefused) and error.why) or failure.text
-            execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
+        why = (isinstance(error, ContributionRefused) and error.why) or failure.text
+        execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 
@@ -184,12 +185,11 @@ class Scheduler:
         self, op: BoundOp, execution: int, error: BaseException, peer: PeerId | None = None
     ) -> steps.OpFailed:
         """Reports and counts an op that failed in the execution of that number."""
-        runtime = self.runtime
-        runtime.count("ops.failed")
+        self.runtime.count("ops.failed")
         where = (self.components.origin_of(op), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
         failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where, peer)
-        runtime.emit(failure)
-        runtime.bus.publish(Bus.OP_FAILURE)
+        self.runtime.emit(failure)
+        self.runtime.bus.publish(Bus.OP_FAILURE)
         return failure
 
     # --- values ---------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def test_a_request_that_trains_is_declined_at_once_and_by_name(fleet: Fleet) -> 
     took, missing = fleet.ask()
     assert took < 100  # of a deadline of five seconds
     assert missing == [(fleet.first.peer_id, "declined")]
-    (declined,) = fleet.of(steps.TrainingDeclined)
+    (declined,) = fleet.of(steps.RequestDeclined)
     assert (declined.peer, declined.target) == (fleet.server.peer_id, "Client")
     assert "80 °C" in declined.why
     (told,) = fleet.of(steps.RequestFailed)

@@ -162,10 +162,10 @@ def test_ray_gives_the_same_bits(scenario):
 
 def test_an_actor_gives_refusals_back_as_values(scenario, tmp_path):
     told = scenario(4, dealt=(Dealt("shard", tmp_path / "nothing.npz", Rule.parse("iid")),))
-    refusal = on_ray._Actor(told, told.members()).call("progress")
+    refusal = on_ray.ShardActor(told, told.members()).call("progress")
     assert isinstance(refusal, ScenarioError) and "nothing.npz" in refusal.where
     told = scenario(4)
-    actor = on_ray._Actor(told, told.members())
+    actor = on_ray.ShardActor(told, told.members())
     progress = actor.call("progress")
     assert isinstance(progress, Progress) and progress.open_rounds == 1
     actor.close()

@@ -1,0 +1,80 @@
+"""`bb.OncePerRound`: a node takes part in each round once, whoever asks it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_edge.components.state import StateReader, pack_state
+from bb_edge.ir.opsets import Effect, Opset, Table
+from bb_edge.ir.values import TRIGGER, Trigger
+from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.contracts import ProtocolComponent
+from bb_edge.roles.errors import ComponentError, RequestDeclined
+from bb_edge.roles.settings import Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.context import ProtocolCtx
+
+__all__ = ["OncePerRound"]
+
+_VERSION = 1
+
+
+class OncePerRound(ProtocolComponent):
+    """Lets one request of each round through, and declines the others.
+
+    `first(g, round)` gives a trigger for a round that is not the one before, I64 with one element; the
+    request that is worked on is declined (`RequestDeclined`) where the round was the last one let through.
+    Hang the work on the trigger, `after=`. So a client that two gateways ask, because it has moved from one
+    to the other in mid-round, counts once. The round is in the node's snapshots.
+
+    Only the last round counts, not the greatest: a server that begins anew with round 1 is served.
+    """
+
+    TYPE_NAME: ClassVar[str] = "bb.OncePerRound"
+    CONFIG: ClassVar[Mapping[str, Setting]] = {}
+
+    def __init__(self, where: str = "") -> None:
+        self._where = where
+        self._last: int | None = None
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> OncePerRound:
+        env.check(cls)
+        return cls(env.error("").where)
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table(cls.TYPE_NAME)
+        table.op(
+            "First",
+            "round:Tensor<I64>",
+            "first:Trigger",
+            "",
+            "Fires in the first request of a round, and declines the others.",
+            effect=Effect.WRITE,
+        )
+        return table.opset()
+
+    def first(self, ctx: ProtocolCtx, round: Array) -> Trigger:
+        """Returns the trigger; RequestDeclined for a second request, ComponentError for what is no number."""
+        if round.size != 1:
+            raise ComponentError(f"a round is one number, not int64{list(round.shape)}", self._where)
+        number = int(np.asarray(round).item())
+        if number == self._last:
+            raise RequestDeclined(f"round {number} has been answered here", self._where)
+        self._last = number
+        return TRIGGER
+
+    def serialize(self) -> bytes:
+        return pack_state(self, _VERSION, {"last": self._last})
+
+    def restore(self, state: bytes) -> None:
+        """Takes the last round over. ComponentStateError for bytes of another kind."""
+        read = StateReader(self, _VERSION, state)
+        self._last = read.optional_integer("last")
