@@ -1,6 +1,6 @@
 """Everything that the author of a component imports: contracts, contexts, types, errors and our components.
 
-docs/components.md shows how to use it. A name is imported when it is first used.
+docs/how-to/components.md shows how to use it. A name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         type=_warning_option,
         default=[],
         metavar="ACTION[=CODE]",
-        help="error or ignore: all warnings, or those of one code; may be repeated (docs/warnings.md)",
+        help="error or ignore: all warnings, or those of one code; repeatable (docs/reference/warnings.md)",
     )
     p.add_argument(
         "--name",

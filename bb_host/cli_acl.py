@@ -189,7 +189,7 @@ def add_acl(verbs: Any) -> None:
         help="write mosquitto's access rules for a federation",
         description="Writes an acl_file that binds each peer to its classes, for brokers that know a client"
         " by its certificate, or by user name and password; either name is the peer id"
-        " (docs/operations.md, The broker).",
+        " (docs/how-to/operations.md, The broker).",
     )
     p.add_argument("artifacts", type=Path, nargs="+", metavar="ARTIFACT.onnx", help="of every class")
     p.add_argument("--federation", required=True, metavar="NAME")

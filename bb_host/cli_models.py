@@ -47,7 +47,7 @@ def add_trainable(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--trainable",
         action="store_true",
-        help="write nothing; list what of an ONNX model a program would train, and why (docs/models.md)",
+        help="write nothing; list what of a model a program would train, and why (docs/how-to/models.md)",
     )
     for verb, effect in (("freeze", "do not train"), ("train", "train")):
         p.add_argument(
@@ -159,7 +159,7 @@ def add_export(verbs: Any) -> None:
         "export",
         help="put trained parameters back into an ONNX file",
         description="Writes NET.onnx with the parameters in it that a federation has trained: an ordinary"
-        " model. docs/models.md shows the way there.",
+        " model. docs/how-to/models.md shows the way there.",
     )
     p.add_argument("file", type=Path, help="the ONNX file that was trained, or a compiled program")
     p.add_argument(

@@ -15,7 +15,8 @@ def add_simulate(verbs: Any) -> None:
         "simulate",
         help="run a program with any number of nodes, in simulated time",
         description="Compiles a program and runs its nodes in simulated time: one of each class, and as many"
-        " clients as asked for. The seed decides every bit, for any number of workers (docs/simulate.md).",
+        " clients as asked for. The seed decides every bit, for any number of workers"
+        " (docs/how-to/simulate.md).",
     )
     p.add_argument("file", type=Path, metavar="FILE.py", help="a file with a function program()")
     p.add_argument("--clients", type=int, metavar="N", help="nodes of the class Client, or of the only class")

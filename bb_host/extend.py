@@ -1,6 +1,6 @@
 """What the author of a compiler pass imports: the program's records, stages, errors and warnings.
 
-docs/components.md shows a pass. Names are imported when they are first used.
+docs/how-to/components.md shows a pass. Names are imported when they are first used.
 """
 
 from __future__ import annotations

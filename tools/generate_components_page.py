@@ -1,4 +1,4 @@
-"""Writes docs/shipped-components.md: the components that come along, with all their settings."""
+"""Writes docs/reference/shipped-components.md: the components that come along, with all their settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bb_edge.backends.tflite.backend import TFLiteBackend  # noqa: E402
 from bb_edge.roles import Component  # noqa: E402
 from bb_edge.roles.settings import REQUIRED, Setting  # noqa: E402
 
-PAGE = ROOT / "docs" / "shipped-components.md"
+PAGE = ROOT / "docs" / "reference" / "shipped-components.md"
 CONTRACTS = {
     "Model": "Models",
     "DataSource": "Data sources",
@@ -39,7 +39,7 @@ HEAD = """\
 Each is a class of `bb_edge.components` (the backends of `bb_edge.backends`), bound on the host:
 `Compiler().bind_aggregator("agg", FedAvg, {"clip_norm": 3.0})`. Its settings stand in that table, or are the
 device's to say: `--set agg.clip_norm=3`, or under `components` in its configuration. An unknown key, and a
-value that cannot be, is refused in either place. [Components](components.md) says how to write one.
+value that cannot be, is refused in either place. [Components](../how-to/components.md) says how to write one.
 """
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/errors.md: every typed error and warning, what it means and what to do, from the sources."""
+"""Writes docs/reference/errors.md: every typed error and warning, with meaning and remedy, from the sources."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmw
 
 from bb_host.diagnostics import CODES  # noqa: E402
 
-PAGE = ROOT / "docs" / "errors.md"
+PAGE = ROOT / "docs" / "reference" / "errors.md"
 PACKAGES = {
     "bb_host": ("bb_host", "On the host: recording, compiling, looking at files"),
     "bb_edge": ("bb_edge", "On a device, and in what both share"),

@@ -1,4 +1,4 @@
-"""Writes docs/gradients.md: what has a gradient, from bb_host/learn. Run it after a rule changed."""
+"""Writes docs/reference/gradients.md: what has a gradient, from bb_host/learn. Run it when a rule changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bb_host.learn import differentiable_ops  # noqa: E402
 from bb_host.learn.gradient_rules import RULES, STOPS, Rule  # noqa: E402
 from bb_kernels import catalog  # noqa: E402
 
-PAGE = ROOT / "docs" / "gradients.md"
+PAGE = ROOT / "docs" / "reference" / "gradients.md"
 
 HEAD = """\
 # What can be trained

@@ -1,4 +1,4 @@
-"""Writes docs/ops.md: every op of the catalog, from bb_edge.ir.opsets. Run it after the catalog changed."""
+"""Writes docs/reference/ops.md: every op of the catalog. Run it after bb_edge.ir.opsets changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 from bb_edge.ir import keys, opsets  # noqa: E402
 from bb_edge.ir.opsets import Attr, Effect, OpDef, OpKind, Opset, Port, Ready  # noqa: E402
 
-PAGE = ROOT / "docs" / "ops.md"
+PAGE = ROOT / "docs" / "reference" / "ops.md"
 
 HEAD = """\
 # Ops

@@ -49,7 +49,7 @@ def add_parser(verbs: Any) -> None:
         "export",
         help="write a model's parameters out of a state folder",
         description="Reads the newest snapshot that `bb-edge run --state` has written; the node may be"
-        " running. Without -o it lists the models. docs/models.md says how to get an ONNX file from them.",
+        " running. Without -o it lists the models. docs/how-to/models.md says how to make an ONNX file.",
     )
     p.add_argument(
         "--state", type=file_name, required=True, metavar="FOLDER", help="the node's folder, or a copy"
@@ -159,7 +159,7 @@ def choose(snapshot: Snapshot, slot: str | None, target: str | None, where: str)
             "none of its slots holds a model with named parameters",
             where,
             f"its slots: {', '.join(snapshot.others) or 'none'}; a model of yours can be exported if its"
-            " state holds `params` and `tensors` (docs/models.md)",
+            " state holds `params` and `tensors` (docs/how-to/models.md)",
         )
     if slot is None:
         raise ExportError(f"it holds {len(models)} models", where, f"--slot {' or --slot '.join(names)}")

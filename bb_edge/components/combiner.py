@@ -1,4 +1,4 @@
-"""How contributions become one: what a rule of aggregation has to say (docs/components.md)."""
+"""How contributions become one: what a rule of aggregation has to say (docs/how-to/components.md)."""
 
 from __future__ import annotations
 

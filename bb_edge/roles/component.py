@@ -152,7 +152,7 @@ class ComponentEnv:
 
 
 class Component:
-    """The base of every concrete component (docs/components.md).
+    """The base of every concrete component (docs/how-to/components.md).
 
     `TYPE_NAME` is the name that bindings use, `ROLE` one of `bb_edge.ir.keys.ROLES`. A `shared` component
     serves several executions at once; a `concurrent` one may have several ops in flight; an op of a

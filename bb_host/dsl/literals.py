@@ -390,4 +390,4 @@ def type_hint(node: TypeNode, given: TypeNode | None = None) -> str:
         return "a trigger comes from g.pulse, g.threshold(1, value), r.closed or an input"
     if node is types.TENSOR:
         return "a tensor comes from an input, g.constant, g.onnx or a component"
-    return f"a {node} comes from an input or from an op that yields one (docs/ops.md)"
+    return f"a {node} comes from an input or from an op that yields one (docs/reference/ops.md)"

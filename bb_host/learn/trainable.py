@@ -262,7 +262,7 @@ def trainable(
 
     `model` has one input and one output. Its parameters are the weights, biases, scales and tables of its
     layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
-    model).table())` shows what is learned and why; docs/models.md has the rule. `loss` is
+    model).table())` shows what is learned and why; docs/how-to/models.md has the rule. `loss` is
     what `Train` and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain
     output (logits). `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`,
     `adamw`) are defaults that a device's configuration may override. With `learning=False` there is no

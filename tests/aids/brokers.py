@@ -162,7 +162,7 @@ def mosquitto(folder: Path, config: Sequence[str] = ()) -> Broker:
 def bridge(center: Broker, name: str, federation: str) -> list[str]:
     """The lines of a mosquitto that shares a federation's topics with another one, whose port is known.
 
-    docs/brokers.md has the same ones; only the wait between two attempts is shorter here.
+    docs/how-to/brokers.md has the same ones; only the wait between two attempts is shorter here.
     """
     return [
         f"connection {name}",

@@ -1,4 +1,4 @@
-"""examples/own_components and docs/components.md: what they import, and that what they show works."""
+"""examples/own_components and docs/how-to/components.md: what they import, and that what they show works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import bb_edge.extend
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own_components"
-PAGE = ROOT / "docs" / "components.md"
+PAGE = ROOT / "docs" / "how-to" / "components.md"
 PUBLIC = {"bb_edge", "bb_edge.extend", "bb_host", "bb_host.extend"}
 
 

@@ -122,7 +122,7 @@ def _members_of_classes() -> dict[str, set[str]]:
 
 
 def test_every_op_of_the_catalog_has_a_row():
-    text = (ROOT / "docs" / "ops.md").read_text()
+    text = (ROOT / "docs" / "reference" / "ops.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     tables = [opsets.opset(domain) for domain in ("", *opsets.FRAMEWORK_DOMAINS)]
     assert len(rows) == sum(len(t.ops) for t in tables if t is not None)

@@ -1,4 +1,4 @@
-"""docs/warnings.md names every code, says what it means, and each of its programs gives its warning."""
+"""docs/reference/warnings.md names every code and its meaning, and each of its programs gives its warning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import bb_host
 import bb_host.learn
 from bb_host.diagnostics import CODES
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "warnings.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "warnings.md").read_text()
 SECTION = re.compile(r"^### `([a-z-]+)`\n\n(.*?)(?=^##|\Z)", re.M | re.S)
 SECTIONS = {code: text for code, text in SECTION.findall(PAGE)}
 PROGRAMS = {

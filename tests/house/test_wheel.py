@@ -307,9 +307,9 @@ def test_what_devices_are_told_about_own_components(installed: Path, own_compone
 def test_an_installed_package_brings_components_by_its_entry_points(
     root: Path, installed: Path, tmp_path: Path
 ) -> None:
-    """docs/components.md: the first example as a package, with the snippet of pyproject.toml."""
+    """docs/how-to/components.md: the first example as a package, with the snippet of pyproject.toml."""
     pytest.importorskip("onnx")
-    page = (root / "docs" / "components.md").read_text()
+    page = (root / "docs" / "how-to" / "components.md").read_text()
     project = tmp_path / "acme"
     project.mkdir()
     (project / "acme_components.py").write_text(page.split("```python\n")[1].split("```")[0])

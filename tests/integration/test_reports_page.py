@@ -1,4 +1,4 @@
-"""docs/reports.md holds: its program is written to files as it stands there, and compiled and run."""
+"""docs/how-to/reports.md holds: its program is written to files as it stands there, and compiled and run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from bb_edge.observe.catalogue import METRICS, shown
 from federated_digits.processes import Line
 
-PAGE = Path(__file__).parents[2] / "docs" / "reports.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "reports.md"
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 

@@ -122,5 +122,5 @@ class Senders:
 
 REMEDY = (
     "stop the one that should not be there, if so: without access rules at the broker whoever says that"
-    " it is of the class is believed. docs/operations.md, The broker"
+    " it is of the class is believed. docs/how-to/operations.md, The broker"
 )

@@ -117,6 +117,6 @@ class Unheard:
 
 WHY = (
     "peers that never answered anything fail, so they are greeted before they are asked:"
-    " are access rules in force at the broker? docs/operations.md, The broker"
+    " are access rules in force at the broker? docs/how-to/operations.md, The broker"
 )
 """What to do about it: the runtime cannot know who may publish."""

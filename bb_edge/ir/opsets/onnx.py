@@ -1,4 +1,4 @@
-"""The 46 ONNX operators that every program may use (docs/ops.md lists them).
+"""The 46 ONNX operators that every program may use (docs/reference/ops.md lists them).
 
 Attributes are the union over the operator's versions from opset 7 on, each with its newest default; the
 operators' own documentation is ONNX's. Programs may hold other ONNX operators where the backend has them.

@@ -205,7 +205,7 @@ def test_the_shipped_rules_are_what_the_command_writes(artifacts, capsys) -> Non
     words = ["--federation", "home", "--peers", MOSQUITTO / "peers.txt"]
     _, out, _ = run(capsys, "acl", *artifacts, *words)
     assert (MOSQUITTO / "bb.acl").read_text() == out, (
-        "write it anew: the command stands in docs/operations.md"
+        "write it anew: the command stands in docs/how-to/operations.md"
     )
 
 

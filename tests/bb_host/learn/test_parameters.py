@@ -9,11 +9,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_host.learn import trainable
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "models.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "models.md"
 
 
 def page_model():
-    """The model of docs/models.md: a normalized input and one layer, as PyTorch exports it."""
+    """The model of docs/how-to/models.md: a normalized input and one layer, as PyTorch exports it."""
 
     def tensor(name, *shape):
         return numpy_helper.from_array(np.full(shape, 0.5, np.float32), name)
