@@ -20,6 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 from bb_host.cli_acl import add_acl
+from bb_host.cli_init import add_init
 from bb_host.cli_models import add_export, add_trainable, list_trainable, named_by_file, started_from
 from bb_host.cli_simulate import add_simulate
 
@@ -141,6 +142,7 @@ def parser() -> argparse.ArgumentParser:
     add_export(verbs)
     add_acl(verbs)
     add_simulate(verbs)
+    add_init(verbs)
     p = verbs.add_parser("inspect", help="show what a program or an ordinary model holds")
     p.add_argument("file", type=Path, help="a recorded, compiled, edge or ordinary .onnx, or a program file")
     p.add_argument("--json", action="store_true")

@@ -1,4 +1,4 @@
-"""Writes docs/reference/errors.md: every typed error and warning, with meaning and remedy, from the sources."""
+"""Writes docs/reference/errors.md: every typed error and warning, meaning and remedy, from the sources."""
 
 from __future__ import annotations
 

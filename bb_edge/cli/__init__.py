@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bb_edge.cli.stopping import StopAtStart
 
 
-VERBS = ("run", "inspect", "check", "bench", "doctor", "export", "peers", "outbox")
+VERBS = ("run", "inspect", "check", "bench", "doctor", "export", "peers", "outbox", "init")
 
 
 def parser(verb: str = "") -> argparse.ArgumentParser:

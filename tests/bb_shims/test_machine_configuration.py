@@ -21,7 +21,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.cli.endings import Exit
 from bb_edge.ir.ids import PeerId
 
-SHIMS = Path(__file__).parents[2] / "firmware_shims"
+SHIMS = Path(__file__).parents[2] / "firmware_shims" / "bb_shims" / "files"
 SYSTEMD_ANALYZE, MOSQUITTO = (shutil.which(name) for name in ("systemd-analyze", "mosquitto"))
 NOT_AUTHORIZED = 135
 PATIENCE_S = 20
@@ -41,7 +41,7 @@ def settings(path: Path) -> dict[str, list[str]]:
 
 
 def test_the_unit_is_watched_restarted_and_limited() -> None:
-    unit = settings(SHIMS / "systemd" / "bb-edge@.service")
+    unit = settings(SHIMS / "service" / "bb-edge@.service")
     expected = {
         "Type": "notify",
         "Restart": "always",
@@ -57,7 +57,7 @@ def test_the_unit_is_watched_restarted_and_limited() -> None:
 @pytest.mark.skipif(SYSTEMD_ANALYZE is None, reason="no systemd-analyze on this machine")
 def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     unit = tmp_path / "bb-edge@test.service"
-    unit.write_text((SHIMS / "systemd" / "bb-edge@.service").read_text())
+    unit.write_text((SHIMS / "service" / "bb-edge@.service").read_text())
     result = subprocess.run(
         [str(SYSTEMD_ANALYZE), "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=60
     )
@@ -69,7 +69,7 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
 
 
 def test_both_brokers_differ_in_their_listener_only() -> None:
-    plain, tls = (settings(SHIMS / "mosquitto" / f"{name}.conf") for name in ("mosquitto", "mosquitto-tls"))
+    plain, tls = (settings(SHIMS / "broker" / f"{name}.conf") for name in ("mosquitto", "mosquitto-tls"))
     common = {"set_tcp_nodelay", "persistence", "max_queued_messages", "max_packet_size", "log_type"}
     assert common <= plain.keys()
     of_plain = {"listener", "allow_anonymous"}
@@ -93,7 +93,7 @@ def broker(tmp_path: Path) -> Iterator[Callable[..., Broker]]:
         data.mkdir()
 
         def command(port: int, folder: Path) -> list[str]:
-            text = (SHIMS / "mosquitto" / name).read_text()
+            text = (SHIMS / "broker" / name).read_text()
             text = re.sub(r"(?m)^listener .*$", f"listener {port} 127.0.0.1", text)
             # As root it would become the user "mosquitto", who cannot write here.
             for key, path in {"persistence_location": f"{data}/", "user": "root", **(paths or {})}.items():
@@ -217,7 +217,7 @@ def test_with_certificates_a_client_is_bound_to_its_name(
 ) -> None:
     authority = certificates("ca")[0]
     certificate, key = certificates("broker")
-    acl = SHIMS / "mosquitto" / "bb.acl"
+    acl = SHIMS / "broker" / "bb.acl"
     paths = {"cafile": authority, "certfile": certificate, "keyfile": key, "acl_file": acl}
     running = broker("mosquitto-tls.conf", paths)
 
@@ -276,7 +276,7 @@ def knock(secure: ssl.SSLSocket) -> None:
 def test_without_a_certificate_nobody_gets_in(broker: Callable[..., Broker], certificates: Authority) -> None:
     authority = certificates("ca")[0]
     certificate, key = certificates("broker")
-    acl = SHIMS / "mosquitto" / "bb.acl"
+    acl = SHIMS / "broker" / "bb.acl"
     paths = {"cafile": authority, "certfile": certificate, "keyfile": key, "acl_file": acl}
     running = broker("mosquitto-tls.conf", paths)
     context = ssl.create_default_context(cafile=str(authority))

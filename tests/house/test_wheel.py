@@ -110,6 +110,9 @@ def test_the_wheel_holds_every_file_of_the_packages(checkout: Path, wheel: Path)
             expected |= {p.relative_to(base).as_posix() for p in (base / package).rglob("*") if p.is_file()}
     expected = {name for name in expected if "__pycache__" not in name}
     expected.remove("bb_edge/ir/onnx.proto")  # of which onnx_pb2.py is generated, and no device reads it
+    examples = checkout / "examples"
+    files = (path.relative_to(examples).as_posix() for path in examples.rglob("*") if path.is_file())
+    expected |= {f"bb_host/examples/{name}" for name in files}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert held == expected

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import bb_shims
 from bb_edge.cli import main, parser
 from bb_edge.cli.run_settings import ArgumentError, settings
 from bb_edge.config_file import CAPS, LIMITS, MAX_BYTES, OPTIONS, load_config
@@ -285,7 +286,7 @@ def test_what_is_said_nowhere_is_a_wrong_command_line(left_out, capsys):
 
 
 def test_the_service_unit_s_command_is_one_of_ours():
-    unit = Path(__file__).parents[3] / "firmware_shims" / "systemd" / "bb-edge@.service"
+    unit = Path(bb_shims.__file__).parent / "files" / "service" / "bb-edge@.service"
     [line] = [text for text in unit.read_text().splitlines() if text.startswith("ExecStart=")]
     words = line.split(" bb-edge ")[1].replace("%E", "/etc").replace("%i", "kitchen").split()
     assert parser().parse_args(words).config == Path("/etc/bb-edge/kitchen.json")

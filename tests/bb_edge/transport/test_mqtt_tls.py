@@ -19,7 +19,7 @@ from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, Mqtt
 from bb_edge.transport.visitor import VisitError, visit
 from bb_edge.wire.envelope import Envelope, encode
 
-MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "mosquitto"
+MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "bb_shims" / "files" / "broker"
 NOT_AUTHORIZED = 135
 PROGRAM = """program P {module=P, targets="Main"}
 function program.Main(x: F32) -> () {entry=1, partition=Main}

@@ -13,7 +13,7 @@ from bb_edge.transport.mqtt import Broker
 from bb_edge.transport.rights import UNUSED_CLASS, Rights, rights
 from bb_edge.transport.visitor import VisitError
 
-SHIPPED = Path(__file__).parents[3] / "firmware_shims" / "mosquitto" / "bb.acl"
+SHIPPED = Path(__file__).parents[3] / "firmware_shims" / "bb_shims" / "files" / "broker" / "bb.acl"
 KITCHEN, SERVER = PeerId.from_name("kitchen"), PeerId.from_name("server")
 EVERYTHING = (
     "send envelopes as another peer",

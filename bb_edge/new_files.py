@@ -1,0 +1,35 @@
+"""Files that a command writes for its user to look at and change: never over what is there already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bb_edge.ir.errors import BBError
+
+__all__ = ["FileThere", "write_new"]
+
+
+class FileThere(BBError):
+    """A file that a command would write is there already, with another content."""
+
+
+def write_new(files: Mapping[str, bytes], folder: Path, *, force: bool = False) -> list[Path]:
+    """Writes files, by their names below `folder`, and returns their paths in the same order.
+
+    What is there with the same content stays as it is. Raises FileThere, before anything is written, where
+    one has another content and `force` is not given; OSError where the disk does not take them.
+    """
+    paths = {folder / name: data for name, data in files.items()}
+    if not force:
+        for path, data in paths.items():
+            if path.exists() and (not path.is_file() or path.read_bytes() != data):
+                raise FileThere(
+                    "it is there already, and is another one",
+                    str(path),
+                    "write to another folder with -o, or replace it with --force",
+                )
+    for path, data in paths.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return list(paths)
