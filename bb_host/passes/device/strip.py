@@ -16,7 +16,7 @@ What a device reports is named after the short names; `source_map.py` leads back
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
@@ -38,7 +38,7 @@ _HOST_ONLY = (
 )
 """Facts of ops that only authors and passes read."""
 
-_FUNCTION_FACTS = ("entry", "partition", "backend_slot", "arity", "chunk")
+_FUNCTION_FACTS = ("entry", "partition", "backend_slot", "arity", "chunk", "class_count")
 """What a device reads of a function's facts, beside the peer classes of its selectors."""
 
 
@@ -75,7 +75,9 @@ def strip(program: Program, target: str) -> Stripped:
         contracts={pair: what for pair, what in said.contracts.items() if own_class in pair.split(".")},
         bindings={place: bound for place, bound in said.bindings.items() if place[0] == target},
     )
-    stripped = [_function(f) for f in kept]
+    # A device constructs components from its main function's states: a second copy is a model's size.
+    states = {name for name, slot in main.slots.items() if slot.state is not None}
+    stripped = [_function(f, () if f is main else states) for f in kept]
     functions = tuple(f for f, _ in stripped)
     facts = ProgramFacts(
         compiled=said.compiled, module=said.module or program.name, targets=(target,), stripped=True
@@ -142,7 +144,8 @@ def _used(function: Function, own: Mapping[str, int], opsets: Mapping[str, int])
 # --- one function ---------------------------------------------------------------------------------
 
 
-def _function(function: Function) -> tuple[Function, dict[str, str]]:
+def _function(function: Function, elsewhere: Collection[str]) -> tuple[Function, dict[str, str]]:
+    """The function, and its values' short names; slots whose states are `elsewhere` go."""
     ports = function.domain not in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN, keys.MODULE_DOMAIN)
     fixed = dict.fromkeys((*function.inputs, *function.outputs)) if ports else {}
     values = [*function.inputs, *(v for op in function.ops for v in op.outputs if v)]
@@ -154,7 +157,7 @@ def _function(function: Function) -> tuple[Function, dict[str, str]]:
     slots = {
         name: Slot("", "", "", slot.peer_class, slot.state)
         for name, slot in function.slots.items()
-        if slot.state is not None
+        if slot.state is not None and name not in elsewhere
     }
     facts = function.facts.only(*_FUNCTION_FACTS)
     peer_classes = {
