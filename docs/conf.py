@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 project = "BytesAndBrains for the edge"
 extensions = ["myst_parser"]
 myst_enable_extensions = ["colon_fence"]
@@ -15,3 +19,24 @@ suppress_warnings = [
     "misc.highlighting_failure",  # blocks of consoles and of our own notations have no lexer
 ]
 nitpicky = True
+
+DOCS = Path(__file__).resolve().parent
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)]*)?\)")
+
+
+def outside_as_text(_app: Any, name: str, source: list[str]) -> None:
+    """Links to files beside `docs/`, which a site does not have, become their text and the file's path.
+
+    tests/house/test_links.py holds that each of them leads somewhere in a checkout.
+    """
+
+    def replaced(link: re.Match[str]) -> str:
+        target = (DOCS / name).parent.joinpath(link[2]).resolve()
+        return link[0] if DOCS in target.parents else f"{link[1]} (`{target.relative_to(DOCS.parent)}`)"
+
+    source[0] = LINK.sub(replaced, source[0])
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("source-read", outside_as_text)
