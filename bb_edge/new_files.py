@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bb_edge.ir.errors import BBError
+from bb_shims.single_file import write_whole
 
 __all__ = ["FileThere", "write_new"]
 
@@ -31,5 +32,5 @@ def write_new(files: Mapping[str, bytes], folder: Path, *, force: bool = False) 
                 )
     for path, data in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        write_whole(path, data)
     return list(paths)

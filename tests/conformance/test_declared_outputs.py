@@ -176,7 +176,7 @@ def compare(file: str, shard: Path, compared: Counter[str]) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_an_ordinary_model_gives_all_of_its_values_when_all_are_outputs(seed: int) -> None:
-    builder = loaded("tests/bb_host/plain/test_random_models.py").Builder(seed)
+    builder = loaded("tests/bb_host/passes/tensor/test_random_models.py").Builder(seed)
     head, _, body = builder.text().partition("=> (")
     shapes = ", ".join(f"float[{', '.join(map(str, s))}] {n}" for n, s in builder.values)
     text = f'<ir_version: 8, opset_import: ["" : 13]> {head}=> ({shapes}) {body.partition(") ")[2]}'

@@ -14,7 +14,7 @@ OF_PYTHON = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_get
 
 EXCUSED = {
     ("tests/aids/transitions.py", "_rows"),  # takes rows out of a table, which lets nobody do that
-    ("tests/bb_host/edge/tflite/training_steps.py", "_get_ops_details"),  # LiteRT has no other name for it
+    ("tests/bb_host/tflite/training_steps.py", "_get_ops_details"),  # LiteRT has no other name for it
     ("tests/bb_edge/engine/test_admission.py", "_parts"),  # blocks a peer, which only an op of a program does
     # scikit-learn has no other way to a gradient; the script runs by hand, where it is installed
     ("tests/bb_host/learn/sklearn_models/make_fixtures.py", "_backprop"),

@@ -18,7 +18,7 @@ from bb_host.build import compile_edge
 from bb_host.cli_acl import MOST_LIST_BYTES, OPERATOR, AclError, Member, peer_of, read_members, rules
 from federated_digits.federation import program
 
-MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "mosquitto"
+MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "bb_shims" / "files" / "broker"
 KITCHEN, HUB = PeerId.from_name("kitchen"), PeerId.from_name("hub")
 
 

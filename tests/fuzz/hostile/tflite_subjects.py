@@ -131,8 +131,8 @@ def artifacts_with_models() -> list[bytes]:
     from bb_host.build import build_edge
     from bb_host.passes.device.quantize import Quantization
 
-    nets = _module("tests/bb_host/edge/quantize/conftest.py")
-    mixed = _module("tests/bb_host/edge/tflite/test_step.py").mixed()
+    nets = _module("tests/bb_host/passes/device/quantize/conftest.py")
+    mixed = _module("tests/bb_host/tflite/test_step.py").mixed()
     found = []
     for net in (nets.mlp_model(), nets.cnn_model()):
         shape = [d.dim_value or 8 for d in net.graph.input[0].type.tensor_type.shape.dim]
@@ -164,13 +164,13 @@ def _plain(model: Any, feeds: dict[str, Any]) -> list[Any]:
 @functools.cache
 def flatbuffers() -> list[bytes]:
     """Of every operator that the lowering writes."""
-    cases = _module("tests/bb_host/edge/tflite/test_conformance.py").CASES
-    lowered = _module("tests/bb_host/edge/tflite/conftest.py").Compiled
+    cases = _module("tests/bb_host/tflite/test_conformance.py").CASES
+    lowered = _module("tests/bb_host/tflite/conftest.py").Compiled
     found = [model for data in artifacts_with_models() for model in models_of(data)]
     for number, case in enumerate(cases):
         model, _ = case.model(case.open_batch and number % 2 == 0)
         found += [op.attrs["model"] for op in lowered(model).models]
-    integers = _module("tests/bb_host/edge/tflite/test_integers.py")
+    integers = _module("tests/bb_host/tflite/test_integers.py")
     for number, case in enumerate(integers.CASES):
         symbolic = case.open_batch and number % 2 == 0
         model, _, _ = integers.build(case, ("int8", "uint8")[number % 2], symbolic, _plain)

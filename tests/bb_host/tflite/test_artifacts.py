@@ -18,7 +18,7 @@ from bb_edge.ir.onnx_reader import read_model
 from bb_host.build import build_edge
 from benchmarks import models
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 SECOND = ROOT / ".venv-tflite"
 HAS_SECOND = (SECOND / "bb-setup.json").is_file()
 LEFT_OUT = "no .venv-tflite: `./dev test` makes it where tflite-runtime has a wheel"

@@ -10,7 +10,7 @@ import pytest
 
 from bb_host.ir.program import Function
 from bb_host.passes.tensor.cleaning import clean_up
-from tests.bb_host.plain.test_random_models import Builder
+from tests.bb_host.passes.tensor.test_random_models import Builder
 
 optimizer = pytest.importorskip("onnxscript.optimizer")
 
