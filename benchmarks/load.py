@@ -149,7 +149,8 @@ def _rounds(
         pass
     script = Path(__file__).with_name("load_clients.py")
     artifact, durable = folder / "Load.Client.edge.onnx", ["durable"] * plan.durable
-    words = [broker.url.rpartition(":")[2], "load", str(plan.clients), "server", artifact, *durable]
+    words: list[str | Path] = [broker.url.rpartition(":")[2], "load", str(plan.clients), "server"]
+    words += [artifact, *durable]
     fleet = Child("clients", [sys.executable, script, *words], folder / "clients.log", events)
     children.append(fleet)
     while "up" not in _next(events, deadline, server).record:

@@ -163,7 +163,7 @@ class Client:
             self._publish(self._to, self.fleet.answers.body, tail)
         wait = min(2 * wait, MOST_AGAIN_NS / NS)
         self._sent.pop(seq, None)
-        self._trip.repeated(int(wait * NS))
+        self._trip.repeated(int(wait * NS), int(now * NS))
         self.unheard[seq] = tail, wait
         self.fleet.later(now + wait, self, seq)
 
@@ -189,8 +189,8 @@ class Client:
             elif kind == CONNACK:
                 if data[body + 1]:
                     raise SystemExit(f"the broker refuses a connection: {data[body + 1]:#04x}")
-                topic = text(self._topics.inbox)
-                self._write(packet(0x82, b"\0\1\0" + topic + b"\1"))
+                inbox = text(self._topics.inbox)
+                self._write(packet(0x82, b"\0\1\0" + inbox + b"\1"))
             elif kind == SUBACK:
                 address = Address.empty().with_peer(self.peer).to_bytes()
                 presence = Presence(True, EPOCH, addresses=(address,), session=1, seq=1, meta=LIMITS)
@@ -198,7 +198,7 @@ class Client:
                 self._publish(topic.encode(), b"", encode_presence(presence), retain=True)
                 self.fleet.up += 1
 
-    def _take(self, payload: bytes) -> None:
+    def _take(self, payload: bytes | memoryview) -> None:
         read = envelope.decode(payload, HOST_CAPS)
         for ack in read.acks:
             if ack.epoch in (EPOCH, DURABLE_EPOCH):
@@ -263,8 +263,8 @@ def main(port: str, federation: str, count: str, server: str, artifact: str, dur
     asker = PeerId.from_name(server)
     fleet = Fleet(int(port), federation, asker, Answers(Path(artifact), asker, bool(durable)))
     told: set[int] = set()
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, lambda number, _frame: told.add(number))
+    for one in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(one, lambda number, _frame: told.add(number))
     clients: list[Client] = []
     for number in range(int(count) - 1):
         clients.append(Client(fleet, number))

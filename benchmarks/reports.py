@@ -57,7 +57,7 @@ class Reports(Module):
 class Rate(NamedTuple):
     """Of one run: reports, and per second, bytes on disk and synced calls per report, ms of a synced call."""
 
-    count: int
+    reports: int
     per_second: float
     written: float
     syncs: float

@@ -116,7 +116,7 @@ def theirs(folder: Path, layers: list[int]) -> Callable[[], np.ndarray]:
     with np.load(folder / "initial.npz") as data:
         initial = [torch.from_numpy(data[name]) for name in data.files]
     parts: list[Any] = []
-    turned = []
+    turned: list[bool] = []
     for weights, bias in zip(initial[::2], initial[1::2], strict=True):
         linear = torch.nn.Linear(layers[len(turned)], layers[len(turned) + 1])
         turned.append(tuple(weights.shape) != tuple(linear.weight.shape))

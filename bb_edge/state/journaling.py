@@ -83,11 +83,13 @@ class Journaling:
             self._begin()
 
     def settle(self, wait: bool) -> None:
-        """Answers what the writer has written, and begins the next write; with `wait` it answers all."""
+        """Answers what the writer has written, and begins the next write.
+
+        With `wait` it waits for the write that is under way, and for no other: what it answers makes room
+        for who waits for some, and the next rows share one write and sync meanwhile.
+        """
         assert self._writer is not None
-        if wait:
-            self.finish()
-        elif self._writer.done:
+        if wait or self._writer.done:
             self._end_write()
             self._begin()
 

@@ -181,7 +181,7 @@ class Keeper:
         """How many calls to the store failed, records' included."""
 
     def settle(self, wait: bool) -> None:
-        """Tells the node what was written beside the polls; with `wait`, it is all that was asked for."""
+        """Tells the node what was written beside the polls; `wait` waits for the write that is under way."""
         if self._journaling.under_way:
             self._journaling.settle(wait)
 

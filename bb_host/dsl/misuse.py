@@ -7,13 +7,15 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import authoring_error
 from bb_host.errors import CallError, UnknownAttributeError
 
 _C = TypeVar("_C", bound=type)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _COUNTED = re.compile(r"\d+(?= positional| to \d| were| was)")
 """Numbers of arguments in Python's message, which counts `self`."""
@@ -67,11 +69,11 @@ def typed_calls(cls: _C) -> _C:
     return cls
 
 
-def typed_call(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+def typed_call(function: Callable[_P, _R], name: str = "") -> Callable[_P, _R]:
     """`function`, whose wrong arguments are CallErrors. `name` is what messages call it."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
             return function(*args, **kwargs)
         except TypeError as error:
