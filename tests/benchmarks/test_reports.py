@@ -11,7 +11,7 @@ from benchmarks.reports import compiled, measure
 
 def test_every_report_is_in_the_outbox_and_those_of_a_poll_share_a_sync(tmp_path: Path) -> None:
     rate = measure(compiled(1000), 1000, 4, 16, tmp_path / "state")
-    assert (rate.count, rate.syncs) == (16, 0.25)
+    assert (rate.reports, rate.syncs) == (16, 0.25)
     assert 1000 < rate.written < 1300 and rate.per_second > 0 and rate.sync_ms > 0
     with open_folder(tmp_path / "state") as storage:
         found = StateStore(storage, (StorageError,)).open()
