@@ -12,6 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.page_text import wrapped  # noqa: E402
+
 PAGE = ROOT / "docs" / "reference" / "commands.md"
 HEAD = """# Commands
 
@@ -59,7 +63,7 @@ def section(command: str, name: str, purpose: str, parser: argparse.ArgumentPars
     return "\n".join(lines)
 
 
-def page() -> str:
+def _page() -> str:
     """The whole page."""
     from bb_edge.cli import parser as edge
     from bb_host.cli import parser as host
@@ -69,6 +73,11 @@ def page() -> str:
         parts.append(f"## {command}\n")
         parts += [section(command, name, purpose, parser) for name, purpose, parser in verbs(top)]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    return wrapped(_page())
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 from bb_host.learn import differentiable_ops  # noqa: E402
 from bb_host.learn.gradient_rules import RULES, STOPS, Rule  # noqa: E402
 from bb_kernels import catalog  # noqa: E402
+from tools.page_text import wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "gradients.md"
 
@@ -45,7 +46,7 @@ TITLES = {
 }
 
 
-def page() -> str:
+def _page() -> str:
     differentiable_ops()  # fills the table
     lines = [HEAD.format(count=len(RULES))]
     families: dict[str, dict[Rule, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -81,6 +82,11 @@ def _note(rule: Rule) -> str:
 
 def _listed(ops: list[str]) -> str:
     return ", ".join(f"`{op}`" for op in ops)
+
+
+def page() -> str:
+    """The whole page."""
+    return wrapped(_page())
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ sys.path.insert(0, str(ROOT))
 
 from bb_edge.ir import keys, opsets  # noqa: E402
 from bb_edge.ir.opsets import Attr, Effect, OpDef, OpKind, Opset, Port, Ready  # noqa: E402
+from tools.page_text import wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "ops.md"
 
@@ -80,7 +81,7 @@ TITLES = {
 }
 
 
-def page() -> str:
+def _page() -> str:
     """The page's text."""
     parts = [HEAD]
     for domain in (*opsets.FRAMEWORK_DOMAINS, keys.ONNX_DOMAIN):
@@ -151,6 +152,11 @@ def _notes(op: OpDef) -> str:
         if flag:
             notes.append(text)
     return ", ".join(notes)
+
+
+def page() -> str:
+    """The whole page."""
+    return wrapped(_page())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import re
 import sys
+from datetime import date
 from pathlib import Path
 from types import ModuleType
 
@@ -136,4 +137,14 @@ def test_every_page_has_its_place_on_the_site() -> None:
     pages = {
         path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")
     }
-    assert pages - listed == {"index"}
+    assert pages - listed == {"index"} | {page for page in pages if page.startswith("decisions/")}
+
+
+def test_the_index_of_decisions_is_up_to_date_and_has_the_day_of_each(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_decisions_page")
+    assert tool.PAGE.read_text() == tool.page(), "run tools/generate_decisions_page.py"
+    for day, title, name in tool.records():
+        date.fromisoformat(day)
+        assert f"*{day}*" in (tool.RECORDS / name).read_text(), f"{name} says its day below its title"
+        assert len(title) < 100
