@@ -35,6 +35,7 @@ from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
 from bb_host.simulate.dealing import Dealer
 from bb_host.simulate.errors import ScenarioError
+from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.scenario import Dealt, Member, Scenario
 
 TROUBLE = (
@@ -137,7 +138,7 @@ class Shard:
         self.slow: dict[PeerId, int] = {}
         for name in scenario.load:
             import_user_module(name)
-        self._registry: Registry = default_registry()
+        self._registry: Registry = PoolingRegistry(default_registry())
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
         self._dealers = {dealt.slot: _Rows(dealt, scenario) for dealt in scenario.dealt}

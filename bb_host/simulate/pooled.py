@@ -1,0 +1,124 @@
+"""Programs that all nodes of a worker share: graphs are made ready once, and run in one block of memory.
+
+A worker's nodes run one after the other, and most of them run the same graphs over parameters of their own.
+So a graph is prepared for the first node that asks, over parameters of the pool's; whose turn it is copies
+its own parameters there before each run. That costs microseconds, while a plan of its own would cost each
+node milliseconds when it wakes, and activations as long as it lives. The bits are those of a program of its
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bb_edge.backends.arena import Arena
+from bb_edge.backends.numpy_backend import NumPyBackend
+from bb_edge.registry import Registry
+from bb_edge.roles.programs import BackendProgram
+
+if TYPE_CHECKING:
+    from bb_edge.ir.onnx_pb2 import FunctionProto
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.component import Component, ComponentEnv
+    from bb_edge.roles.programs import Functions
+
+__all__ = ["PoolingRegistry"]
+
+
+class _Pool:
+    """The programs of one worker, and the arena of their plans."""
+
+    def __init__(self) -> None:
+        self.arena = Arena(shared=True)
+        self._programs: dict[object, tuple[BackendProgram, Mapping[str, Array]]] = {}
+        self._functions: dict[int, Functions] = {}
+
+    def program(
+        self,
+        key: tuple[object, ...],
+        functions: Functions | None,
+        resident: Mapping[str, Array],
+        make: Callable[[Mapping[str, Array]], BackendProgram],
+    ) -> BackendProgram:
+        """A program over `resident`, made by `make` over arrays of the pool where none has the key yet."""
+        if functions is not None:
+            self._functions[id(functions)] = functions  # it stays, so its id stays its own
+        shapes = tuple((name, array.shape, array.dtype) for name, array in resident.items())
+        key = (*key, id(functions), shapes)
+        found = self._programs.get(key)
+        if found is None:
+            arrays = {name: array.copy() for name, array in resident.items()}
+            found = self._programs[key] = make(arrays), arrays
+        program, shared = found
+        return _Turn(program, shared, resident) if resident else program
+
+
+class _Turn(BackendProgram):
+    """A program of the pool, over the parameters of one node."""
+
+    def __init__(
+        self, program: BackendProgram, shared: Mapping[str, Array], own: Mapping[str, Array]
+    ) -> None:
+        self._program = program
+        self._pairs = [(shared[name], array) for name, array in own.items()]
+        self.input_names, self.output_names = program.input_names, program.output_names
+
+    def _take_turn(self) -> None:
+        for shared, own in self._pairs:
+            np.copyto(shared, own)
+
+    def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        self._take_turn()
+        return self._program.run(inputs)
+
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        self._take_turn()
+        self._program.run_into(inputs, outputs)
+
+
+class _PooledBackend(NumPyBackend):
+    """A node's NumPy backend whose programs are those of a pool."""
+
+    pool: _Pool
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> NumPyBackend:
+        made = super().construct(env)
+        made.arena = cls.pool.arena
+        return made
+
+    def prepare(
+        self,
+        function: FunctionProto,
+        functions: Functions | None = None,
+        resident: Mapping[str, Array] | None = None,
+    ) -> BackendProgram:
+        limits = self._limits
+        key = (
+            function.SerializeToString(deterministic=True),
+            limits.arena_bytes,
+            limits.tensor_bytes,
+        )
+        prepare = super().prepare
+        return self.pool.program(
+            key, functions, resident or {}, lambda shared: prepare(function, functions, shared)
+        )
+
+
+class PoolingRegistry(Registry):
+    """The components of another registry, but NumPy backends that share their programs.
+
+    Only what comes with the project is shared: backends of others may keep what one run leaves for the next.
+    """
+
+    def __init__(self, behind: Registry) -> None:
+        super().__init__()
+        self._behind = behind
+        self._backend = type("PooledBackend", (_PooledBackend,), {"pool": _Pool()})
+
+    def lookup(self, type_name: str, where: str = "") -> type[Component]:
+        found = self._behind.lookup(type_name, where)
+        return self._backend if found is NumPyBackend else found
