@@ -24,12 +24,25 @@ class GradientSum:
 
     def __init__(self, size: int, views: Callable[[Array], Sequence[Array]]) -> None:
         self._views_of = views
-        self._flat: Array = np.zeros(size, np.float32)
-        self._views = views(self._flat)
+        self._size = size
+        self._flat: Array
+        self._views: Sequence[Array] | None
+        self._take_memory()
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
         self.filled = False
         """Whether a pass has added to it since the last step."""
+
+    def _take_memory(self) -> Sequence[Array]:
+        self._flat = np.zeros(self._size, np.float32)
+        self._views = self._views_of(self._flat)
+        return self._views
+
+    def release(self) -> None:
+        """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
+        self._spare, self._spare_views = None, ()
+        if not self.filled:
+            self._flat, self._views = np.zeros(0, np.float32), None
 
     def add(
         self,
@@ -44,7 +57,8 @@ class GradientSum:
         """
         before, behind = others
         if not self.filled:
-            program.run_into(inputs, (*before, *self._views, *behind))
+            views = self._take_memory() if self._views is None else self._views
+            program.run_into(inputs, (*before, *views, *behind))
             self.filled = True
             return
         if self._spare is None:
@@ -55,7 +69,9 @@ class GradientSum:
 
     def take(self) -> Array:
         """Returns the vector, zeros where nothing was added, to be changed in place; the sum begins anew."""
-        if not self.filled:
+        if self._views is None:
+            self._take_memory()
+        elif not self.filled:
             self._flat.fill(0)
         self.filled = False
         return self._flat
@@ -68,4 +84,6 @@ class GradientSum:
         """Sets the sum to one that `current` gave."""
         self.filled = flat is not None
         if flat is not None:
+            if self._views is None:
+                self._take_memory()
             np.copyto(self._flat, flat)

@@ -355,6 +355,12 @@ class GraphModel(Model):
     def reserve(self) -> None:
         self._given.reserve()
 
+    def release(self) -> None:
+        self._given.release()
+        self._optimizer.release()
+        if self._gradient is not None:
+            self._gradient.release()
+
     def params(self, ctx: Ctx) -> Array:
         copied = self._given.take()
         np.copyto(copied, self._sent)

@@ -123,6 +123,8 @@ class Optimizer:
             if self._clip < norm < math.inf:  # inf and nan stay what they are, as without a bound
                 np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
         apply = self._adam(rate) if MEAN in self.vectors else self._sgd(rate)
+        if not self._scratch.size:  # it was released
+            self._scratch = np.empty(min(CHUNK, parameters.size), np.float32)
         for part in _chunks(parameters.size):
             scratch = self._scratch[: part.stop - part.start]
             p, g = parameters[part], gradient[part]
@@ -179,6 +181,10 @@ class Optimizer:
             np.add(p, scratch, out=p)
 
         return apply
+
+    def release(self) -> None:
+        """Gives back the memory that a step works in; the next one takes it again."""
+        self._scratch = np.empty(0, np.float32)
 
     def loaded(self) -> None:
         """Says that the parameters are other ones: a round begins, unless the program says itself when.

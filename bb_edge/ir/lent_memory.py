@@ -64,6 +64,10 @@ class LentArrays:
             self._memory.append(bytearray(4 * self._size))
             np.frombuffer(self._memory[-1], np.float32).fill(0.0)
 
+    def release(self) -> None:
+        """Gives the memory back; `take` takes it again. Arrays that somebody has stay what they are."""
+        self._memory.clear()
+
     def take(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Returns an array that may be written to; what is in it says nothing."""
         size = 4 * self._size

@@ -193,6 +193,12 @@ class Model(_Contract):
     def reserve(self) -> None:
         """Takes the memory that `params` needs, at the start of a node that calls it. The base takes none."""
 
+    def release(self) -> None:
+        """Gives back memory that holds nothing now and is taken again when it is needed.
+
+        For nodes that nobody needs for a while, of which a machine has many. The base gives none.
+        """
+
     @abstractmethod
     def params(self, ctx: Ctx) -> Array | Later:
         """Returns a copy of all parameters, 1-D f32, in the order of `load_parameters`."""

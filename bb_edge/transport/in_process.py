@@ -412,6 +412,10 @@ class Simulation:
                 self._send(node.peer_id, step)
             else:
                 self._report(Seen(self.now_ns, node.peer_id, step))
+        self.polled(node)
+
+    def polled(self, node: DrivenNode) -> None:
+        """A node was polled, and what it has sent is under way; for subclasses."""
 
     def _send(self, source: PeerId, step: steps.SendEnvelope) -> None:
         waiting = self._cut_off.get(source)

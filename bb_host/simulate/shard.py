@@ -31,6 +31,8 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
+from bb_edge.roles.contracts import Model
+from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
 from bb_host.simulate.dealing import Dealer
@@ -115,6 +117,9 @@ class _Network(Simulation):
         else:
             super().deliver(arrival)
 
+    def polled(self, node: DrivenNode) -> None:
+        self._shard.rest(node)
+
     def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
         return super().delay_ns(source, target, number) + self._slow.get(source, 0)
 
@@ -146,6 +151,7 @@ class Shard:
         self._member_of = {scenario.peer_of(member): member for member in self._everybody}
         self._records = {scenario.peer_of(member): member for member in members}
         self._nodes: dict[PeerId, Node] = {}
+        self._models: dict[PeerId, list[Model]] = {}
         self._up: dict[PeerId, bool] = {}
         self._sessions: Counter[PeerId] = Counter()
         self._requests: Counter[PeerId] = Counter()
@@ -297,6 +303,11 @@ class Shard:
         """Makes a node of a record; it knows in so long who is there."""
         member = self._records.pop(peer)
         node = self._nodes[peer] = self._install(member)
+        if self._kinds[member.group].sleeps:
+            target = self.scenario.groups[member.group].target
+            slots = self._programs[member.group].targets[target].bindings
+            self._models[peer] = [m for slot in slots if isinstance(m := node.component(slot), Model)]
+            self.rest(node)
         node.presences_come()
         self.network.add(node)
         if not self._up[peer]:
@@ -354,6 +365,11 @@ class Shard:
         self.network.arrive(arrivals)
         self.network.run_window(end_ns)
         return self.progress()
+
+    def rest(self, node: DrivenNode) -> None:
+        """A node has had its turn: if its class sleeps, its models give back memory until the next one."""
+        for model in self._models.get(node.peer_id, ()):
+            model.release()
 
     def progress(self) -> Progress:
         """What has come of it since the last call."""

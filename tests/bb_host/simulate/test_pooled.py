@@ -9,6 +9,7 @@ import onnx.parser
 import pytest
 
 from bb_edge.backends.numpy_backend import NumPyBackend
+from bb_edge.components import GraphModel
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.registry import Registry
 from bb_edge.roles.component import ComponentEnv
@@ -93,3 +94,9 @@ def test_a_federation_that_shares_computes_the_bits_of_one_that_does_not(learnin
     shared = shown(simulate(learning, 1, "here"))
     monkeypatch.setattr(shard, "PoolingRegistry", lambda behind: behind)
     assert shown(simulate(learning, 2, "here")) == shared
+
+
+def test_nodes_that_give_memory_back_after_each_turn_compute_the_same(learning, monkeypatch):
+    released = shown(simulate(learning, 1, "here"))
+    monkeypatch.setattr(GraphModel, "release", lambda model: None)
+    assert shown(simulate(learning, 1, "here")) == released
