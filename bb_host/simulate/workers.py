@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.simulate.errors import ScenarioError, WorkerError
+from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
 from bb_host.simulate.shard import Accounts, Progress, Shard
 
@@ -132,12 +133,14 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
     """The life of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for it ends this one
     shard: Shard | None = None
+    garbage = BetweenWindows()
 
     def answer(work: Callable[[], object]) -> None:
         try:
             pipe.send(("value", work()))
         except BBError as error:
             pipe.send(("error", portable(error)))
+        garbage.collect()
 
     def begin() -> Progress:
         nonlocal shard
