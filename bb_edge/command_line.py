@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from bb_edge.ir.suggestions import suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -12,3 +15,26 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Says what is wrong, and where the flags are listed."""
         self.exit(2, f"{self.prog}: error: {message}\n(`{self.prog} --help` lists what it takes)\n")
+
+    def parse_known_args(  # type: ignore[override]  # argparse overloads it by the namespace's type
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """Refuses a flag that it does not have, and names the one that may be meant.
+
+        A verb does so itself: the command above it knows none of the verb's flags.
+        """
+        found, rest = super().parse_known_args(args, namespace)
+        strange = next((each for each in rest if each.startswith("-")), None)
+        if strange is not None:
+            near = self._meant(strange.partition("=")[0])
+            hint = f"; did you mean {near}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}{hint}")
+        return found, rest
+
+    def _meant(self, strange: str) -> str:
+        """The flag that somebody may have meant, or "": by its first letter, or by likeness."""
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        if len(strange) == 2:
+            return next((flag for flag in flags if flag[2] == strange[1].lower()), "")
+        near = suggestion(strange, flags).partition("did you mean ")[2]
+        return near.strip("'?")

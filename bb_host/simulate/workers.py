@@ -136,10 +136,13 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
     garbage = BetweenWindows()
 
     def answer(work: Callable[[], object]) -> None:
+        told: tuple[str, object]
         try:
-            pipe.send(("value", work()))
+            told = "value", work()
         except BBError as error:
-            pipe.send(("error", portable(error)))
+            told = "error", portable(error)
+        with contextlib.suppress(BrokenPipeError):  # another worker has refused, and nobody asks any more
+            pipe.send(told)
         garbage.collect()
 
     def begin() -> Progress:

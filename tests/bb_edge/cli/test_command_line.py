@@ -11,7 +11,17 @@ from bb_host import cli as host
 @pytest.mark.parametrize(
     ("main", "words", "what"),
     [
-        (device.main, ["run", "--nope"], "bb-edge: error: unrecognized arguments: --nope"),
+        (device.main, ["run", "--nope"], "bb-edge run: error: unrecognized arguments: --nope"),
+        (
+            host.main,
+            ["simulate", "f.py", "-W", "2"],
+            "bb-host simulate: error: unrecognized arguments: -W 2; did you mean --workers?",
+        ),
+        (
+            host.main,
+            ["simulate", "f.py", "--wrokers=2"],
+            "bb-host simulate: error: unrecognized arguments: --wrokers=2; did you mean --workers?",
+        ),
         (device.main, ["check"], "bb-edge check: error: name an artifact"),
         (host.main, ["compile"], "bb-host compile: error: the following arguments are required: file"),
         (host.main, ["nope"], "bb-host: error: argument VERB: invalid choice: 'nope'"),
