@@ -7,7 +7,8 @@ Digits; each client draws 64 of them with replacement and takes two steps of pla
 of 32; all clients answer in every round; the server averages by rows and scores 360. The layers are the same,
 the first numbers are not: each side draws its own. Seconds are those of a round, the median of all but the
 first, by the number of clients. Memory is the most that all processes of a side have had together: what
-several of them share counts once (PSS). Flower and this project have two workers, pfl-research is one
+several of them share counts once (PSS). Processor seconds are those of all processes of a side, too: they say
+more where a machine has other work. Flower and this project have two workers, pfl-research is one
 process, beside which this project has one worker too. Everybody's tensors run on one thread per worker.
 """
 
@@ -24,6 +25,7 @@ import threading
 import time
 import venv
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -50,9 +52,12 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 
 
 class Cost(NamedTuple):
-    """Of one run: seconds of a round, until the first one ended, peak PSS in bytes; accuracy at the end."""
+    """Of one run: seconds of a round, of the clock and of processors; seconds until the first one ended, peak
+    PSS in bytes, accuracy at the end.
+    """
 
     seconds: float
+    processor: float
     start: float
     peak: int
     accuracy: float
@@ -118,6 +123,7 @@ def run(command: Sequence[str | Path], rounds: int) -> Cost:
     """Runs one side. AssertionError where it does not end all of its rounds."""
     began = time.perf_counter()
     found: list[tuple[float, float]] = []
+    processor: list[float] = []
     start = 0.0
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -133,11 +139,13 @@ def run(command: Sequence[str | Path], rounds: int) -> Cost:
                     number, seconds, accuracy = json.loads(line)
                     if number >= 1:  # Flower scores the model before the first round, too
                         found.append((seconds, accuracy))
+                        processor.append(sum(map(_processor_seconds, _family(process.pid))))
                         start = start or time.perf_counter() - began
         process.wait()
         errors.seek(0)
         assert len(found) == rounds, f"{len(found)} of {rounds} rounds: {errors.read()[-2000:]}"
-    return Cost(median(seconds for seconds, _ in found[1:]), start, peak[0], found[-1][1])
+    used = median(after - before for before, after in pairwise(processor))
+    return Cost(median(seconds for seconds, _ in found[1:]), used, start, peak[0], found[-1][1])
 
 
 @contextlib.contextmanager
@@ -172,6 +180,13 @@ def _family(pid: int) -> list[int]:
     return found
 
 
+def _processor_seconds(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def _pss(pid: int) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
@@ -201,6 +216,8 @@ def compared(env: Path, kind: str, clients: int, rounds: int, turns: int, path: 
         goal = GOALS[rival, kind]
         ms = {n: 1e3 * median(c.seconds for c in costs[n]) / clients for n in (mine, rival)}
         found.append(Row(f"{what}: a client-round", ms, "ms", ms[mine] / ms[rival], goal))
+        used = {n: 1e3 * median(c.processor for c in costs[n]) / clients for n in (mine, rival)}
+        found.append(Row(f"{what}: of processors", used, "ms", used[mine] / used[rival]))
         peak = {n: median(c.peak for c in costs[n]) / 2**20 for n in (mine, rival)}
         memory_goal = goal if rival == "flower" else None
         found.append(Row(f"{what}: memory", peak, "MiB", peak[mine] / peak[rival], memory_goal))
