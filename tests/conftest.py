@@ -38,7 +38,7 @@ with contextlib.suppress(ImportError):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "write anew what cases of passes expect (tests/bb_host/passes/program/cases); with -n 0"
+    text = "write anew what tests hold in files: cases of passes, digests of artifacts; with -n 0"
     parser.addoption("--update", action="store_true", help=text)
 
 
