@@ -1,8 +1,9 @@
-"""By hand: ./dev abuse [--durable] [--seeds N]. Eight node processes and a mosquitto, killed and stopped."""
+"""By hand: ./dev abuse [--durable] [--seeds N] [--brokers N]. Nodes and brokers, killed and stopped."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 import time
@@ -61,9 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev abuse", description=__doc__)
     parser.add_argument("--durable", action="store_true", help="state folders, and nothing may be lost")
     parser.add_argument("--reports", action="store_true", help="durable reports, folders put back and mixed")
-    parser.add_argument(
-        "--brokers", type=int, default=1, help="with --reports: so many, bridged to the first"
-    )
+    parser.add_argument("--brokers", type=int, default=1, help="so many mosquittos, bridged to the first")
     parser.add_argument("--clients", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--faults", type=int, default=12)
@@ -81,7 +80,7 @@ def main() -> int:
     for seed in seeds:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
-            world = World(Path(folder), args.clients, args.rounds, durable=args.durable)
+            world = World(Path(folder), args.clients, args.rounds, durable=args.durable, brokers=args.brokers)
             try:
                 world.abuse(seed, args.faults)
             finally:
@@ -89,7 +88,7 @@ def main() -> int:
             wrong = world.wrong()
             took = time.monotonic() - started
             full = sum(round(v[0][2]) == args.clients for v in world.told.values())
-            kinds = dict(Counter(done.split()[-1] for done in world.done))
+            kinds = dict(Counter(re.sub(r"-\d+", "", done) for done in world.done))
             print(
                 f"seed {seed}: {len(world.told)} rounds, {full} with all, "
                 f"{len(world.reported)} reports of {len(world.due)} sent, {took:.0f} s; "

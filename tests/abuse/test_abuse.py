@@ -22,9 +22,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("durable", [False, True])
-def test_the_ledger_is_right_whatever_dies(tmp_path: Path, durable: bool) -> None:
-    world = World(tmp_path, clients=2, rounds=5, reports=6, pause_ms=300, durable=durable)
+@pytest.mark.parametrize(("durable", "brokers"), [(False, 1), (True, 1), (True, 3)])
+def test_the_ledger_is_right_whatever_dies(tmp_path: Path, durable: bool, brokers: int) -> None:
+    world = World(tmp_path, clients=2, rounds=5, reports=6, pause_ms=300, durable=durable, brokers=brokers)
     try:
         world.abuse(seed=1 + durable, faults=3, stopped_s=0.5, every_s=0.3)
     finally:

@@ -176,6 +176,28 @@ def bridge(center: Broker, name: str, federation: str) -> list[str]:
     ]
 
 
+def start_bridged(folder: Path, count: int, federation: str) -> list[Broker]:
+    """So many mosquittos, running, all after the first one bridged to it; each has a folder in `folder`."""
+    found: list[Broker] = []
+    for number in range(count):
+        own = folder / f"broker-{number}"
+        own.mkdir()
+        found.append(mosquitto(own, bridge(found[0], f"edge-{number}", federation) if number else []))
+        try:
+            found[-1].start()
+        except AssertionError:
+            for broker in found:
+                broker.kill()
+            raise
+    return found
+
+
+def broker_of(number: int, brokers: Sequence[Broker]) -> Broker:
+    """Where a node of this number goes: by turns to all but the first, which is the center's own."""
+    others = brokers[1:] or brokers
+    return others[number % len(others)]
+
+
 def amqtt(folder: Path) -> Broker:
     """An amqtt that is still to be started; NoBroker without it."""
     if importlib.util.find_spec("amqtt") is None:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 from random import Random
 
-from brokers import Broker, bridge, mosquitto
+from brokers import Broker, broker_of, start_bridged
 from node_processes import id_of
 
 from bb_edge.components import PresenceSelector
@@ -87,20 +87,10 @@ class ReportWorld:
         """The node's own folder."""
         return self.folder / "state" / name
 
-    def _start_brokers(self) -> None:
-        for number in range(self._brokers):
-            folder = self.folder / f"broker-{number}"
-            folder.mkdir()
-            lines = bridge(self.brokers[0], f"edge-{number}", FEDERATION) if number else []
-            broker = mosquitto(folder, lines)
-            broker.start()
-            self.brokers.append(broker)
-
     def start(self, name: str, state: Path | None = None) -> Child:
         target = "Hub" if name == HUB else "Device"
         self.births += 1
-        others = self.brokers[1:]
-        broker = others[self.names.index(name) % len(others)] if others and name != HUB else self.brokers[0]
+        broker = self.brokers[0] if name == HUB else broker_of(self.names.index(name), self.brokers)
         command = [
             *(sys.executable, "-m", "bb_edge.cli", "run", self.folder / f"Reports.{target}.edge.onnx"),
             *("--peer", name, "--target", target, "--broker", broker.url, "--federation", FEDERATION),
@@ -189,7 +179,7 @@ class ReportWorld:
     def abuse(self, seed: int, faults: int, away_s: float = 20.0, every_s: float = 2.0) -> None:
         """Starts all, then hurts one after the other; whoever is away comes back at the end."""
         rng = Random(seed)
-        self._start_brokers()
+        self.brokers = start_bridged(self.folder, self._brokers, FEDERATION)
         for name in (HUB, *self.names):
             self.start(name)
         deadline = time.monotonic() + PATIENCE_S

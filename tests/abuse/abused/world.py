@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from brokers import mosquitto
+from brokers import Broker, broker_of, start_bridged
 from node_processes import id_of
 
 from bb_edge.ir.ids import PeerId
@@ -22,9 +22,15 @@ from .program import build
 PATIENCE_S = 60.0 * float(os.environ.get("BB_TEST_PATIENCE", "1"))
 """Half of what a test has: who waits in vain says for what."""
 
+FEDERATION = "abuse"
+
 
 class World:
-    """A server, its clients and a broker; `abuse` lets them run to the end under faults."""
+    """A server, its clients and a broker; `abuse` lets them run to the end under faults.
+
+    With several `brokers` the server is at the first one, and the clients, by turns, at the others, which are
+    bridged to it.
+    """
 
     def __init__(
         self,
@@ -34,6 +40,7 @@ class World:
         reports: int = 40,
         pause_ms: int = 400,
         durable: bool = False,
+        brokers: int = 1,
     ) -> None:
         self.clients, self.rounds, self.reports, self.durable = clients, rounds, reports, durable
         options = {
@@ -44,7 +51,9 @@ class World:
             "durable": durable,
         }
         self.server_artifact, self.client_artifact, self.shards = build(folder, **options)
-        self.folder, self.events, self.broker = folder, Events(), mosquitto(folder)
+        self.folder, self.events = folder, Events()
+        self.brokers: list[Broker] = []
+        self._brokers = brokers
         self.nodes: dict[str, Child] = {}
         self.births = 0
         self.told: dict[int, list[list[Any]]] = defaultdict(list)
@@ -60,12 +69,14 @@ class World:
 
     def start(self, name: str) -> None:
         server = name == "server"
+        number = 0 if server else int(name.rpartition("-")[2])
+        broker = self.brokers[0] if server else broker_of(number, self.brokers)
         artifact = self.server_artifact if server else self.client_artifact
         more = (
             ["--state", str(self.folder / "state" / name), "--snapshot-interval", "5"] if self.durable else []
         )
         if not server:
-            more += ["--set", f"shard.path={self.shards[int(name.rpartition('-')[2])]}"]
+            more += ["--set", f"shard.path={self.shards[number]}"]
         self.births += 1
         self.nodes[name] = Child(
             name,
@@ -75,9 +86,9 @@ class World:
                     "--target",
                     "Server" if server else "Client",
                     "--broker",
-                    self.broker.url,
+                    broker.url,
                 ),
-                *("--federation", "abuse", "--budget", "host", "--seed", "5", *more),
+                *("--federation", FEDERATION, "--budget", "host", "--seed", "5", *more),
             ],
             self.folder / f"{name}-{self.births}.log",
             self.events,
@@ -93,7 +104,8 @@ class World:
         for child in self.nodes.values():
             child.signal(signal.SIGCONT)
             child.end(within_s=0)
-        self.broker.kill()
+        for broker in self.brokers:
+            broker.kill()
 
     # --- listening ------------------------------------------------------------------------------------
 
@@ -144,7 +156,7 @@ class World:
     def abuse(self, seed: int, faults: int, stopped_s: float = 10.0, every_s: float = 1.5) -> None:
         """Starts all, then hurts one after the other, until all is told."""
         rng = Random(seed)
-        self.broker.start()
+        self.brokers = start_bridged(self.folder, self._brokers, FEDERATION)
         for name in ("server", *(f"client-{n}" for n in range(self.clients))):
             self.start(name)
         deadline = time.monotonic() + PATIENCE_S
@@ -166,10 +178,11 @@ class World:
     def _fault(self, rng: Random, stopped_s: float) -> None:
         kind = rng.choice(("client", "client", "server", "broker", "stop"))
         if kind == "broker":
-            self.done.append("broker killed")
-            self.broker.kill()
+            number = rng.randrange(len(self.brokers))
+            self.done.append(f"broker-{number} killed")
+            self.brokers[number].kill()
             self.listen(rng.uniform(0, 2))
-            self.broker.start()
+            self.brokers[number].start()
             return
         name = "server" if kind == "server" else f"client-{rng.randrange(self.clients)}"
         if kind == "stop":
