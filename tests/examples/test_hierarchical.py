@@ -137,3 +137,6 @@ def test_the_example_runs_from_nothing(tmp_path: Path) -> None:
     if "bridged" in found.stdout:
         words = last.split()
         assert words[words.index("tiers") + 1] == words[words.index("flat") + 1], last
+        at_the_end = found.stdout.partition("samples that counted:")[2].splitlines()
+        scores = {line.split()[0]: line.split()[1:3] for line in at_the_end if line.startswith("  ")}
+        assert scores["tiers"] == scores["flat"], "the accuracy, and the samples behind it"
