@@ -356,7 +356,7 @@ def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durab
             for site, port in ports:
                 if site in bound.ports:
                     raise InstallError(
-                        f"site {site:#018x} stands twice",
+                        f"site {site:#018x} is declared twice",
                         f"{main.target}, {spec.name}",
                         "give ports different names",
                     )

@@ -186,7 +186,7 @@ class EntryInBootstrap(PassError):
 
 
 class UnresolvedType(PassError):
-    """A value whose type nothing says."""
+    """A value whose type could not be inferred."""
 
 
 class TypeConstraintFailed(PassError):
@@ -295,7 +295,7 @@ class StageError(CompileError):
 
 
 class UnknownStage(CompileError):
-    """A stage that does not exist, or stands twice."""
+    """A stage that does not exist, or is named twice."""
 
 
 class UnsupportedModule(CompileError):

@@ -3,7 +3,7 @@
 1. The partition is named after the graph, made an identifier, or `main`; its ports are the model's inputs and
 outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
 weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
-that stands twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.passes.tensor`);
+listed twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.passes.tensor`);
 shapes may be fixed. 4. What the device could not run is refused here, with node, operator and opset version,
 before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
 """

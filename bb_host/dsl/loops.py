@@ -230,7 +230,7 @@ class Loop(Suggests):
         """Gives what the next iteration is given, in the order of `carry=`; types stay, shapes may change."""
         g = self._inside("step.next")
         if self._next is not None:
-            raise g.error(LoopError, "step.next stands twice", "give all values at once")
+            raise g.error(LoopError, "step.next is called twice", "give all values at once")
         given = values[0] if len(values) == 1 and isinstance(values[0], (list, tuple)) else values
         if len(given) != len(self._formals):
             raise g.error(

@@ -90,7 +90,7 @@ class Rounds(Suggests):
         if kind is None and not self._used:
             raise self._graph.error(
                 RoundsError,
-                "nothing starts from these rounds",
-                "hang the first ops of a round on them: after=start",
+                "no op in this `with` block depends on the round",
+                "pass `after=start` to its first op",
                 self._line,
             )

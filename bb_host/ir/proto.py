@@ -147,7 +147,7 @@ def _facts(read: Callable[[Mapping[str, str]], _F], meta: Mapping[str, str], whe
 
 
 def _opsets(message: Any, where: str) -> dict[str, int]:
-    """The imports; of a domain that stands twice the highest version holds."""
+    """The imports; of a domain that is imported twice the highest version holds."""
     found: dict[str, int] = {}
     for entry in message.opset_import:
         found[entry.domain] = max(entry.version, found.get(entry.domain, entry.version))

@@ -2,6 +2,6 @@
 
 `one_pass.py` says what a pass is, `runner.py` runs a list of them. The lists, in the order of the work:
 `pipeline.py` (a recorded program becomes a compiled one; its passes stand in `program/`),
-`tensor/cleaning.py` (functions of ONNX ops become smaller), `device/pipeline.py` (a file per target). What
-several passes ask of a program stands in `analysis/`.
+`tensor/cleaning.py` (functions of ONNX ops become smaller), `device/pipeline.py` (a file per target). Queries
+of a program that passes share stand in `analysis/`.
 """

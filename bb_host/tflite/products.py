@@ -60,7 +60,7 @@ def _labels(op: Op, facts: Mapping[str, Fact]) -> tuple[list[Labels], Labels]:
 
 def _groups(a: Labels, b: Labels, result: Labels, sizes: Sizes) -> _Groups:
     if len(set(a)) < len(a) or len(set(b)) < len(b):
-        raise NotLowered("a label stands twice in one operand")
+        raise NotLowered("a label occurs twice in one operand")
     if not result or (set(a) ^ set(b)) - set(result):
         raise NotLowered("it sums over what one operand alone has, or over all")
     both = [label for label in result if label in a and label in b]

@@ -1,4 +1,4 @@
-"""What several passes ask of a function: what an op reads, who reads a value, where a wire op has what."""
+"""Queries of a function that passes share: what an op reads, who reads a value, where a wire op has what."""
 
 from __future__ import annotations
 

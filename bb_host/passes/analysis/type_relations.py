@@ -1,4 +1,4 @@
-"""How the types of an op's inputs and outputs hang together: one function per relation of the catalog.
+"""Type constraints between an op's inputs and outputs: one function per relation of the catalog.
 
 | relation | says |
 |---|---|

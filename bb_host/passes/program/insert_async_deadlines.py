@@ -1,4 +1,4 @@
-"""Pass 16: what may answer later carries a deadline, and what is sent too late is not sent.
+"""Pass 16: gives async ops a deadline and drops sends whose deadline has passed.
 
 1. The first payload of a Send-flavored op with a deadline passes a `DeadlineCheck` of that deadline.
 2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s.

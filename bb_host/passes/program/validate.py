@@ -113,7 +113,7 @@ def _duplicate(function: Function) -> None:
     yielder: dict[str, str] = {}
     for name in function.inputs:
         if name in yielder:
-            raise DuplicateOutput(f"input {name!r} stands twice", f"function {function.name}")
+            raise DuplicateOutput(f"input {name!r} is declared twice", f"function {function.name}")
         yielder[name] = "an input of the function"
     for op in function.ops:
         for name in op.outputs:

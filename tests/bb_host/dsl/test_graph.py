@@ -379,7 +379,7 @@ def a_shape_of_triggers(g: Graph) -> None:
         (RoundsError, rounds_not_entered, "were not entered"),
         (RoundsError, rounds_nested, "rounds within rounds"),
         (RoundsError, rounds_reused, "were entered before"),
-        (RoundsError, rounds_of_nothing, "nothing starts from these rounds"),
+        (RoundsError, rounds_of_nothing, "depends on the round"),
         (AttributeValueError, rounds_zero, "0 times"),
         (AttributeValueError, rounds_negative, "not -1"),
         (ValueTypeError, trigger_wanted, "After: input trigger expects a Trigger"),

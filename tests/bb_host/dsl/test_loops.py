@@ -268,7 +268,7 @@ def test_loops_that_say_too_little_or_too_much(record: Record) -> None:
             step.next(step.carried)
             step.next(step.carried)
 
-    refused(record, LoopError, "stands twice", twice)
+    refused(record, LoopError, "step.next is called twice", twice)
 
     def count(g: Graph) -> None:
         with g.loop(3, carry=[1.0, 2.0]) as step:

@@ -62,7 +62,7 @@ HEAD = "program P {module=P}\n\n"
         (
             "function program.P(x: F32, x: F32) -> (y)\n  y = Relu(x)",
             errors.DuplicateOutput,
-            "input 'x' stands twice",
+            "input 'x' is declared twice",
             "function P",
         ),
         (
