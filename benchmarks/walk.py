@@ -39,7 +39,7 @@ from bb_edge.ir.address import Address, site_suffix  # noqa: E402
 from bb_edge.node import Node  # noqa: E402
 from bb_edge.wire import envelope  # noqa: E402
 from bb_edge.wire.codecs import encode_value  # noqa: E402
-from bb_host import Graph, ModelSlot, Module, Output  # noqa: E402
+from bb_host import AggregatorSlot, Graph, ModelSlot, Module, Output  # noqa: E402
 from bb_host.ir.proto import to_proto  # noqa: E402
 from bb_host.ir.text import parse  # noqa: E402
 
@@ -147,32 +147,41 @@ def walk() -> Walk:
     return Walk(tuple(calls))
 
 
-RECORDED: dict[str, Callable[[Graph, ModelSlot, Output], object]] = {
-    "self.model.forward(g, x)": lambda g, model, x: model.forward(g, x),
-    'g.app_emit("name", x)': lambda g, model, x: g.app_emit("name", x),
-    "g.onnx.relu(x)": lambda g, model, x: g.onnx.relu(x),
-    "x + x": lambda g, model, x: x + x,
+class Recorded(Module):
+    """Records an op, and notes the calls that it takes after the warm-up."""
+
+    model = ModelSlot("model")
+    agg = AggregatorSlot("agg")
+
+    def __init__(self, act: Callable[[Recorded, Graph, Output], object]) -> None:
+        super().__init__()
+        self.act = act
+        self.calls: list[Call] = []
+
+    def body(self, g: Graph) -> None:
+        x = g.input("x", "F32", (4,))
+        for _ in range(WARM_UP):
+            self.act(self, g, x)
+        with followed(bb_edge, bb_host, bb_kernels) as calls:
+            self.act(self, g, x)
+        self.calls = calls
+
+
+RECORDED: dict[str, Callable[[Recorded, Graph, Output], object]] = {
+    "self.model.forward(g, x)": lambda self, g, x: self.model.forward(g, x),
+    "self.model.step(g)": lambda self, g, x: self.model.step(g),
+    "self.agg.contribute(g, x, weight=x)": lambda self, g, x: self.agg.contribute(g, x, weight=x),
+    'g.app_emit("name", x)': lambda self, g, x: g.app_emit("name", x),
+    "g.onnx.relu(x)": lambda self, g, x: g.onnx.relu(x),
+    "x + x": lambda self, g, x: x + x,
 }
 
 
 def recording(call: str) -> Walk:
     """The walk of one of the calls of `RECORDED`, after the warm-up."""
-    found: list[Call] = []
-    act = RECORDED[call]
-
-    class Recorded(Module):
-        model = ModelSlot("model")
-
-        def body(self, g: Graph) -> None:
-            x = g.input("x", "F32", (4,))
-            for _ in range(WARM_UP):
-                act(g, self.model, x)
-            with followed(bb_edge, bb_host, bb_kernels) as calls:
-                act(g, self.model, x)
-            found.extend(calls)
-
-    Recorded().record()
-    return Walk(tuple(found))
+    module = Recorded(RECORDED[call])
+    module.record()
+    return Walk(tuple(module.calls))
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def _stub(name: str, row: Row, signature: inspect.Signature, doc: str) -> str:
         head = f"    def {name}(\n{listed}    ) -> {_returned(row)}:"
     about = " ".join(filter(None, [doc.strip(), f"{_ports(row)}."]))
     if "\n" in doc:
-        about = f"{doc.rstrip()}\n\n        {_ports(row)}.\n        "
+        about = f"{doc.rstrip()}\n\n        {_wrapped(f'{_ports(row)}.')}\n        "
     quoted = f'"""{about}"""'
     return f"{head}\n        {_wrapped(quoted)}\n"
 
@@ -160,7 +160,9 @@ def _param(row: Row, param: inspect.Parameter) -> str:
         return f"**{param.name}: object"
     if param.name == "outputs" and isinstance(row, OnnxRow):
         return "outputs: int | None = None"
-    type_ = _type(row, param.name)
+    type_ = (
+        "bool" if isinstance(param.default, bool) and isinstance(row, CatalogRow) else _type(row, param.name)
+    )
     if param.kind is param.VAR_POSITIONAL:
         several = f"{type_} | Sequence[{type_}]" if row.takes_lists else type_
         return f"*{param.name}: {several}"

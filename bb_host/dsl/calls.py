@@ -282,9 +282,18 @@ Check = Callable[[Recorder, Row, "dict[str, object]"], None]
 """What is asked of the attributes before the op is recorded; it may replace them."""
 
 
-def slot_method(spoken: str, row: Row) -> Callable[..., Any]:
-    """The method of a slot that records an op of its role: `slot.forward(g, input, after=…)`."""
-    bind = binder(signature_of(row), row, ("self", "g"))
+Choice = Callable[[Recorder, "tuple[Any, ...]", "dict[str, object]"], "tuple[Row, tuple[Any, ...]]"]
+"""Of the inputs and attributes that a call was given: which op it records, and the inputs of that."""
+
+
+def slot_method(
+    spoken: str, row: Row, signature: str | None = None, choose: Choice | None = None
+) -> Callable[..., Any]:
+    """The method of a slot that records an op of its role: `slot.forward(g, input, after=…)`.
+
+    `signature` is that of the row unless it is given.
+    """
+    bind = binder(signature_of(row) if signature is None else signature, row, ("self", "g"))
 
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -296,7 +305,8 @@ def slot_method(spoken: str, row: Row) -> Callable[..., Any]:
         facts = graph.slot_facts.get(slot)
         if facts is None:
             facts = slot.use_in(graph)
-        found = record_call(graph, row, inputs, attrs, after=after, facts=facts)
+        chosen, inputs = (row, inputs) if choose is None else choose(graph, inputs, attrs)
+        found = record_call(graph, chosen, inputs, attrs, after=after, facts=facts)
         return found[0] if len(found) == 1 else returned(graph, row, found)
 
     return _named(method, bind, spoken, row)
@@ -360,6 +370,8 @@ def binder(signature: str, row: Row, owners: Sequence[str]) -> Callable[..., Any
     for param in params:
         name = param.partition("=")[0]
         plain = _SHORTENED.get(name, name).replace("_", "").lower()
+        if name == "*":
+            continue
         if name.startswith("**"):
             rest = name
         elif plain in attrs:

@@ -24,6 +24,7 @@ from bb_host.dsl.calls import graph_method, row_of, slot_method
 from bb_host.dsl.names import snake
 from bb_host.dsl.onnx_ops import onnx_row
 from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.slot_calls import SLOT_CALLS, SlotCall
 from bb_host.ir.facts import NO_FACTS, OpFacts
 
 _C = TypeVar("_C", bound=type)
@@ -31,26 +32,28 @@ _C = TypeVar("_C", bound=type)
 # --- slots
 
 
-def _role(domain: str, *written: str) -> Callable[[_C], _C]:
-    """Class decorator: each op of a role's opset is a method, under `_name` where one is written by hand."""
+def _role(domain: str) -> Callable[[_C], _C]:
+    """Class decorator: each op of a role's opset is a method."""
 
     def decorate(cls: _C) -> _C:
         cls.DOMAIN = domain  # type: ignore[attr-defined]
         for op in (opsets.opset(domain) or Opset("", 0)).ops.values():
             spoken = f"{cls.__name__.removesuffix('Ops')}Slot.{snake(op.name)}"
-            by_hand = "_" if op.name in written else ""
-            setattr(cls, by_hand + snake(op.name), slot_method(spoken, row_of(op)))
+            call = SLOT_CALLS.get(spoken, SlotCall())
+            method = slot_method(spoken, row_of(op), call.signature, call.choose)
+            method.__doc__ = call.doc or method.__doc__
+            setattr(cls, snake(op.name), method)
         return cls
 
     return decorate
 
 
-@_role(keys.ROLE_MODEL_DOMAIN, "Forward", "Backward")
+@_role(keys.ROLE_MODEL_DOMAIN)
 class ModelOps:
     """The methods of a ModelSlot."""
 
 
-@_role(keys.ROLE_AGGREGATOR_DOMAIN, "Contribute")
+@_role(keys.ROLE_AGGREGATOR_DOMAIN)
 class AggregatorOps:
     """The methods of an AggregatorSlot."""
 
@@ -60,7 +63,7 @@ class DataSourceOps:
     """The methods of a DataSourceSlot."""
 
 
-@_role(keys.ROLE_PEER_SELECTOR_DOMAIN, "Sample")
+@_role(keys.ROLE_PEER_SELECTOR_DOMAIN)
 class PeerSelectorOps:
     """The methods of a PeerSelectorSlot."""
 

@@ -15,6 +15,32 @@ class ModelOps:
     """The methods of a ModelSlot."""
 
     DOMAIN: ClassVar[str]
+    def forward(self, g: Recorder, input: Value, *, key: Value | None = None, after: After = ...) -> Output:
+        """The output. What a `backward` reads is kept for the execution, or under `key` beyond it.
+
+        A key is an integer, as `r.round` is, a peer, bytes, or a bundle of those. Activations under a key go
+        when a `backward` of the same key has used them, or when newer ones need their place: the device's
+        `kept_keys` and `kept_key_bytes` bound them.
+
+        input: Tensor → output: Tensor.
+        """
+    def backward(
+        self,
+        g: Recorder,
+        grad: Value,
+        *,
+        key: Value | None = None,
+        input_grad: bool = False,
+        after: After = ...,
+    ) -> Output:
+        """Adds dL/dparameters to the model's gradient, given dL/doutput of the last `forward`; yields a cmd.
+
+        It is about the `forward` of the same execution, or with `key` about that of the same key. With
+        `input_grad` it yields dL/dinput, in the input's shape and dtype, in place of the cmd: with that
+        whoever has sent the input goes on.
+
+        grad: Tensor → cmd: CommandId.
+        """
     def train(self, g: Recorder, input: Value, target: Value, *, after: After = ...) -> Output:
         """Adds dL/dparameters of the batch to the gradient, and returns its mean loss L, 0-D. input: Tensor,
         target: Tensor → loss: Tensor<F32>."""
@@ -58,6 +84,25 @@ class AggregatorOps:
     """The methods of an AggregatorSlot."""
 
     DOMAIN: ClassVar[str]
+    def contribute(
+        self,
+        g: Recorder,
+        contribution: Value,
+        weight: Value | None = None,
+        peer: Output | None = None,
+        round: Value | None = None,
+        *,
+        sent: Value | None = None,
+        after: After = ...,
+    ) -> Output:
+        """Counts once per (round, peer), first wins. `weight`, above 0, and `round`: 0-D. Yields a cmd.
+
+        `sent` is what the peer was asked with, `params` as a rule: a contribution of another shape is
+        refused, and an aggregator that clips clips the difference to it.
+
+        contribution: Tensor, weight: Tensor, peer: PeerIdVec, round: Tensor<I64>, sent: Tensor → cmd:
+        CommandId.
+        """
     def aggregate(
         self,
         g: Recorder,
@@ -91,6 +136,9 @@ class PeerSelectorOps:
     """The methods of a PeerSelectorSlot."""
 
     DOMAIN: ClassVar[str]
+    def sample(self, g: Recorder, n: int, min: int = 0, *, after: After = ...) -> Output:
+        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are. nothing → peers:
+        PeerIdVec."""
     def current_view(self, g: Recorder, *, after: After = ...) -> Output:
         """Returns all peers in view. nothing → view: PeerIdVec."""
     def near_key(self, g: Recorder, key: Output, n: int, *, after: After = ...) -> Output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 import numpy as np
@@ -94,6 +95,7 @@ def _refused(what: str, hint: str) -> Callable[..., NoReturn]:
     return refuse
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Output:
     """A value of a graph: no data, only a name-to-be and a type.
 
@@ -112,17 +114,16 @@ class Output:
     ValueTypeError or UnknownAttributeError at the author's line, which names what to use instead.
     """
 
-    __slots__ = ("_array", "graph", "hint", "line", "parts", "type")
+    graph: Tape[Output]
+    type: ValueType
+    hint: str
+    line: tuple[str, int]
+    parts: tuple[ValueType, ...] = ()
+    _array: Array | None = None
+    """Of a constant."""
+
     # NumPy leaves `array + output` to the output, and asks `__array__` for anything else.
     __array_priority__ = 1000.0
-
-    def __init__(self, graph: Tape[Output], type: ValueType, hint: str, line: tuple[str, int]) -> None:
-        self.graph = graph
-        self.type = type
-        self.hint = hint
-        self.line = line
-        self.parts: tuple[ValueType, ...] = ()
-        self._array: Array | None = None  # of a constant
 
     @property
     def node(self) -> TypeNode:

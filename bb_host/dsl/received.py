@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import overload
 
-from bb_edge.ir.types import ValueType
 from bb_host.author_lines import authoring_error
 from bb_host.dsl.output import Output
-from bb_host.dsl.tape import Tape
 from bb_host.errors import AnswerModeError
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Received(Output):
     """A value as its receiver sees it; `sender` is the peer that sent it (a PeerIdVec of one)."""
 
-    __slots__ = ("sender",)
-
-    def __init__(self, graph: Tape[Output], type: ValueType, hint: str, line: tuple[str, int]) -> None:
-        super().__init__(graph, type, hint, line)
-        self.sender: Output
+    sender: Output = field(init=False)
 
 
 class Parts(tuple[Output, ...]):

@@ -7,10 +7,8 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-
-import numpy as np
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
@@ -31,10 +29,10 @@ from bb_host.dsl.named_calls import (
 )
 from bb_host.dsl.names import PORT_NAME
 from bb_host.dsl.onnx_namespace import OnnxOps
-from bb_host.dsl.output import Output, Value
+from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
-from bb_host.errors import AttributeValueError, SlotError, ValueTypeError
+from bb_host.errors import SlotError
 from bb_host.ir.construction import (
     ConstructionError,
     check_state,
@@ -192,62 +190,6 @@ class ModelSlot(ModelOps, ComponentSlot):
     """Something with parameters that maps tensors to tensors. `cmd` results only order (`after=`)."""
 
     ROLE = keys.ROLE_MODEL
-    _forward: Callable[..., Output]  # named_calls makes it: what has no key is recorded by the short way
-
-    def forward(
-        self, g: Recorder, input: Value, *, key: Value | None = None, after: After = UNORDERED
-    ) -> Output:
-        """The output. What a `backward` reads is kept for the execution, or under `key` beyond it.
-
-        A key is an integer, as `r.round` is, a peer, bytes, or a bundle of those. Activations under a key go
-        when a `backward` of the same key has used them, or when newer ones need their place: the device's
-        `kept_keys` and `kept_key_bytes` bound them.
-        """
-        if key is None:
-            return self._forward(g, input, after=after)
-        return self.op(g, "ForwardKeyed", input, key, after=after)[0]
-
-    def backward(
-        self,
-        g: Recorder,
-        grad: Value,
-        *,
-        key: Value | None = None,
-        input_grad: bool = False,
-        after: After = UNORDERED,
-    ) -> Output:
-        """Adds dL/dparameters to the model's gradient, given dL/doutput of the last `forward`; yields a cmd.
-
-        It is about the `forward` of the same execution, or with `key` about that of the same key. With
-        `input_grad` it yields dL/dinput, in the input's shape and dtype, in place of the cmd: with that
-        whoever has sent the input goes on.
-        """
-        if not isinstance(input_grad, bool):
-            raise g.error(
-                AttributeValueError,
-                f"backward: input_grad is {input_grad!r}, expected True or False",
-                "write input_grad=True, and read what backward gives",
-            )
-        if input_grad:
-            return self.op(g, "BackwardInput", grad, key, after=after)[0]
-        if key is None:
-            return self.op(g, "Backward", grad, after=after)[0]
-        return self.op(g, "BackwardKeyed", grad, key, after=after)[0]
-
-
-def _check_weight(g: Recorder, weight: object) -> None:
-    """ValueTypeError for a number that no aggregator weighs with."""
-    numbers = (
-        np.asarray(weight) if isinstance(weight, (int, float, list, tuple, np.ndarray, np.generic)) else None
-    )
-    if numbers is None or numbers.dtype.kind not in "biuf":
-        return  # recording says what is wrong with it
-    if numbers.size != 1 or not 0 < float(numbers.reshape(())) < float("inf"):
-        raise g.error(
-            ValueTypeError,
-            f"a weight is one number, finite and above 0, not {weight!r}",
-            "the number of samples, for example",
-        )
 
 
 @typed_calls
@@ -255,26 +197,6 @@ class AggregatorSlot(AggregatorOps, ComponentSlot):
     """Joins contributions of many peers into one tensor."""
 
     ROLE = keys.ROLE_AGGREGATOR
-
-    def contribute(
-        self,
-        g: Recorder,
-        contribution: Value,
-        weight: Value | None = None,
-        peer: Output | None = None,
-        round: Value | None = None,
-        *,
-        sent: Value | None = None,
-        after: After = UNORDERED,
-    ) -> Output:
-        """Counts once per (round, peer), first wins. `weight`, above 0, and `round`: 0-D. Yields a cmd.
-
-        `sent` is what the peer was asked with, `params` as a rule: a contribution of another shape is
-        refused, and an aggregator that clips clips the difference to it.
-        """
-        if weight is not None and not isinstance(weight, Output):
-            _check_weight(g, weight)
-        return self.op(g, "Contribute", contribution, weight, peer, round, sent, after=after)[0]
 
 
 @typed_calls
@@ -306,16 +228,6 @@ class PeerSelectorSlot(PeerSelectorOps, ComponentSlot):
         super().__init__(name, type, config, at=at)
         _check_class(peer_class)
         self.peer_class = peer_class or ""
-
-    def sample(self, g: Recorder, n: int, min: int = 0, *, after: After = UNORDERED) -> Output:
-        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are."""
-        if not isinstance(min, int) or isinstance(min, bool) or min < 0:
-            raise authoring_error(
-                AttributeValueError,
-                f"sample: min={min!r} is no number of peers",
-                "a whole number from 0: fewer peers than that are not taken at all",
-            )
-        return self.op(g, "Sample", n=n, min=min or None, after=after)[0]
 
 
 @typed_calls
