@@ -68,6 +68,7 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
     artifact lacks.
     """
     from bb_edge.cli.bootstraps import read_inputs
+    from bb_edge.cli.tflite_backends import component_notes
     from bb_edge.installer import install
     from bb_edge.ir.ids import PeerId
     from bb_edge.targets import UnknownTargetError, chosen_targets
@@ -87,8 +88,9 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
         problems: list[str] = []
         own = {slot: values for slot, values in settings.items() if slot in target.bindings}
         inputs = {name: values for name, values in config.bootstrap.items() if _names(target, name)}
+        notes: list[str] = []
         try:
-            install(
+            node = install(
                 PeerId.from_name("check"),
                 (),
                 program,
@@ -98,6 +100,7 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
                 seed=0,
                 durable=True,
             )
+            notes = component_notes(node, backends=False)  # what is lowered is told with its bytes
             if config.bootstrap:
                 read_inputs(program, [target], inputs)
         except SeveralErrors as error:
@@ -105,6 +108,7 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
         except BBError as error:
             problems.append(str(error))
         looked_at.append(_needs(program, target, problems, config))
+        looked_at[-1].notes[:0] = notes
     return looked_at
 
 

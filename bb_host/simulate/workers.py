@@ -162,7 +162,8 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
 
 def portable(error: BBError) -> BBError:
     """The error as one that every process can read."""
-    return ScenarioError(f"{type(error).__name__}: {error.what}", error.where, error.hint)
+    kind = "" if isinstance(error, ScenarioError) else f"{type(error).__name__}: "
+    return ScenarioError(f"{kind}{error.what}", error.where, error.hint)
 
 
 @contextlib.contextmanager

@@ -376,7 +376,7 @@ def test_a_tuning_file_that_is_left_aside_is_said(tmp_path) -> None:
     assert "net.tune.json" in note and "tuning ignored" in note and "tune again" in note
 
 
-def test_a_setting_of_the_device_that_another_one_turns_off_is_said() -> None:
+def test_a_setting_of_the_device_that_another_one_turns_off_is_said(tmp_path, capsys) -> None:
     class Net(Module):
         model = ModelSlot("model", GraphModel, trainable(mlp([4, 2]), optimizer="adam"))
 
@@ -388,3 +388,6 @@ def test_a_setting_of_the_device_that_another_one_turns_off_is_said() -> None:
     node = install(PeerId.from_name("k"), (), artifact, ["Net"], components=settings, seed=1)
     (note,) = component_notes(node)
     assert note == "slot 'model' of 'Net', key 'momentum' has no effect: sgd reads it, and optimizer is adam"
+    (tmp_path / "net.onnx").write_bytes(artifact)
+    assert main(["check", str(tmp_path / "net.onnx"), "--set", "model.momentum=0.9"]) == 0
+    assert f"  note: {note}\n" in capsys.readouterr().out
