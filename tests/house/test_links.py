@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house.test_spec_coverage import TEST
+
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -35,6 +37,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
             wrong.append(link)
     assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = TEST.findall(page.read_text("utf-8"))
+    assert not [
+        f"{file}::{test}"
+        for file, test in named
+        if not (ROOT / file).is_file() or f"def {test}(" not in (ROOT / file).read_text("utf-8")
+    ]
 
 
 def test_pages_were_found() -> None:

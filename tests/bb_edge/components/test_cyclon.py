@@ -213,14 +213,14 @@ def test_state_survives(compile_text, gossip):
         copy.restore(b"\x00")
 
 
-def restarted(gossip: Gossip, n: int, now_ns: int) -> Node:
+def restarted(gossip: Gossip, n: int, now_ns: int, snapshot: bytes | None = None) -> Node:
     config = {"introducer_names": [], "view_size": VIEW, "shuffle_size": 3, "period_ns": 1 * S}
     node = gossip.nodes[n]
     return install(
         *(node.peer_id, (), gossip.data, ["Main"]),
         components={"peers": config},
         seed=200 + n,
-        snapshot=node.snapshot(now_ns),
+        snapshot=snapshot or node.snapshot(now_ns),
         now_ns=now_ns,
     )
 
@@ -244,6 +244,29 @@ def test_a_restart_in_the_middle_of_an_exchange_forgets_nobody(gossip):
                 assert {PeerId.from_bytes(oldest[0])} == gone, "it is the one that is asked next"
         views = gossip.views()
     assert under_way >= COUNT
+
+
+def test_nodes_that_keep_going_back_in_the_middle_of_exchanges_harm_no_view(gossip):
+    """Each goes back by up to 2 s, to where it had given peers away that others hold by now."""
+    advance(gossip.sim, 20 * S)
+    everybody, kept, gone_back = set(gossip.views()), {}, 0
+    for turn in range(300):
+        advance(gossip.sim, 10 * MS)
+        for n, node in enumerate(gossip.nodes):
+            if n not in kept and node.inspect().calls:
+                kept[n] = turn, node.snapshot(gossip.sim.now_ns)
+            elif n in kept and turn > kept[n][0] + 10 + 7 * n:
+                gossip.sim.remove(node.peer_id)
+                gossip.nodes[n] = restarted(gossip, n, gossip.sim.now_ns, kept.pop(n)[1])
+                gossip.sim.add(gossip.nodes[n])
+                gone_back += 1
+        for peer, view in gossip.views().items():
+            assert peer not in view and view <= everybody and len(view) <= VIEW
+    assert gone_back > COUNT
+    advance(gossip.sim, 40 * S)
+    views = gossip.views()
+    assert all(len(view) >= VIEW - 2 and reached(views, peer) == everybody for peer, view in views.items())
+    assert failures(gossip.sim) == []
 
 
 @pytest.mark.parametrize(
