@@ -12,6 +12,7 @@ Nothing here says which model is trained: `program("softmax")` binds another one
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
 from bb_host import MS, AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S
@@ -118,7 +119,7 @@ def program(
     kind: str = os.environ.get("MODEL", "mlp"),
     seed: int = 0,
     max_samples: int = MAX_SAMPLES,
-    **options: int,
+    **options: Any,
 ) -> tuple[FederatedDigits, Compiler]:
     """What `bb-host compile` takes: the module, and what its slots are bound to.
 
