@@ -27,25 +27,24 @@ from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir.plain_values import from_json
 from bb_host.compiler.driver import Compiler, as_program
 from bb_host.diagnostics import ProgramWarning, issue
+from bb_host.errors import BudgetError, EdgeError, NothingToQuantizeError, OverwriteError
 from bb_host.ir.program import Program
 from bb_host.ir.proto import from_proto, to_bytes
 from bb_host.ir.spelling import module_of
 from bb_host.onnx_io.files import read_onnx
 from bb_host.onnx_io.model import at_least_opset
 from bb_host.passes.analysis.identity import accepting
-from bb_host.passes.device.budget import Budget, BudgetError, Limits, budget_of, refuse
+from bb_host.passes.device.budget import Budget, Limits, budget_of, refuse
 from bb_host.passes.device.memory_plan import PlannedGraph
 from bb_host.passes.device.pipeline import (
     PORTABLE_PASSES,
     SHARED_PASSES,
     TARGET_PASSES,
     DeviceOptions,
-    EdgeError,
     TargetProgram,
     check,
 )
 from bb_host.passes.device.quantize import Accuracy, Quantization
-from bb_host.passes.device.quantize.errors import NothingToQuantizeError
 from bb_host.passes.device.quantize.qdq import PAIRS_OPSET
 from bb_host.passes.device.strip import targets_of
 from bb_host.passes.one_pass import Observer, Pass, PassReport, summed
@@ -63,17 +62,12 @@ __all__ = [
     "BudgetError",
     "EdgeError",
     "Limits",
-    "OverwriteError",
     "build_edge",
     "compile_edge",
 ]
 
 
 DevicePass: TypeAlias = "Pass[TargetProgram, DeviceOptions]"
-
-
-class OverwriteError(EdgeError):
-    """A file of another program or model lies where the result belongs."""
 
 
 @dataclass(frozen=True, slots=True)

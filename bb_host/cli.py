@@ -339,7 +339,8 @@ def _warning_option(text: str) -> str:
 
 
 def _quantization(arguments: argparse.Namespace) -> Any:
-    from bb_host.passes.device.quantize import Quantization, QuantizeError, read_calibration
+    from bb_host.errors import QuantizeError
+    from bb_host.passes.device.quantize import Quantization, read_calibration
 
     keep = [name for text in arguments.keep_float for name in text.split(",") if name]
     if arguments.quantize is None:

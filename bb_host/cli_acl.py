@@ -23,6 +23,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.transport.roster import DROPPED, UPTIME
 from bb_edge.transport.topics import Topics, check_federation
+from bb_host.errors import AclError
 
 OPERATOR = "operator"
 """The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
@@ -34,10 +35,6 @@ MOST_LIST_BYTES = 16 << 20
 
 PATTERN_LETTERS = frozenset("*+#%?")
 """What no name in a list of peers holds: in topics, access rules and shells it stands for many names."""
-
-
-class AclError(BBError):
-    """A list of peers, or artifacts, that no access rules can be made of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import bb_shims
-from bb_edge.ir.errors import BBError
 from bb_edge.new_files import write_new
+from bb_host.errors import NoExamples
 
 BROKER = ("mosquitto.conf", "mosquitto-tls.conf", "bb.acl", "peers.txt")
 LEFT_OUT = frozenset({"__pycache__", "out", "build"})
@@ -24,10 +24,6 @@ A federation of digit classifiers on this machine, with its own broker:
   python {folder}/federated_digits/run.py
 Each of the other folders has a command and a README of its own.
 """
-
-
-class NoExamples(BBError):
-    """This installation came without the examples."""
 
 
 def add_init(verbs: Any) -> None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.types import TypeNode, ValueType
     from bb_host.compiler.driver import Compilation
     from bb_host.diagnostics import ProgramWarning
-    from bb_host.errors import PassError, StageError
-    from bb_host.ir.construction import ConstructionError
+    from bb_host.errors import ConstructionError, PassError, StageError
     from bb_host.ir.program import AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops
     from bb_host.ir.proto import from_proto, to_proto
     from bb_host.ir.text.printer import print_program
@@ -90,7 +89,7 @@ _HOMES = {
     "sent_values": "bb_host.passes.analysis.flow:payload_inputs",
     "is_wire": "bb_host.passes.analysis.flow",
     "Construction": "bb_host.learn.trainable",
-    "ConstructionError": "bb_host.ir.construction",
+    "ConstructionError": "bb_host.errors",
     "BBError": "bb_edge.ir.errors",
     "CompileError": "bb_edge.ir.errors",
     "PassError": "bb_host.errors",

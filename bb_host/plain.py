@@ -26,19 +26,12 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendError
+from bb_host.errors import Refusal, UnsupportedOperatorError
 from bb_host.ir.facts import NO_FACTS, Bound, FunctionFacts, Heard, ProgramFacts
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.program import Function, Op, Program, Slot
 from bb_host.ir.proto import function_to_proto, to_proto
-from bb_host.onnx_io.model import (
-    Refusal,
-    UnsupportedOperatorError,
-    contradicts,
-    infer_types,
-    read_model,
-    refuse_training,
-    refuse_unsupported,
-)
+from bb_host.onnx_io.model import contradicts, infer_types, read_model, refuse_training, refuse_unsupported
 from bb_host.passes.one_pass import Observer, PassReport
 from bb_host.passes.tensor.cleaning import clean_up
 from bb_host.passes.tensor.shapes import fix_shapes

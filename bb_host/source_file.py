@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bb_edge.ir.errors import AuthoringError, BBError
+from bb_edge.ir.errors import BBError
 from bb_host.author_lines import is_ours
 from bb_host.diagnostics import ProgramWarning
+from bb_host.errors import SourceFileError
 from bb_host.onnx_io.files import load_weights, read_onnx
 
 if TYPE_CHECKING:
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 ENTRY = "program"
 """The function that a program file defines."""
-
-
-class SourceFileError(AuthoringError):
-    """A file that is no program: not there, not readable, or without `program()`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -56,13 +57,16 @@ def errors() -> dict[str, Error]:
     """All classes that are errors of ours, by name, with the hints of whoever raises them."""
     trees = [(package, tree) for package, (folder, _) in PACKAGES.items() for tree in _trees(ROOT / folder)]
     found: dict[str, Error] = {}
+    classes: list[tuple[str, tuple[str, ...]]] = []
     for package, tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 bases = tuple(_called(base) for base in node.bases)
-                assert node.name not in found or not _is_ours(node.name, found), f"two classes {node.name}"
+                classes.append((node.name, bases))
                 found[node.name] = Error(node.name, bases, ast.get_docstring(node) or "", package, {})
     ours = {name: error for name, error in found.items() if _is_ours(name, found)}
+    names = Counter(name for name, bases in classes if any(base in ours for base in bases))
+    assert max(names.values()) == 1, f"errors of one name: {names.most_common(3)}"
     for _, tree in trees:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):

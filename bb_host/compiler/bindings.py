@@ -11,9 +11,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
 from bb_host.dsl.names import PORT_NAME
-from bb_host.errors import BindingError
+from bb_host.errors import BindingError, ConstructionError
 from bb_host.ir.construction import (
-    ConstructionError,
     check_state,
     class_of,
     construction_state,

@@ -32,9 +32,8 @@ from bb_host.dsl.onnx_namespace import OnnxOps
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
-from bb_host.errors import SlotError
+from bb_host.errors import ConstructionError, SlotError
 from bb_host.ir.construction import (
-    ConstructionError,
     check_state,
     class_of,
     construction_state,

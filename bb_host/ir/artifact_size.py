@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bb_edge.ir.errors import CompileError
+from bb_host.errors import ArtifactTooLargeError
 from bb_host.ir.program import Array, Program, RawTensor, Subgraph, walk_ops
 
-__all__ = ["LOAD_INSTEAD", "MAX_BYTES", "ArtifactTooLargeError", "of_tensors", "too_large"]
+__all__ = ["LOAD_INSTEAD", "MAX_BYTES", "of_tensors", "too_large"]
 
 MAX_BYTES = 2**31 - 1
 """What a serialized protobuf message may take: 2 GiB."""
@@ -18,10 +18,6 @@ LOAD_INSTEAD = (
     "load it on the device instead: hand it in as an input, or let a data source read it from a file"
 )
 """What an author can do about it."""
-
-
-class ArtifactTooLargeError(CompileError):
-    """A program that is larger than a protobuf message may be."""
 
 
 _NAMED = 3

@@ -18,6 +18,7 @@ from bb_edge.roles import Component, ContractError
 from bb_edge.roles.class_check import check_class
 from bb_edge.roles.settings import misfit
 from bb_host.diagnostics import ProgramWarning
+from bb_host.errors import ConstructionError
 from bb_host.ir.program import AttrValue, Function, Subgraph
 
 
@@ -38,10 +39,6 @@ class Constructs(Protocol):
 
     # It may have `warnings() -> Iterable[ProgramWarning]` as well: `construction_warnings` asks. And
     # `graphs(slot, op_types) -> Sequence[Function]`, where the graphs hang on the ops that run on the slot.
-
-
-class ConstructionError(BBError):
-    """A config that cannot be written."""
 
 
 _MODEL_FILES = "bb_host.learn.model_file"
@@ -210,7 +207,6 @@ def config_of(state: AttrValue) -> Mapping[str, object]:
 
 
 __all__ = [
-    "ConstructionError",
     "ConstructionLike",
     "Constructs",
     "check_state",

@@ -14,7 +14,6 @@ import numpy as np
 from google.protobuf.message import EncodeError
 
 from bb_edge.ir import keys
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import (
     AttributeProto,
     FunctionProto,
@@ -28,10 +27,11 @@ from bb_edge.ir.onnx_pb2 import (
 from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
+from bb_host.errors import ProgramProtoError, SparseTensorError
 from bb_host.ir import artifact_size
 from bb_host.ir.facts import Facts
 from bb_host.ir.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
-from bb_host.ir.sparse_tensors import SparseTensorError, densified
+from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.spelling import SpellingError, function_facts, op_facts, program_facts, written
 
 if TYPE_CHECKING:
@@ -47,10 +47,6 @@ _NODE_REST = frozenset({"overload", "doc_string", "device_configurations"})
 _FUNCTION_REST = frozenset({"overload", "doc_string"})
 _GRAPH_REST = frozenset({"sparse_initializer", "quantization_annotation", "doc_string"})
 _MODEL_TAKEN = frozenset({"functions", "metadata_props", "opset_import"})
-
-
-class ProgramProtoError(BBError):
-    """A proto that cannot be held in the light form, or a record that cannot be written."""
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 
 from bb_edge.ir import types
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.onnx_pb2 import AttributeProto, TensorProto
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
+from bb_host.errors import SparseTensorError
 
-__all__ = ["MAX_DENSE_BYTES", "SparseTensorError", "densified"]
+__all__ = ["MAX_DENSE_BYTES", "densified"]
 
 MAX_DENSE_BYTES = (1 << 31) - 1
 """Of all sparse tensors of a model together, written out: a protobuf message holds no more."""
-
-
-class SparseTensorError(BBError):
-    """A sparse tensor that is malformed, of a type without arrays, or too large when it is written out."""
 
 
 def densified(model: Any) -> Any:

@@ -7,8 +7,8 @@ training format.
 
 from __future__ import annotations
 
+from bb_host.errors import LearnError, ModelImportError, NotDifferentiableError
 from bb_host.learn.autodiff import Gradient, differentiable_ops, differentiate
-from bb_host.learn.errors import LearnError, ModelImportError, NotDifferentiableError
 from bb_host.learn.losses import LOSSES, loss_function
 from bb_host.learn.models import mlp
 from bb_host.learn.onnx_import import ImportedModel, import_onnx

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
+from bb_host.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import live
 from bb_host.ir.rename import rename_op
@@ -29,7 +30,6 @@ from bb_host.learn import (
     rules_shape,
     rules_window,
 )
-from bb_host.learn.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import CARRIERS, RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types

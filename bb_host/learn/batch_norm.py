@@ -15,10 +15,10 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.errors import LearnError, place_of
 from bb_host.ir.program import Array, AttrValue, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.rename import fresh_name
-from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.onnx_import import ImportedModel
 from bb_host.learn.shapes import infer_types
 

@@ -21,18 +21,17 @@ from bb_edge.components.parameter_file import ParameterFile, ParameterFileError,
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
+from bb_host.errors import LearnError, ParameterMismatchError
 from bb_host.ir.program import Array, Function, Program, Subgraph
 from bb_host.ir.proto import from_proto, write_attribute
 from bb_host.ir.queries import live
 from bb_host.ir.rename import shortened_op
-from bb_host.learn.errors import LearnError
 from bb_host.onnx_io.files import read_onnx
 
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
 
 __all__ = [
-    "ParameterMismatchError",
     "export_model",
     "has_external_data",
     "model_slot",
@@ -46,10 +45,6 @@ _LISTED = 8
 _MAX_PROTO = 2**31 - 1
 _EXTERNAL_FROM = 1024
 """Bytes from which a tensor lies in the file of weights, as onnx does it."""
-
-
-class ParameterMismatchError(LearnError):
-    """Parameters that are not those of the model: missing, unknown, or of another shape or dtype."""
 
 
 def read_parameters(path: str | Path) -> ParameterFile:

@@ -9,9 +9,9 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem, elem_of_dtype
+from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, AttrValue, Function, Op
 from bb_host.ir.rename import fresh_name
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.shapes import Shape
 
 

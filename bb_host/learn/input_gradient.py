@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bb_edge.ir import types
+from bb_host.errors import LearnError
 from bb_host.ir.text.printer import print_type
 from bb_host.learn.autodiff import Gradient, differentiate
-from bb_host.learn.errors import LearnError
 from bb_host.learn.onnx_import import ImportedModel
 
 __all__ = ["with_input_gradient"]

@@ -13,9 +13,9 @@ import numpy as np
 from bb_edge.backends import NumPyBackend
 from bb_edge.ir import keys
 from bb_edge.roles.errors import BackendError
+from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.proto import function_to_proto
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.shapes import Shape
 

@@ -21,8 +21,8 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
+from bb_host.errors import LearnError
 from bb_host.ir.program import Array, AttrValue, Function, Op
-from bb_host.learn.errors import LearnError
 from bb_host.learn.shapes import with_types
 
 __all__ = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bb_host.learn.errors import LearnError
+from bb_host.errors import LearnError
 from bb_host.learn.trainable import Construction, TrainableModel, TrainableSettings, make_trainable
 
 __all__ = ["ModelFile", "open_model_file"]

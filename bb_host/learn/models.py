@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir.opsets import onnx as onnx_opset
-from bb_host.learn.errors import LearnError
+from bb_host.errors import LearnError
 
 
 def mlp(sizes: Sequence[int], seed: int = 0) -> onnx.ModelProto:

@@ -20,20 +20,15 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
+from bb_host.errors import ModelImportError, SparseTensorError, TrainingModeError, UnsupportedOperatorError
 from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.ir.proto import array_of, read_graph
-from bb_host.ir.sparse_tensors import SparseTensorError, densified
-from bb_host.learn.errors import ModelImportError
+from bb_host.ir.sparse_tensors import densified
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching
 from bb_host.learn.sharing import make_personal, train_last_layers
 from bb_host.onnx_io.files import load_weights, read_onnx
-from bb_host.onnx_io.model import (
-    TrainingModeError,
-    UnsupportedOperatorError,
-    refuse_classical,
-    refuse_training,
-)
+from bb_host.onnx_io.model import refuse_classical, refuse_training
 from bb_host.onnx_io.newer_operators import without_newer
 
 __all__ = ["ImportedModel", "import_onnx"]

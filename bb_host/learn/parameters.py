@@ -29,8 +29,8 @@ import numpy as np
 from onnx import TensorProto
 
 from bb_edge.ir.suggestions import suggestion
+from bb_host.errors import ModelImportError, place_of
 from bb_host.ir.program import Array, Op, RawTensor, Subgraph, walk_ops
-from bb_host.learn.errors import ModelImportError, place_of
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 
 __all__ = ["Initializer", "choose", "exporter_kinds", "layers_of", "matching", "render"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, float_attr, int_attr, rule, text_attr
 from bb_host.learn.recurrent_run import ACTIVATIONS, Run

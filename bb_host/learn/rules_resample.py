@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Op
-from bb_host.learn.errors import NotDifferentiableError
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
 from bb_host.learn.linear_maps import adjoint, matrix_of

@@ -9,10 +9,10 @@ import onnx
 import onnx.shape_inference
 
 from bb_edge.ir.types import ValueType
+from bb_host.errors import LearnError
 from bb_host.ir.program import Function, Op, Subgraph
 from bb_host.ir.proto import read_graph, write_attribute
 from bb_host.ir.queries import is_onnx
-from bb_host.learn.errors import LearnError
 
 Shape = tuple[int | str | None, ...]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 
-from bb_host.learn.errors import ModelImportError
+from bb_host.errors import ModelImportError
 from bb_host.learn.parameters import Initializer, matching
 
 __all__ = ["make_personal", "train_last_layers"]

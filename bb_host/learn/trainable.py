@@ -19,12 +19,11 @@ from bb_edge.ir.types import TENSOR_F32
 from bb_host.author_lines import author_line, short_line
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
-from bb_host.ir.construction import ConstructionError
+from bb_host.errors import ConstructionError, LearnError, place_of
 from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import AttrValue, Function, Subgraph
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
-from bb_host.learn.errors import LearnError, place_of
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
 from bb_host.learn.input_gradient import with_input_gradient

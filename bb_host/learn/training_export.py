@@ -12,11 +12,11 @@ import onnx
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.errors import LearnError
 from bb_host.ir.program import Array, Function, Op, Subgraph
 from bb_host.ir.proto import write_attribute
 from bb_host.ir.rename import rename_op
 from bb_host.learn.autodiff import differentiate
-from bb_host.learn.errors import LearnError
 from bb_host.learn.fit_graph import joined
 from bb_host.learn.losses import loss_function, target_type
 from bb_host.learn.trainable import TrainableModel

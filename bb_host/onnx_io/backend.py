@@ -27,8 +27,9 @@ from bb_edge.backends import NumPyBackend
 from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.errors import BackendRunError
 from bb_edge.roles.programs import BackendProgram
+from bb_host.errors import OnnxModelError
 from bb_host.ir.proto import function_to_proto
-from bb_host.onnx_io.model import NEWEST_OPSET, OnnxModelError, read_model, refuse_unsupported
+from bb_host.onnx_io.model import NEWEST_OPSET, read_model, refuse_unsupported
 
 __all__ = [
     "NumPyOnnxBackend",

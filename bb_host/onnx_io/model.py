@@ -11,8 +11,7 @@ the runtime has arrays for.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,28 +21,30 @@ import onnx.inliner
 import onnx.shape_inference
 
 from bb_edge.ir import keys, types
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.tensors import TensorError
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_edge.ir.types import ValueType
+from bb_host.errors import (
+    InvalidModelError,
+    ModelTooLargeError,
+    ProgramProtoError,
+    Refusal,
+    SparseTensorError,
+    TrainingModeError,
+    UnsupportedOperatorError,
+    UnsupportedValueError,
+)
 from bb_host.ir import artifact_size
 from bb_host.ir.program import Function, Op, RawTensor, Subgraph, walk_ops
-from bb_host.ir.proto import ProgramProtoError, array_of, read_graph, write_attribute
+from bb_host.ir.proto import array_of, read_graph, write_attribute
 from bb_host.ir.queries import ONNX_DOMAINS
-from bb_host.ir.sparse_tensors import SparseTensorError, densified
+from bb_host.ir.sparse_tensors import densified
 
 __all__ = [
     "NEWEST_OPSET",
     "OLDEST_OPSET",
-    "InvalidModelError",
-    "ModelTooLargeError",
-    "OnnxModelError",
-    "Refusal",
     "Supports",
-    "TrainingModeError",
-    "UnsupportedOperatorError",
-    "UnsupportedValueError",
     "as_model",
     "contradicts",
     "infer_types",
@@ -61,52 +62,6 @@ Supports = Callable[[str, int], bool]
 
 _FLOATS = "convert the model to float32 or float16"
 _CONTROL = ("If", "Loop", "Scan", "SequenceMap")
-
-
-class OnnxModelError(CompileError):
-    """An ONNX model that cannot be compiled as it is; nothing was written."""
-
-
-class InvalidModelError(OnnxModelError):
-    """Not a valid ONNX model, or one whose data lies elsewhere."""
-
-
-class UnsupportedValueError(OnnxModelError):
-    """A value that is no tensor, or of an element type that the runtime has no arrays for."""
-
-
-class ModelTooLargeError(OnnxModelError):
-    """A model whose weights no artifact can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """One operator that cannot run, and why."""
-
-    node: str
-    op_type: str
-    version: int
-    reason: str = ""
-
-    def __str__(self) -> str:
-        reason = f": {self.reason}" if self.reason else ""
-        return f"{self.op_type} (opset {self.version}) at {self.node}{reason}"
-
-
-class UnsupportedOperatorError(OnnxModelError):
-    """Operators that the backend has not; `refusals` names every one."""
-
-    def __init__(self, refusals: Sequence[Refusal], where: str = "", hint: str = "") -> None:
-        self.refusals = tuple(refusals)
-        super().__init__(
-            "cannot run " + "; ".join(str(refusal) for refusal in self.refusals),
-            where,
-            hint or "export the model with other operators, or bind another backend",
-        )
-
-
-class TrainingModeError(UnsupportedOperatorError):
-    """An operator in its training mode: such a model is no inference model."""
 
 
 # --- reading --------------------------------------------------------------------------------------

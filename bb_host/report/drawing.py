@@ -16,15 +16,15 @@ import onnx.shape_inference
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.bodies import body_keys
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, RECV_FLAVORED, SEND_FLAVORED
 from bb_edge.ir.type_protos import TypeProtoError
+from bb_host.errors import DrawingError, ProgramProtoError, SparseTensorError
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.proto import ProgramProtoError, read_graph
-from bb_host.ir.sparse_tensors import SparseTensorError, densified
+from bb_host.ir.proto import read_graph
+from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.text.printer import print_type
 
-__all__ = ["DrawingError", "draw", "program_of_model", "write_drawing"]
+__all__ = ["draw", "program_of_model", "write_drawing"]
 
 MOST_OPS = 2_000
 """Above this many ops a drawing shows partitions only: `dot` would take minutes, and nobody reads it."""
@@ -42,10 +42,6 @@ _COLOURS: Mapping[str, str] = {
     **dict.fromkeys(keys.ROLE_DOMAINS, "#d5ecd0"),
 }
 _OTHER_COLOUR = "#eadcf2"
-
-
-class DrawingError(BBError):
-    """A drawing that cannot be made: no such format, or `dot` failed."""
 
 
 def draw(program: Program, ops: bool | None = None) -> str:

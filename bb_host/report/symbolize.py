@@ -11,18 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.plain_values import from_json
+from bb_host.errors import SourceMapError
 from bb_host.report.source_map import VERSION
 
-__all__ = ["SourceMap", "SourceMapError", "Source", "message_of"]
+__all__ = ["SourceMap", "Source", "message_of"]
 
 _STEP = re.compile(r"(\w+) → (\w+)")
 """How an error in the body of a subgraph names its op: type and first output."""
-
-
-class SourceMapError(BBError):
-    """A file that is no source map, or one of a newer version."""
 
 
 @dataclass(frozen=True, slots=True)

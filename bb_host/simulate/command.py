@@ -18,9 +18,9 @@ from bb_edge.loading import load
 from bb_edge.registry import load_all
 from bb_host.build import build_edge
 from bb_host.compiler import Compiler
+from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
-from bb_host.simulate.errors import ScenarioError
 from bb_host.simulate.report import (
     Columns,
     ProgressLine,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.transport.in_process import keyed_number
-from bb_host.simulate.errors import ScenarioError
+from bb_host.errors import ScenarioError
 
 NS = 1_000_000_000
 MOST_TRACE_BYTES = 256 << 20

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bb_edge.transport.in_process import keyed_number
-from bb_host.simulate.errors import ScenarioError
+from bb_host.errors import ScenarioError
 
 Indices = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from bb_host.simulate.errors import ScenarioError
+from bb_host.errors import ScenarioError
 from bb_host.simulate.run import Outcome, State
 from bb_host.simulate.shard import Event
 

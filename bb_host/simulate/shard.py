@@ -35,8 +35,8 @@ from bb_edge.roles.contracts import Model
 from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
+from bb_host.errors import ScenarioError
 from bb_host.simulate.dealing import Dealer
-from bb_host.simulate.errors import ScenarioError
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.scenario import Dealt, Member, Scenario
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
-from bb_host.simulate.errors import ScenarioError, WorkerError
+from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
 from bb_host.simulate.shard import Accounts, Progress, Shard

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from bb_edge.ir.errors import CompileError
-
-__all__ = ["LoweringError", "NotLowered"]
-
-
-class LoweringError(CompileError):
-    """A TFLite graph that cannot be written: a defect of the lowering, not of the program."""
+__all__ = ["NotLowered"]
 
 
 class NotLowered(Exception):

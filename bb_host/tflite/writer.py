@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_host.tflite.errors import LoweringError
+from bb_host.errors import LoweringError
 from bb_host.tflite.graph import DYNAMIC, Operator, Tensor, TfliteGraph
 from bb_host.tflite.schema import DTYPES, OPERATORS
 

@@ -12,12 +12,7 @@ pytest.importorskip("onnx.parser")
 
 import bb_host.onnx_io.backend as backend  # noqa: E402
 from bb_edge.roles.errors import BackendRunError  # noqa: E402
-from bb_host.onnx_io.model import (  # noqa: E402
-    InvalidModelError,
-    OnnxModelError,
-    UnsupportedOperatorError,
-    UnsupportedValueError,
-)
+from bb_host.errors import InvalidModelError, OnnxModelError, UnsupportedOperatorError, UnsupportedValueError  # noqa: E402
 
 
 def _model(text: str, opset: int = 17) -> Any:

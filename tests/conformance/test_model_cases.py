@@ -13,7 +13,7 @@ import pytest
 onnx = pytest.importorskip("onnx")
 
 import bb_host.onnx_io.backend as backend  # noqa: E402
-from bb_host.onnx_io.model import OnnxModelError  # noqa: E402
+from bb_host.errors import OnnxModelError  # noqa: E402
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 KINDS = ("pytorch-converted", "pytorch-operator", "simple")

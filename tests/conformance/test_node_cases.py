@@ -16,7 +16,7 @@ from onnx_cases import node_cases
 onnx = pytest.importorskip("onnx")
 
 import bb_host.onnx_io.backend as backend  # noqa: E402
-from bb_host.onnx_io.model import OnnxModelError  # noqa: E402
+from bb_host.errors import OnnxModelError  # noqa: E402
 
 WRONG = re.compile(
     r"test_qlinearmatmul_.*_int8_.*|test_averagepool_3d_dilations_large_.*pad_is_1_ceil_mode_is_True"

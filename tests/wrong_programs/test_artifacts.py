@@ -17,9 +17,14 @@ from bb_edge.ir.opsets import opset
 from bb_edge.loading import IncompatibleRuntime
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module, cli
 from bb_host.build import compile_edge
-from bb_host.errors import StageError, TooLargeError, TypeConstraintFailed, UnknownStage
+from bb_host.errors import (
+    ArtifactTooLargeError,
+    StageError,
+    TooLargeError,
+    TypeConstraintFailed,
+    UnknownStage,
+)
 from bb_host.ir import artifact_size
-from bb_host.ir.artifact_size import ArtifactTooLargeError
 from bb_host.ir.program import Program
 from bb_host.learn import mlp, trainable
 from bb_host.report.explain import explain

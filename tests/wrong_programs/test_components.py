@@ -12,9 +12,9 @@ from bb_edge.registry import Registry, RegistryError
 from bb_edge.roles import Aggregator, Codec, ComponentError, DataSource, ProtocolComponent, Setting
 from bb_edge.roles.errors import ConstructionFailed
 from bb_host import AggregatorSlot, CodecSlot, Compiler, DataSourceSlot, ModelSlot, Module
-from bb_host.errors import BindingError, SlotError, UnknownStage
+from bb_host.errors import BindingError, LearnError, SlotError, UnknownStage
 from bb_host.ir.proto import to_bytes
-from bb_host.learn import LearnError, mlp, trainable
+from bb_host.learn import mlp, trainable
 from tests.aids.refusals import refused
 
 NET = mlp([4, 3], seed=1)

@@ -14,7 +14,8 @@ from bb_edge.components import GraphModel
 from bb_edge.components.parameter_file import pack
 from bb_host import Compiler, ModelSlot, Module
 from bb_host.cli import main
-from bb_host.learn import LearnError, ModelImportError, NotDifferentiableError, mlp, trainable
+from bb_host.errors import LearnError, ModelImportError, NotDifferentiableError
+from bb_host.learn import mlp, trainable
 from tests.aids.refusals import refused
 
 RNG = np.random.default_rng(0)

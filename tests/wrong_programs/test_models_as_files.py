@@ -15,16 +15,17 @@ from onnx.external_data_helper import convert_model_to_external_data
 from bb_edge.input_files import FileRefused
 from bb_host import cli
 from bb_host.build import compile_edge
-from bb_host.learn import trainable
-from bb_host.learn.errors import ModelImportError
-from bb_host.onnx_io.model import (
+from bb_host.errors import (
     InvalidModelError,
+    ModelImportError,
     ModelTooLargeError,
+    SourceFileError,
     TrainingModeError,
     UnsupportedOperatorError,
     UnsupportedValueError,
 )
-from bb_host.source_file import SourceFileError, read_model
+from bb_host.learn import trainable
+from bb_host.source_file import read_model
 from tests.aids.refusals import refused
 
 Model = onnx.ModelProto

@@ -11,7 +11,8 @@ import bb_edge
 from bb_edge.components.parameter_file import METADATA
 from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.learn import LearnError, ModelImportError, NotDifferentiableError, trainable
+from bb_host.errors import LearnError, ModelImportError, NotDifferentiableError
+from bb_host.learn import trainable
 from tests.aids.refusals import refused
 
 RNG = np.random.default_rng(0)

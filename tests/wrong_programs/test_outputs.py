@@ -17,8 +17,7 @@ from bb_edge.engine import steps
 from bb_edge.inference import InferenceError
 from bb_host import MS, AggregatorSlot, CodecSlot, Graph, Module, PeerSelectorSlot, S
 from bb_host.build import compile_edge
-from bb_host.errors import ForeignValueError, PortNameError, ValueTypeError
-from bb_host.onnx_io.model import InvalidModelError
+from bb_host.errors import ForeignValueError, InvalidModelError, PortNameError, ValueTypeError
 from tests.aids.refusals import quiet, refused, warned
 
 Body = Callable[[Graph], Any]

@@ -17,8 +17,8 @@ from bb_edge.cli import main as edge_main
 from bb_edge.ir import keys
 from bb_host import Graph, Module
 from bb_host.cli import main
-from bb_host.errors import ModuleError
-from bb_host.source_file import SourceFileError, read_source
+from bb_host.errors import ModuleError, SourceFileError
+from bb_host.source_file import read_source
 from tests.aids.refusals import refused
 
 PROGRAM = """

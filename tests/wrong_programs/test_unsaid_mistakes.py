@@ -10,8 +10,8 @@ import pytest
 
 from bb_edge.components import ConstantView, FedAvg, GraphModel
 from bb_host import AggregatorSlot, Compiler, Graph, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.errors import ArityError, BindingError, CallError, ModuleError, TypeConstraintFailed
-from bb_host.learn import LearnError, mlp, trainable
+from bb_host.errors import ArityError, BindingError, CallError, LearnError, ModuleError, TypeConstraintFailed
+from bb_host.learn import mlp, trainable
 from tests.aids.refusals import quiet, refused, warned
 
 

@@ -29,7 +29,8 @@ function program.Gossip(x: F32[n,64]) -> (y) {home=self}
 
 from __future__ import annotations
 
-from bb_host.ir.text.parser import TextError, parse, parse_function
+from bb_host.errors import TextError
+from bb_host.ir.text.parser import parse, parse_function
 from bb_host.ir.text.printer import print_function, print_op, print_program
 
 __all__ = ["TextError", "parse", "parse_function", "print_function", "print_op", "print_program"]

@@ -18,8 +18,8 @@ import numpy as np
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.errors import BindingError, TypeConstraintFailed
-from bb_host.ir.construction import ConstructionError, class_of
+from bb_host.errors import BindingError, ConstructionError, TypeConstraintFailed
+from bb_host.ir.construction import class_of
 from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawTensor, Subgraph
 from bb_host.ir.text.printer import print_type
 from bb_host.passes.analysis.type_terms import Dim, Terms

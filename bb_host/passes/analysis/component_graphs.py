@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from bb_edge.ir import keys
-from bb_host.ir.construction import ConstructionError, class_of
+from bb_host.errors import ConstructionError
+from bb_host.ir.construction import class_of
 from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import Function, Program
 from bb_host.ir.queries import component_graph, live

@@ -16,8 +16,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import CLASS_NAME_RULE, EVERY_CLASS, SELF_CLASS, is_class_name
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.roles import ProtocolComponent
-from bb_host.errors import InvalidClassName
-from bb_host.ir.construction import ConstructionError, class_of
+from bb_host.errors import ConstructionError, InvalidClassName
+from bb_host.ir.construction import class_of
 from bb_host.ir.facts import Heard
 from bb_host.ir.program import Op, Slot
 from bb_host.passes.analysis import flow

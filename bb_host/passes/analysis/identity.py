@@ -20,9 +20,9 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS, class_of_module
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.wire.programs import MAX_ACCEPTED, pair
+from bb_host.errors import IdentityError
 from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
 from bb_host.ir.spelling import TRAVELS, written
@@ -35,10 +35,6 @@ MOST_NUMBERS = 64
 none."""
 _TALKING_ROLES = (keys.ROLE_PROTOCOL, keys.ROLE_PEER_SELECTOR)
 """Components of these roles call each other."""
-
-
-class IdentityError(CompileError):
-    """A program that cannot be accepted beside this one."""
 
 
 def identified(compiled: Program, recorded: Program, options: Options) -> Program:

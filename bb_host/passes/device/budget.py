@@ -22,15 +22,15 @@ from bb_edge.engine.program.program import GraphSlot
 from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
 from bb_edge.ir.bodies import body_keys
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
 from bb_host.columns import columns
+from bb_host.errors import BudgetError
 from bb_host.ir.program import Function, Program, RawTensor, Slot, Subgraph, walk_ops
 from bb_host.ir.proto import array_of
 from bb_host.passes.device.memory_plan import PlannedGraph
 from bb_host.tflite.lower import Lowered
 
-__all__ = ["Budget", "BudgetError", "Limits", "Share", "budget_of", "refuse"]
+__all__ = ["Budget", "Limits", "Share", "budget_of", "refuse"]
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -56,18 +56,6 @@ _FRAME, _EXECUTION, _ENTRY = 320, 1200, 8
 """Bytes of a frame and an execution without their entries, and of an entry; CPython's records."""
 
 _ARENA = "arena, shared: the largest of"
-
-
-class BudgetError(CompileError):
-    """A program that does not fit, or whose needs cannot be told. `table` shows what takes how much."""
-
-    def __init__(self, what: str, where: str = "", hint: str = "", budgets: Sequence[Budget] = ()) -> None:
-        super().__init__(what, where, hint)
-        self.budgets = tuple(budgets)
-
-    @property
-    def table(self) -> str:
-        return "\n\n".join(budget.table() for budget in self.budgets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +145,7 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
                 f"its RAM cannot be told: {name}: {why}",
                 where,
                 "fix shapes with --shape, or state the largest batch with --max-batch",
-                [budget],
+                budget.table(),
             )
         for kind, needed, limit in (
             ("RAM", budget.ram_bytes, limits.ram),
@@ -168,7 +156,7 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
                     f"it takes {needed:,} bytes of {kind}, {limit:,} are there: {needed - limit:,} too many",
                     where,
                     "the table says what takes how much",
-                    [budget],
+                    budget.table(),
                 )
 
 

@@ -15,16 +15,15 @@ import onnx.checker
 
 from bb_edge.engine.program.program import Program as LoadedProgram
 from bb_edge.ir import keys
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.seals import seal
 from bb_edge.loading import load
+from bb_host.errors import EdgeError, NothingToQuantizeError
 from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Program
 from bb_host.ir.proto import to_bytes
 from bb_host.passes.analysis.component_graphs import without_unread_graphs
 from bb_host.passes.device.memory_plan import PlannedGraph, plan_program
 from bb_host.passes.device.quantize import Accuracy, Quantization
-from bb_host.passes.device.quantize.errors import NothingToQuantizeError
 from bb_host.passes.device.quantize.step import quantize_program
 from bb_host.passes.device.strip import Stripped, strip
 from bb_host.passes.one_pass import Pass, Stats
@@ -39,14 +38,9 @@ __all__ = [
     "SHARED_PASSES",
     "TARGET_PASSES",
     "DeviceOptions",
-    "EdgeError",
     "TargetProgram",
     "check",
 ]
-
-
-class EdgeError(CompileError):
-    """An artifact that would not be valid, or cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
 from bb_edge.ir.bodies import body_keys
-from bb_edge.ir.errors import CompileError
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_host.errors import StripError
 from bb_host.ir.facts import FunctionFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program, Slot, walk_ops
 from bb_host.ir.rename import short_names, shortened_op
 from bb_host.passes.analysis.identity import class_of_target
 
-__all__ = ["StripError", "Stripped", "functions_of", "strip", "targets_of"]
+__all__ = ["Stripped", "functions_of", "strip", "targets_of"]
 
 FunctionKey = tuple[str, str]
 
@@ -40,10 +40,6 @@ _HOST_ONLY = (
 
 _FUNCTION_FACTS = ("entry", "partition", "backend_slot", "arity", "chunk", "class_count")
 """What a device reads of a function's facts, beside the peer classes of its selectors."""
-
-
-class StripError(CompileError):
-    """A program that is not compiled, or has no such target."""
 
 
 @dataclass(frozen=True, slots=True)

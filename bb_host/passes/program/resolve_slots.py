@@ -27,8 +27,8 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.contracts import method_name, offers
-from bb_host.errors import AmbiguousRole, BindingError, source
-from bb_host.ir.construction import ConstructionError, class_of, graphs_for
+from bb_host.errors import AmbiguousRole, BindingError, ConstructionError, source
+from bb_host.ir.construction import class_of, graphs_for
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot
 from bb_host.passes.analysis import flow

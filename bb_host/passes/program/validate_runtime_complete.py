@@ -2,7 +2,7 @@
 
 1. Every slot that a partition uses is bound: `UnboundSlot`. A model whose gradient is asked for is run
    forward, and has one: `BackwardWithoutForward`.
-2. Every ONNX operator is one that the backend of its slot has, as far as its class says: `UnsupportedOps`
+2. Every ONNX operator is one that the backend of its slot has, as far as its class says: `BackendLacksOps`
    names all others. Graphs that components bring run on the default backend.
 3. Every domain in use is imported, every call has its function.
 4. Every inbound entry has its three Rx gates, every peer-routed send its two Tx gates, every send with a
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
-from bb_host.errors import RuntimeIncomplete, UnboundSlot, UnsupportedOps, label, source
+from bb_host.errors import BackendLacksOps, RuntimeIncomplete, UnboundSlot, label, source
 from bb_host.ir.program import Function, Op, Program, walk_ops
 from bb_host.ir.queries import ONNX_DOMAINS, component_graph
 from bb_host.passes.analysis import flow
@@ -128,7 +128,7 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
             f"{type_name} has no {op_type} (opset {version})" + _lines(ops)
             for (op_type, type_name), ops in lacking.items()
         ]
-        raise UnsupportedOps(
+        raise BackendLacksOps(
             f"{target.main.name} cannot run it: {'; '.join(names)}",
             source(first) or f"target {target.main.name}",
             "use other operators, or bind a backend that has them: bind_backend('backend', …)",

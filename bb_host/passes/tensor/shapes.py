@@ -10,14 +10,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from bb_edge.ir.types import ValueType
+from bb_host.errors import ShapeArgumentError
 from bb_host.ir.program import Function
-from bb_host.onnx_io.model import OnnxModelError, infer_types
+from bb_host.onnx_io.model import infer_types
 
-__all__ = ["ShapeArgumentError", "fix_shapes", "parse_shapes"]
-
-
-class ShapeArgumentError(OnnxModelError):
-    """A shape for an input that the model has not, or that does not fit what the model says."""
+__all__ = ["fix_shapes", "parse_shapes"]
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -23,7 +23,7 @@ from bb_edge.roles.errors import ContractError
 from bb_edge.transport.in_process import Simulation
 from bb_host import Compiler, Module, PeerSelectorSlot
 from bb_host.build import compile_edge
-from bb_host.errors import UnsupportedOps as CompileUnsupportedOps
+from bb_host.errors import BackendLacksOps
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
     "Add": lambda a, b: a + b,
@@ -281,7 +281,7 @@ def test_operators_that_only_the_device_knows_to_lack_are_named_at_install(
 
 
 def test_operators_that_its_class_lacks_are_named_when_it_is_compiled() -> None:
-    with pytest.raises(CompileUnsupportedOps) as caught:
+    with pytest.raises(BackendLacksOps) as caught:
         artifact(Steep(), Few)
     assert all(words in str(caught.value) for words in ("Sigmoid", "Softmax", "test.Few", "test_third_party"))
 

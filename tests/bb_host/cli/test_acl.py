@@ -15,7 +15,8 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.topics import TopicError
 from bb_edge.wire.presence import Presence, encode_presence
 from bb_host.build import compile_edge
-from bb_host.cli_acl import MOST_LIST_BYTES, OPERATOR, AclError, Member, peer_of, read_members, rules
+from bb_host.cli_acl import MOST_LIST_BYTES, OPERATOR, Member, peer_of, read_members, rules
+from bb_host.errors import AclError
 from federated_digits.federation import program
 
 MOSQUITTO = Path(__file__).parents[3] / "firmware_shims" / "bb_shims" / "files" / "broker"

@@ -12,7 +12,8 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from bb_host import Compiler, Module, S
 from bb_host.cli import main
-from bb_host.report.drawing import DrawingError, draw, write_drawing
+from bb_host.errors import DrawingError
+from bb_host.report.drawing import draw, write_drawing
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
 

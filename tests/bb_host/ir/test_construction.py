@@ -18,7 +18,8 @@ from bb_edge.ir.values import TRIGGER
 from bb_edge.registry import Registry
 from bb_edge.roles import Codec
 from bb_host import CodecSlot, Compiler, DataSourceSlot, Module
-from bb_host.ir.construction import ConstructionError, construction_state
+from bb_host.errors import ConstructionError
+from bb_host.ir.construction import construction_state
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from bb_edge.ir import keys
+from bb_host.errors import ProgramProtoError, TextError
 from bb_host.ir.facts import NO_FACTS, Bound, Facts, FunctionFacts, Heard, OpFacts, ProgramFacts
-from bb_host.ir.proto import ProgramProtoError, from_proto, to_proto
+from bb_host.ir.proto import from_proto, to_proto
 from bb_host.ir.spelling import SpellingError, function_facts, op_facts, program_facts, written
-from bb_host.ir.text import TextError, parse, print_program
+from bb_host.ir.text import parse, print_program
 
 OF_TYPE: dict[str, Any] = {
     "str": "a:b",

@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir import keys, onnx_pb2, types
 from bb_edge.ir.types import ValueType
+from bb_host.errors import ProgramProtoError
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph, walk_ops
 from bb_host.ir.proto import (
-    ProgramProtoError,
     array_of,
     from_proto,
     read_attribute,

@@ -12,12 +12,12 @@ from onnx import helper, numpy_helper
 import bb_edge
 from bb_host import Module
 from bb_host.build import compile_edge
+from bb_host.errors import InvalidModelError, ModelImportError, ProgramProtoError, SparseTensorError
 from bb_host.ir import sparse_tensors
-from bb_host.ir.proto import ProgramProtoError, from_proto, to_proto
-from bb_host.ir.sparse_tensors import SparseTensorError, densified
+from bb_host.ir.proto import from_proto, to_proto
+from bb_host.ir.sparse_tensors import densified
 from bb_host.learn import import_onnx
-from bb_host.learn.errors import ModelImportError
-from bb_host.onnx_io.model import InvalidModelError, at_least_opset
+from bb_host.onnx_io.model import at_least_opset
 from bb_host.plain import compile_plain_model
 
 F = onnx.TensorProto.FLOAT

@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from bb_host.errors import LearnError, NotDifferentiableError
 from bb_host.ir.program import Op, Program
 from bb_host.ir.proto import to_bytes
-from bb_host.learn import LearnError, NotDifferentiableError, differentiate
+from bb_host.learn import differentiate
 
 MLP = """function f(x: F32[n,4], w: F32[4,3], b: F32[3]) -> (y)
   a = MatMul(x, w)

@@ -14,7 +14,8 @@ from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.roles import ComponentError
-from bb_host.learn import LearnError, export_training, mlp, trainable
+from bb_host.errors import LearnError
+from bb_host.learn import export_training, mlp, trainable
 from bb_host.tflite.fits import lowered_fit
 
 CTX: Any = SimpleNamespace(exec_id=1)

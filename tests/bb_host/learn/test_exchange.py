@@ -13,10 +13,10 @@ from bb_edge.components.parameter_file import ParameterFileError, pack
 from bb_host import Compiler, ModelSlot, Module
 from bb_host.build import build_edge
 from bb_host.compiler.driver import as_program
+from bb_host.errors import LearnError, ParameterMismatchError
 from bb_host.ir.proto import to_proto
-from bb_host.learn import LearnError, mlp, trainable
+from bb_host.learn import mlp, trainable
 from bb_host.learn.exchange import (
-    ParameterMismatchError,
     export_model,
     has_external_data,
     read_parameters,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_host.learn import NotDifferentiableError, differentiate
+from bb_host.errors import NotDifferentiableError
+from bb_host.learn import differentiate
 
 WEIGHT = np.array([[0.3, -0.3, 1.26, 1.29], [-1.27, -1.29, 2.0, -2.0]], np.float32)
 """At a scale of 0.01 and int8: two inside, 1.26 inside, 1.29 beyond; −1.27 inside, −1.29 beyond, …"""

@@ -15,7 +15,8 @@ from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
 from bb_edge.roles import ComponentError
-from bb_host.learn import LOSSES, LearnError, loss_function, mlp, trainable
+from bb_host.errors import LearnError
+from bb_host.learn import LOSSES, loss_function, mlp, trainable
 from bb_host.learn.losses import row_losses
 
 CTX: Any = SimpleNamespace(exec_id=1)

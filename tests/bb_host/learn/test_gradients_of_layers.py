@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bb_host.learn import NotDifferentiableError, differentiable_ops, differentiate
+from bb_host.errors import NotDifferentiableError
+from bb_host.learn import differentiable_ops, differentiate
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 STEPS, BATCH, INPUTS, HIDDEN = 3, 2, 2, 2

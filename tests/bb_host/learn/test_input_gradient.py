@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from bb_edge.components import GraphModel
 from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host import Compiler, Graph, ModelSlot, Module
-from bb_host.errors import BackwardWithoutForward
+from bb_host.errors import BackwardWithoutForward, LearnError, NotDifferentiableError
 from bb_host.ir.program import Function, Program
 from bb_host.ir.queries import reads
-from bb_host.learn import LearnError, NotDifferentiableError, TrainableModel, mlp, trainable
+from bb_host.learn import TrainableModel, mlp, trainable
 from tests.aids.graph_models import C, D, N, built
 from tests.aids.refusals import refused
 

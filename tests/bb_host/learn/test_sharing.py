@@ -14,7 +14,8 @@ from bb_edge.ir.annotated import metadata_of
 from bb_edge.roles import ComponentError
 from bb_host import Compiler, Graph, ModelSlot, Module
 from bb_host.cli import main
-from bb_host.learn import LearnError, ModelImportError, TrainableModel, mlp, trainable
+from bb_host.errors import LearnError, ModelImportError
+from bb_host.learn import TrainableModel, mlp, trainable
 from tests.aids.graph_models import built
 from tests.aids.refusals import refused
 

@@ -12,7 +12,8 @@ import onnx
 import onnx.utils
 import pytest
 
-from bb_host.learn import ModelImportError, trainable
+from bb_host.errors import ModelImportError
+from bb_host.learn import trainable
 
 FOLDER = Path(__file__).with_name("sklearn_models")
 

@@ -11,10 +11,11 @@ from learners import component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir import keys
+from bb_host.errors import LearnError, ModelImportError
 from bb_host.ir.program import Program, Subgraph
 from bb_host.ir.proto import to_proto, write_attribute
 from bb_host.ir.spelling import written
-from bb_host.learn import LearnError, ModelImportError, import_onnx, loss_function, mlp, trainable
+from bb_host.learn import import_onnx, loss_function, mlp, trainable
 
 
 class Ctx:

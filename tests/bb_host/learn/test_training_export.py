@@ -11,7 +11,8 @@ import pytest
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from bb_host.learn import LearnError, export_training, mlp, trainable
+from bb_host.errors import LearnError
+from bb_host.learn import export_training, mlp, trainable
 
 
 def train(model: onnx.ModelProto, x: np.ndarray, target: np.ndarray, steps: int) -> list[float]:

@@ -17,8 +17,9 @@ import pytest
 
 from bb_edge.components.parameter_file import ParameterFileError
 from bb_edge.input_files import MAX_ARTIFACT, FileRefused
-from bb_host.build import OverwriteError, compile_edge
+from bb_host.build import compile_edge
 from bb_host.cli import main
+from bb_host.errors import OverwriteError
 from bb_host.learn import mlp, trainable
 from bb_host.learn.exchange import has_external_data, read_parameters
 from bb_host.source_file import read_model

@@ -16,7 +16,8 @@ from bb_edge.engine import steps
 from bb_host import Module
 from bb_host.build import build_edge
 from bb_host.cli import main
-from bb_host.report.symbolize import Source, SourceMap, SourceMapError
+from bb_host.errors import SourceMapError
+from bb_host.report.symbolize import Source, SourceMap
 
 
 class Mixed(Module):

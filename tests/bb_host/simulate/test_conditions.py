@@ -6,8 +6,8 @@ from itertools import takewhile
 
 import pytest
 
+from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import NS, Conditions, read_trace
-from bb_host.simulate.errors import ScenarioError
 
 
 def up_for(conditions: Conditions, client: int, until_ns: int, seed: int = 0) -> int:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bb_host.errors import ScenarioError
 from bb_host.simulate.dealing import Dealer, Rule
-from bb_host.simulate.errors import ScenarioError
 
 LABELS = np.repeat(np.arange(5), 40)
 

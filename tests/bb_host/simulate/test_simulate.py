@@ -11,17 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bb_host.simulate import (
-    Conditions,
-    Dealt,
-    Outcome,
-    Rule,
-    Scenario,
-    ScenarioError,
-    WorkerError,
-    on_ray,
-    simulate,
-)
+from bb_host.errors import ScenarioError, WorkerError
+from bb_host.simulate import Conditions, Dealt, Outcome, Rule, Scenario, on_ray, simulate
 from bb_host.simulate import run as run_module
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.shard import Progress

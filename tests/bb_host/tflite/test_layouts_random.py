@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_host.passes.device.quantize.errors import NothingToQuantizeError
+from bb_host.errors import NothingToQuantizeError
 from bb_host.passes.device.quantize.qdq import WEIGHTED
 
 FOUND = (962, 1191, 1398, 2244, 2784)

@@ -7,8 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_host.build import build_edge
+from bb_host.errors import BudgetError
 from bb_host.learn import mlp
-from bb_host.passes.device.budget import BudgetError, Limits
+from bb_host.passes.device.budget import Limits
 from bb_host.tflite.graph import DYNAMIC, TfliteGraph
 from bb_host.tflite.memory import activation_bytes, has_open_batch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bb_host.tflite.errors import LoweringError
+from bb_host.errors import LoweringError
 from bb_host.tflite.graph import DYNAMIC, Quantization, TfliteGraph
 from bb_host.tflite.schema import DTYPES, OPERATORS
 from bb_host.tflite.writer import write

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bb_host.errors import CalibrationError, QuantizeError
 from bb_host.passes.device.quantize.accuracy import Accuracy
 from bb_host.passes.device.quantize.calibration import read_calibration
-from bb_host.passes.device.quantize.errors import CalibrationError, QuantizeError
 from bb_host.passes.device.quantize.step import MODES, Quantization, quantize_program
 
 __all__ = [

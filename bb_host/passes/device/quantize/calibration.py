@@ -26,11 +26,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError
+from bb_host.errors import CalibrationError
 from bb_host.ir.program import Array, Function, Op, Program
 from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import constant_array
-from bb_host.passes.device.quantize.errors import CalibrationError
 
 __all__ = [
     "BATCH",

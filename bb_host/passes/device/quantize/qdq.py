@@ -29,12 +29,12 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
+from bb_host.errors import QuantizeError
 from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx, without_dead_constants
 from bb_host.ir.rename import rename_reads
 from bb_host.ir.values import Values, constant
 from bb_host.passes.device.quantize.calibration import Range
-from bb_host.passes.device.quantize.errors import QuantizeError
 from bb_host.passes.device.quantize.parameters import (
     LOGISTIC,
     TANH,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
+from bb_host.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.ir.program import Array, Function, Program
 from bb_host.passes.device.quantize.accuracy import Accuracy, compare
 from bb_host.passes.device.quantize.biases import corrected
 from bb_host.passes.device.quantize.calibration import observe, refuse_unknown
-from bb_host.passes.device.quantize.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.passes.device.quantize.half import halve
 from bb_host.passes.device.quantize.qdq import Quantized, has_pairs, quantize_function, weighted
 

@@ -15,10 +15,9 @@ from bb_edge.engine.config import NodeConfig
 from bb_host.build import build_edge, compile_edge
 from bb_host.cli import main
 from bb_host.columns import parse_size
+from bb_host.errors import BudgetError, EdgeError, UnsupportedOperatorError
 from bb_host.learn import mlp, trainable
-from bb_host.onnx_io.model import UnsupportedOperatorError
-from bb_host.passes.device.budget import FILE_PAGES, INTERPRETER, BudgetError, Limits
-from bb_host.passes.device.pipeline import EdgeError
+from bb_host.passes.device.budget import FILE_PAGES, INTERPRETER, Limits
 
 MIB = 1024 * 1024
 

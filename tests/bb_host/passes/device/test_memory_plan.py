@@ -21,7 +21,8 @@ from bb_edge.engine import steps
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import UnsupportedOpsError
-from bb_host.build import EdgeError, build_edge
+from bb_host.build import build_edge
+from bb_host.errors import EdgeError
 from bb_host.ir.facts import Bound, ProgramFacts
 from bb_host.ir.program import Program
 from bb_host.ir.proto import from_proto

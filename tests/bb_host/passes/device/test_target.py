@@ -22,12 +22,12 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.seals import seal
 from bb_edge.loading import load
 from bb_edge.transport.in_process import Simulation
-from bb_host.build import OverwriteError, build_edge, compile_edge
+from bb_host.build import build_edge, compile_edge
+from bb_host.errors import EdgeError, OverwriteError, StripError
 from bb_host.ir.facts import NO_FACTS, Bound, OpFacts, ProgramFacts
 from bb_host.ir.program import Program, walk_ops
 from bb_host.ir.proto import from_proto, to_bytes, to_proto
-from bb_host.passes.device.pipeline import EdgeError
-from bb_host.passes.device.strip import StripError, strip, targets_of
+from bb_host.passes.device.strip import strip, targets_of
 from bb_host.report.source_map import source_map, to_json
 
 

@@ -15,12 +15,13 @@ from bb_edge.loading import DamagedArtifact, load
 from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
 from bb_host.build import build_edge
 from bb_host.cli import main
+from bb_host.errors import IdentityError
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.proto import to_proto
 from bb_host.ir.spelling import written
 from bb_host.learn import mlp, trainable
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.identity import IdentityError, accepting
+from bb_host.passes.analysis.identity import accepting
 from federated_digits.federation import FederatedDigits
 from tests.aids.seals import resealed
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from bb_host.errors import ShapeArgumentError
 from bb_host.ir.program import Function
 from bb_host.passes.one_pass import Pass, Stats
 from bb_host.passes.tensor import (
@@ -20,7 +21,7 @@ from bb_host.passes.tensor import (
     transposes,
 )
 from bb_host.passes.tensor.cleaning import TENSOR_PASSES, clean_up
-from bb_host.passes.tensor.shapes import ShapeArgumentError, fix_shapes, parse_shapes
+from bb_host.passes.tensor.shapes import fix_shapes, parse_shapes
 
 Make = Callable[..., Function]
 Same = Callable[..., None]

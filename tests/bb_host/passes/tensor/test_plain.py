@@ -13,8 +13,8 @@ import bb_edge
 from bb_edge import load
 from bb_edge.inputs import InvokeError
 from bb_edge.ir import keys
+from bb_host.errors import TrainingModeError, UnsupportedOperatorError
 from bb_host.ir.proto import from_proto, to_bytes
-from bb_host.onnx_io.model import TrainingModeError, UnsupportedOperatorError
 from bb_host.plain import compile_plain, compile_plain_model, is_plain, target_name
 
 Model = Callable[..., Any]

@@ -9,7 +9,8 @@ import pytest
 
 from bb_host import Compiler, DataSourceSlot, Module, PeerSelectorSlot, S
 from bb_host.build import Build, build_edge
-from bb_host.passes.device.quantize import CalibrationError, Quantization, QuantizeError
+from bb_host.errors import CalibrationError, QuantizeError
+from bb_host.passes.device.quantize import Quantization
 
 rng = np.random.default_rng(0)
 WEIGHTS = rng.normal(size=(4, 3)).astype(np.float32)

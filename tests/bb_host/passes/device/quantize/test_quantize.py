@@ -18,9 +18,10 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_host.build import Artifact, build_edge
+from bb_host.errors import CalibrationError, QuantizeError
 from bb_host.ir.program import Function
 from bb_host.ir.values import Values
-from bb_host.passes.device.quantize import CalibrationError, Quantization, QuantizeError
+from bb_host.passes.device.quantize import Quantization
 from bb_host.passes.device.quantize.calibration import HEADROOM
 from bb_host.passes.device.quantize.qdq import quantize_function
 

@@ -1,18 +1,33 @@
-"""What recording and compiling a program refuses: one class per reason, each with the author's line.
+"""What recording and compiling a program refuses, and how messages name an op.
 
 All are CompileErrors. An AuthoringError has the author's file and line; recording raises it there, a pass a
-PassError at the op that it refuses. Rooms that programs don't come by (`onnx_model`, `learn`, `edge`) have
-CompileErrors of their own.
+PassError at the op that it refuses.
 """
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from bb_edge.ir import keys
 from bb_edge.ir.errors import AuthoringError, CompileError
-from bb_host.ir.program import Op
 
 
-def label(op: Op) -> str:
+class Recorded(Protocol):
+    """An op, as far as messages name it."""
+
+    @property
+    def op_type(self) -> str: ...
+    @property
+    def domain(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def source(self) -> str: ...
+
+
+def label(op: Recorded) -> str:
     """How messages call an op: its name, else its type and first output. A hoisted module goes by its own."""
     kind = op.op_type
     if kind.startswith(keys.HOIST_PREFIX) and op.domain == keys.MODULE_DOMAIN:
@@ -22,15 +37,23 @@ def label(op: Op) -> str:
     return f"{kind} → {op.outputs[0]}" if op.outputs else kind
 
 
-def source(op: Op) -> str:
+def source(op: Recorded) -> str:
     """`file.py:12`, or an empty text where the op has no author."""
     return op.source
 
 
-def named(op: Op) -> str:
+def named(op: Recorded) -> str:
     """The op with its line, for messages that speak of more than one."""
     line = source(op)
     return f"{label(op)} ({line})" if line else label(op)
+
+
+def place_of(op: Recorded) -> str:
+    """Names an op for a reader: the author's line, its name, else what it writes."""
+    label = (
+        f"{op.op_type} {op.name!r}" if op.name else f"{op.op_type} → {', '.join(filter(None, op.outputs))}"
+    )
+    return f"{op.source}, {label}" if op.source else label
 
 
 class PassError(AuthoringError):
@@ -40,7 +63,13 @@ class PassError(AuthoringError):
     """
 
     def __init__(
-        self, what: str, where: str = "", hint: str = "", op: Op | None = None, file: str = "", line: int = 0
+        self,
+        what: str,
+        where: str = "",
+        hint: str = "",
+        op: Recorded | None = None,
+        file: str = "",
+        line: int = 0,
     ) -> None:
         self.op = ""
         if op is not None:
@@ -262,7 +291,7 @@ class UnboundSlot(PassError):
     """A generic slot that nothing is bound to."""
 
 
-class UnsupportedOps(PassError):
+class BackendLacksOps(PassError):
     """ONNX operators that the backend of their slot does not have; all of a target are named."""
 
 
@@ -300,6 +329,3 @@ class UnknownStage(CompileError):
 
 class UnsupportedModule(CompileError):
     """Something that is no module, model or program."""
-
-
-__all__ = [name for name, value in list(globals().items()) if isinstance(value, type) and value is not Op]
