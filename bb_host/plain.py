@@ -4,8 +4,8 @@
 outputs, with their types. 2. Its main calls one function of the backend domain, which holds the whole model,
 weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
 listed twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.passes.tensor`);
-shapes may be fixed. 4. What the device could not run is refused here, with node, operator and opset version,
-before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
+shapes may be fixed. 4. What the device could not run of what they leave is refused here, with node, operator
+and opset version, before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ def compile_plain(
     target = target_name(name or model.graph.name)
     function = infer_types(read_model(model, _BACKEND.supports, target))
     refuse_training(function)
-    refuse_unsupported(function, _BACKEND.supports)
     if shapes:
         function = fix_shapes(function, shapes)
     if optimize:
         function = clean_up(function, observe, reports)
+    refuse_unsupported(function, _BACKEND.supports)
     function = dataclasses.replace(function, outputs=tuple(dict.fromkeys(function.outputs)))
     _refuse_misfits(function)
     return _program(function, target)

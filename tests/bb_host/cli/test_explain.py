@@ -158,3 +158,13 @@ def test_a_pass_over_programs_does_not_run_over_an_ordinary_model(tmp_path, caps
     err = capsys.readouterr().err
     assert "validate is a pass over recorded programs, and this is an ordinary ONNX model" in err
     assert "identities" in err
+
+
+def test_a_pass_over_an_ordinary_model_shows_also_where_the_model_is_refused_later(tmp_path, capsys):
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[2] x) => (float[2] y)'
+    nodes = "a = Identity(x) y = StringNormalizer(a)"
+    onnx.save(onnx.parser.parse_model(f"{text} {{ {nodes} }}"), tmp_path / "m.onnx")
+    assert main(["compile", str(tmp_path / "m.onnx"), "--explain", "identities"]) == 1
+    shown = capsys.readouterr()
+    assert "-  a: F32[2] = Identity(x)" in shown.out
+    assert "StringNormalizer" in shown.err
