@@ -5,7 +5,8 @@ outputs, with their types. 2. Its main calls one function of the backend domain,
 weights as constants. Outputs keep their names; one that is an input does not pass through the function, one
 listed twice comes once. 3. Clean-up passes run first, unless told otherwise (`bb_host.passes.tensor`);
 shapes may be fixed. 4. What the device could not run of what they leave is refused here, with node, operator
-and opset version, before anything is written. 5. The result is an edge artifact already: nothing in it speaks of its source.
+and opset version, before anything is written. 5. The result is an edge
+artifact already: nothing in it speaks of its source.
 """
 
 from __future__ import annotations
