@@ -69,15 +69,16 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
 
     `encode(value)` returns bytes. `decode(buffer)` returns the value; it may raise ValueError, TypeError,
     CborError or WireReceiveError on other bytes. Instances of `python_type`, where it is given, count as
-    values of the type wherever no type is named. Raises NotWireEligibleError for a type without wire hash, or
-    one that has another codec already.
+    values of the type wherever no type is named. A module that is imported again gives its types their codecs
+    again. Raises NotWireEligibleError for a type without wire hash, or one that has another codec already.
     """
     wire_hash = node.wire_hash
     if wire_hash is None:
         raise NotWireEligibleError(
             f"{node} has no wire hash", "register_codec", "register the type with register_type"
         )
-    if _ENCODERS.get(wire_hash, encode) is not encode or 0 < wire_hash < 0x1000:
+    known = _ENCODERS.get(wire_hash, encode)
+    if (known is not encode and not _same_place(known, encode)) or 0 < wire_hash < 0x1000:
         raise NotWireEligibleError(f"{node} has a codec already", "register_codec")
     for name, function in (("encode", encode), ("decode", decode)):
         if not callable(function):
@@ -94,10 +95,22 @@ def register_codec(node: TypeNode, encode: Encode, decode: Decode, python_type: 
         raise NotWireEligibleError(
             f"{python_type.__name__} is the class of another type", "register_codec", "give another class"
         )
+    if known is not encode:
+        forget_codec(node)  # with the class that the module had before
     _ENCODERS[wire_hash] = encode
     _DECODERS[wire_hash] = decode
     if python_type is not None:
         _HASH_OF_CLASS[python_type] = wire_hash
+
+
+def _same_place(known: Encode, encode: Encode) -> bool:
+    """Whether both come from the same line of a file, which was then run twice."""
+    first, second = getattr(known, "__code__", None), getattr(encode, "__code__", None)
+    return (
+        first is not None
+        and second is not None
+        and (first.co_filename, first.co_firstlineno) == (second.co_filename, second.co_firstlineno)
+    )
 
 
 def forget_codec(node: TypeNode) -> None:

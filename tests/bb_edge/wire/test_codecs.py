@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
 import cbor2
 import numpy as np
@@ -255,6 +257,27 @@ def test_a_registered_type_travels(reading: TypeNode) -> None:
     assert caught.value.kind is WireReceiveErrorKind.DecodeFailed
     with pytest.raises(NotWireEligibleError):
         register_codec(reading, lambda value: b"", decode)
+
+
+def test_a_module_that_is_imported_again_gives_its_type_its_codec_again(tmp_path: Path) -> None:
+    file = tmp_path / "points.py"
+    file.write_text(
+        "from bb_edge.extend import register_codec, register_type\n"
+        "class Point:\n"
+        "    pass\n"
+        "register_codec(register_type('again.Point'), lambda p: b'1', lambda data: Point(), Point)\n"
+    )
+    first, second = runpy.run_path(str(file)), runpy.run_path(str(file))
+    node = types.by_id("again.Point")
+    assert node is not None
+    try:
+        assert python_type_of(node) is second["Point"], "values of the class that is gone are no longer written"
+        assert type(decode_value(node.wire_hash or 0, b"1")) is second["Point"]
+        assert encode_value(second["Point"]()) == (node.wire_hash, b"1")
+        with pytest.raises(NotWireEligibleError):
+            encode_value(first["Point"]())
+    finally:
+        forget_codec(node)
 
 
 def test_a_type_whose_codec_is_forgotten_gets_another(reading: TypeNode) -> None:
