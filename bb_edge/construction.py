@@ -37,6 +37,12 @@ def build(kind: type[Component], env: ComponentEnv) -> Component:
             f"{kind.TYPE_NAME} cannot be built: construct returns {component!r:.60}",
             hint="let construct return the component",
         )
+    notes: object = component.notes
+    if not isinstance(notes, (list, tuple)) or not all(isinstance(note, str) for note in notes):
+        raise env.error(
+            f"{kind.TYPE_NAME} has {notes!r:.60} as its notes, and sentences for the log are expected",
+            hint="give an attribute of another meaning another name",
+        )
     return component
 
 

@@ -68,7 +68,7 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
     artifact lacks.
     """
     from bb_edge.cli.bootstraps import read_inputs
-    from bb_edge.cli.tflite_backends import component_notes
+    from bb_edge.cli.component_notes import component_notes
     from bb_edge.installer import install
     from bb_edge.ir.ids import PeerId
     from bb_edge.targets import UnknownTargetError, chosen_targets

@@ -11,13 +11,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from bb_edge.cli.component_notes import component_notes
 from bb_edge.cli.endings import BoardFailure, MayPass, text_of
 from bb_edge.cli.idle_targets import what_nothing_starts
 from bb_edge.cli.offloading import Offloading
 from bb_edge.cli.peer_names import PeerNames, configured_names
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
-from bb_edge.cli.tflite_backends import component_notes, with_tuning
+from bb_edge.cli.tflite_backends import with_tuning
 from bb_edge.cli.training_conditions import conditions_of, without_effect
 from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError, SeveralErrors

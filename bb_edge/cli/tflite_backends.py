@@ -1,4 +1,4 @@
-"""What a launch gives to the TFLite backends of its targets, and what it logs of components."""
+"""What a launch gives to the TFLite backends of its targets."""
 
 from __future__ import annotations
 
@@ -6,22 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bb_edge.ir import keys
-
 if TYPE_CHECKING:
     from bb_edge.engine.program.program import Program
-    from bb_edge.node import Node
-
-
-def component_notes(node: Node, backends: bool = True) -> list[str]:
-    """The notes of components: what is odd about data and settings; of `backends`, what runs each model."""
-    return [
-        note
-        for target in node.targets
-        for slot in node.program.targets[target].bindings
-        if backends or node.component(slot, target).ROLE != keys.ROLE_BACKEND
-        for note in node.component(slot, target).notes
-    ]
 
 
 def with_tuning(

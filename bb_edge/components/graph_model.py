@@ -24,10 +24,10 @@ from bb_edge.components.vector_layout import VectorLayout
 from bb_edge.ir.annotated import annotate
 from bb_edge.ir.lent_memory import LentArrays
 from bb_edge.roles.adoption import Adoption
-from bb_edge.roles.component import ComponentEnv
+from bb_edge.roles.component import Component, ComponentEnv
 from bb_edge.roles.contracts import Model
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Setting, settings_of
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -161,7 +161,10 @@ class GraphModel(Model):
 
     @classmethod
     def unread_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
-        return unread_settings(config)
+        kind: type[Component] = cls
+        known = settings_of(kind) or {}
+        # A subclass that declares a key again reads it itself, and knows when.
+        return unread_settings({k: v for k, v in config.items() if known.get(k) is OPTIMIZER_CONFIG.get(k)})
 
     @property
     def activations_dropped(self) -> int:

@@ -102,7 +102,7 @@ def _check(env: ComponentEnv, graph: FunctionProto, inputs: int, outputs: int) -
 
 
 def _count(env: ComponentEnv, graph: FunctionProto, key: str) -> int:
-    """A number of the graph's metadata, 0 where there is none under the key."""
+    """The number that the graph's metadata has under a key; 0 where it has none."""
     count = _metadata(graph, key) or "0"
     if not count.isdecimal():
         raise env.error(f"graph {graph.name!r}: {key} is {count!r}, which is no whole number from 0")

@@ -28,10 +28,10 @@ _VERSION = 1
 class OncePerRound(ProtocolComponent):
     """Lets one request of each round through, and declines the others.
 
-    `first(g, round)` gives a trigger for a round that is not the one before, I64 with one element; the
-    request that is worked on is declined (`RequestDeclined`) where the round was the last one let through.
-    Hang the work on the trigger, `after=`. So a client that two gateways ask, because it has moved from one
-    to the other in mid-round, counts once. The round is in the node's snapshots.
+    `first(g, round)` takes the round, I64 with one element. Where it is another round than the last one let
+    through, it gives a trigger: start the work after it (`after=`). Else the request is declined
+    (`RequestDeclined`). So a client that moves to another gateway in mid-round, and is asked by both, counts
+    once. The round is in the node's snapshots.
 
     Only the last round counts, not the greatest: a server that begins anew with round 1 is served.
     """

@@ -163,7 +163,7 @@ class SparseTensorError(BBError):
 
 
 class TextError(BBError):
-    """A text that is none of our notation; `where` is its line and column."""
+    """A program in text form that cannot be read; `where` is its line and column."""
 
 
 class DrawingError(BBError):

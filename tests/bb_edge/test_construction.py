@@ -33,6 +33,17 @@ def made(construct: Any) -> type[Made]:
     return type("Made", (Made,), {"construct": classmethod(construct)})
 
 
+def made_with(notes: Any) -> Any:
+    """A `construct` whose component has these notes."""
+
+    def construct(cls: type[Made], env: ComponentEnv) -> Made:
+        component = cls(3)
+        component.notes = notes
+        return component
+
+    return classmethod(construct)
+
+
 CASES: dict[str, tuple[Any, str]] = {
     "KeyError": (lambda cls, env: env.config["levle"], "KeyError: 'levle'"),
     "TypeError": (lambda cls, env: cls(levle=1), "TypeError: "),
@@ -155,3 +166,10 @@ def test_a_state_tensor_of_too_high_a_rank() -> None:
             state.t.float_data.append(1)
         with pytest.raises(BBError, match="rank 102, an array has 32 at most"):
             construction(state, "slot 'data'")
+
+
+@pytest.mark.parametrize("notes", ["one sentence", {"level": 3}, [3], None])
+def test_notes_that_are_no_sentences_are_refused(notes: Any) -> None:
+    with pytest.raises(ComponentError, match="as its notes, and sentences for the log") as caught:
+        build(type("Made", (Made,), {"construct": made_with(notes)}), ComponentEnv("codec", "Client"))
+    assert caught.value.hint == "give an attribute of another meaning another name"

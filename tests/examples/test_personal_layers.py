@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ from bb_host.build import build_edge
 from federated_digits.data import load_digits
 from personal_layers.personal import program
 from personal_layers.run import write_data
+from tests.aids.example_runs import printed
 from tests.aids.told_events import told
 
 RUN = Path(__file__).resolve().parents[2] / "examples" / "personal_layers" / "run.py"
@@ -61,14 +59,6 @@ def test_all_but_the_first_client_have_names_of_their_own(tmp_path: Path) -> Non
 @pytest.mark.broker
 @pytest.mark.slow
 def test_the_example_runs_from_nothing(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, RUN, "--rounds", "3", "--clients", "2", "--out", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-    )
-    if "no MQTT broker on this machine" in found.stderr:
-        pytest.skip("no broker is installed here")
-    assert found.returncode == 0, found.stderr
-    assert "   3/3  personal 0." in found.stdout and "one model for all" in found.stdout
+    out = printed(RUN, "--rounds", "3", "--clients", "2", "--out", tmp_path)
+    assert "   3/3  personal 0." in out and "one model for all" in out
     assert (tmp_path / "personal.png").read_bytes().startswith(b"\x89PNG")

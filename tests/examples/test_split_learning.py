@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +13,7 @@ from bb_host import S
 from bb_host.build import build_edge
 from split_learning.run import Scores, write_data
 from split_learning.split import FIRST, REST, program
+from tests.aids.example_runs import printed, started
 from tests.aids.told_events import told
 
 RUN = Path(__file__).resolve().parents[2] / "examples" / "split_learning" / "run.py"
@@ -67,25 +65,12 @@ def test_scores_are_means_over_those_that_told() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("asked_by", ["server", "client"])
 def test_the_example_runs_from_nothing(asked_by: str, tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, RUN, "--asked-by", asked_by, "--rounds", "4", "--clients", "2", "--out", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-    )
-    if "no MQTT broker on this machine" in found.stderr:
-        pytest.skip("no broker is installed here")
-    assert found.returncode == 0, found.stderr
-    assert "   4/4  accuracy" in found.stdout and "digits that nobody learned from: 0." in found.stdout
+    out = printed(RUN, "--asked-by", asked_by, "--rounds", "4", "--clients", "2", "--out", tmp_path)
+    assert "   4/4  accuracy" in out and "digits that nobody learned from: 0." in out
     assert (tmp_path / "split.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_example_says_why_it_cannot_run(tmp_path: Path) -> None:
-    found = subprocess.run(
-        [sys.executable, RUN, "--broker", "nonsense", "--clients", "1", "--out", tmp_path],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        capture_output=True,
-        text=True,
-    )
+    found = started(RUN, "--broker", "nonsense", "--clients", "1", "--out", tmp_path)
     assert found.returncode == 1
     assert "nonsense" in found.stderr and "Traceback" not in found.stderr

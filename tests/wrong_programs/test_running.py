@@ -17,7 +17,7 @@ from refusals import refused
 from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.cli.bootstraps import BootstrapInputError, _numbers
-from bb_edge.cli.tflite_backends import component_notes
+from bb_edge.cli.component_notes import component_notes
 from bb_edge.components import GraphModel
 from bb_edge.config_file import load_config
 from bb_edge.run_config import ConfigFileError, RunConfig

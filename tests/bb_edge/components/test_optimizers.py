@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from bb_edge.components import GraphModel
 from bb_edge.components.learning_rates import Schedule
 from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, kept_vectors, unread_settings
-from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
+from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError, Setting
 
 Ctx = Any
 STEPS = json.loads(Path(__file__).with_name("optimizer_steps.json").read_text())
@@ -245,3 +246,12 @@ def test_settings_that_others_turn_off_are_told(given, unread):
     told = unread_settings(given)
     assert tuple(told) == unread
     assert all(told.values())
+
+
+def test_a_subclass_reads_the_keys_that_it_declares_again_itself() -> None:
+    class Decaying(GraphModel):
+        CONFIG: ClassVar[Mapping[str, Setting]] = {"decay": Setting.number(0.01, 0.0)}
+
+    given = {"decay": 0.5, "nesterov": True}
+    assert set(GraphModel.unread_settings(given)) == {"decay", "nesterov"}
+    assert set(Decaying.unread_settings(given)) == {"nesterov"}
