@@ -21,7 +21,14 @@ from bb_edge.registry import load_all
 from bb_edge.user_modules import add_load
 from bb_host.cli_acl import add_acl
 from bb_host.cli_init import add_init
-from bb_host.cli_models import add_export, add_trainable, list_trainable, named_by_file, started_from
+from bb_host.cli_models import (
+    add_export,
+    add_trainable,
+    list_trainable,
+    named_by_file,
+    refuse_unlisted,
+    started_from,
+)
 from bb_host.cli_simulate import add_simulate
 
 if TYPE_CHECKING:
@@ -234,9 +241,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     load_all(arguments.load)
     if arguments.trainable:
         return list_trainable(arguments, lambda found: _show(found, policy))
-    if arguments.freeze or arguments.train or arguments.train_last is not None or arguments.personal:
-        hint = "add --trainable to see what they do; in a program: trainable(file, frozen=…, train=…)"
-        raise BBError("nothing is trained here", "--freeze, --train, --train-last, --personal", hint)
+    refuse_unlisted(arguments)
     source = started_from(read_source(arguments.file), arguments.params)
 
     def build_with(observe: Observer | None = None) -> Build:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from bb_host.diagnostics import ProgramWarning
     from bb_host.source_file import Source
 
-__all__ = ["add_export", "add_trainable", "list_trainable", "named_by_file", "started_from"]
+__all__ = [
+    "add_export",
+    "add_trainable",
+    "list_trainable",
+    "named_by_file",
+    "refuse_unlisted",
+    "started_from",
+]
 
 _UNUSED: tuple[tuple[str, str, object], ...] = (
     ("target", "--target", "edge"),
@@ -63,13 +70,33 @@ def add_trainable(p: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --trainable: train the last N layers only",
     )
-    p.add_argument(
-        "--personal",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="with --trainable: do not send the initializers of that name or glob (repeatable)",
-    )
+    for option, effect in (("personal", "do not send"), ("sent", "send, though they are not trained,")):
+        p.add_argument(
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar="PATTERN",
+            help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
+        )
+
+
+_LISTED: Mapping[str, str] = {
+    "freeze": "frozen",
+    "train": "train",
+    "train_last": "train_last",
+    "personal": "personal",
+    "sent": "sent",
+}
+"""Options of a list of what is learned, and what `trainable` calls them."""
+
+
+def refuse_unlisted(arguments: argparse.Namespace) -> None:
+    """BBError where options of --trainable are given without it."""
+    idle = [f"--{name.replace('_', '-')}" for name in _LISTED if getattr(arguments, name) not in ([], None)]
+    if idle:
+        names = ", ".join(f"{_LISTED[name]}=…" for name in _LISTED if f"--{name.replace('_', '-')}" in idle)
+        hint = f"add --trainable to see what they do; in a program: trainable(file, {names})"
+        raise BBError("nothing is trained here", ", ".join(idle), hint)
 
 
 def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
@@ -84,12 +111,7 @@ def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     if unused := [option for name, option, default in _UNUSED if getattr(arguments, name) != default]:
         hint = "leave them out, or compile without --trainable"
         raise BBError("--trainable only lists, and does not use them", ", ".join(unused), hint)
-    chosen = {
-        "frozen": arguments.freeze,
-        "train": arguments.train,
-        "train_last": arguments.train_last,
-        "personal": arguments.personal,
-    }
+    chosen = {argument: getattr(arguments, option) for option, argument in _LISTED.items()}
     imported = import_onnx(arguments.file, **chosen)
     if arguments.json:
         learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}

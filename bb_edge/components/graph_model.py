@@ -62,6 +62,8 @@ class GraphModel(Model):
       bytes of what those keep.
     - `personal_tensors`: how many tensors, the first ones, are trained and not sent (0; `trainable`
       sets it).
+    - `untrained_tensors`: how many tensors, those before the statistics, are sent and not trained (0;
+      `trainable` sets it).
 
     Construction state: the parameters as initializers. Graphs: `forward`; for `Train` also `fit`, for
     `Backward` also `train`, for `Evaluate` also `loss` (docs/design/artifact.md). A `Step` without a `Train`
@@ -79,6 +81,7 @@ class GraphModel(Model):
         "kept_key_bytes": Setting.integer(KEPT_KEY_BYTES, 1),
         "personal_tensors": Setting.integer(0),
         "statistics": Setting.integer(0),
+        "untrained_tensors": Setting.integer(0),
     }
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -97,6 +100,7 @@ class GraphModel(Model):
         kept_key_bytes: int = KEPT_KEY_BYTES,
         personal_tensors: int = 0,
         statistics: int = 0,
+        untrained_tensors: int = 0,
         **optimizer: Any,
     ) -> None:
         """`optimizer` are keys of `OPTIMIZER_CONFIG`; those that are left out have their defaults."""
@@ -115,10 +119,12 @@ class GraphModel(Model):
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
-        # The tensors that are learned stand before those that are statistics, and so do their numbers.
-        self._tensors_learned = len(tensors) - statistics
-        self._learned = sum(array.size for array in [*tensors.values()][: self._tensors_learned])
-        self._statistics: Array = np.empty(self._size - self._learned, np.float32)  # as a batch leaves them
+        # Learned tensors stand before those that are sent alone, and statistics are the last ones.
+        sizes = [array.size for array in tensors.values()]
+        self._statistic_shapes = self._shapes[len(sizes) - statistics :]
+        self._tensors_learned = len(sizes) - statistics - untrained_tensors
+        self._learned = sum(sizes[: self._tensors_learned])
+        self._statistics: Array = np.empty(sum(sizes[len(sizes) - statistics :]), np.float32)  # of a batch
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
         self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
@@ -134,13 +140,12 @@ class GraphModel(Model):
                     f"parameter {name!r} is {array.dtype}",
                     hint="parameters are f32; make the others constants",
                 )
-        if read["statistics"] > len(env.tensors):
-            raise env.error(f"{read['statistics']} of its {len(env.tensors)} tensors", "statistics")
-        if read["personal_tensors"] > len(env.tensors):
-            raise env.error(
-                f"personal_tensors is {read['personal_tensors']}, it has {len(env.tensors)} parameters",
-                "personal_tensors",
-            )
+        room = len(env.tensors)
+        for key in ("statistics", "untrained_tensors", "personal_tensors"):  # one after another, no overlap
+            if read[key] > room:
+                others = "" if room == len(env.tensors) else f", {room} of which are left for it"
+                raise env.error(f"{key} is {read[key]}, it has {len(env.tensors)} parameters{others}", key)
+            room -= read[key]
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
@@ -149,10 +154,12 @@ class GraphModel(Model):
             kept_key_bytes=read["kept_key_bytes"],
             personal_tensors=read["personal_tensors"],
             statistics=read["statistics"],
+            untrained_tensors=read["untrained_tensors"],
             **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
         model.notes = env.unread_notes(cls)
-        model._graphs = prepare_graphs(env, model.views(model._flat), model._tensors_learned)
+        counts = model._tensors_learned, read["statistics"]
+        model._graphs = prepare_graphs(env, model.views(model._flat), counts)
         if model._graphs.learns:
             model._gradient = GradientSum(
                 model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
@@ -286,10 +293,10 @@ class GraphModel(Model):
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
         if graphs.class_count:
             check_classes(target, graphs.class_count, self._where)
-        statistics = _cut(self._statistics, self._shapes[self._tensors_learned :])
+        statistics = _cut(self._statistics, self._statistic_shapes)
         loss = fit.add(self._gradient, input, target, self._where, statistics)
         if statistics:
-            np.copyto(self._flat[self._learned :], self._statistics)
+            np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
         return loss
 

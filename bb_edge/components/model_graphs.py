@@ -42,17 +42,18 @@ class ModelGraphs(NamedTuple):
         return self.train is not None or self.fit is not None
 
 
-def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], learned: int) -> ModelGraphs:
+def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple[int, int]) -> ModelGraphs:
     """Prepares the graphs of the slot on its target's backend, reading `parameters` in place.
 
-    The first `learned` of them have gradients; of the others, statistics, `fit` gives the new values.
-    ComponentError where there is no `forward`, or one does not have the inputs and outputs that it must.
+    `counts`: the first so many of them have gradients; of the last so many, statistics, `fit` gives the new
+    values. ComponentError where there is no `forward`, or one does not have the inputs and outputs that it
+    must.
     """
     forward, train, loss, fit = map(env.graph, ("forward", "train", "loss", "fit"))
     if forward is None:
         raise env.error("the artifact has no graph 'forward' for it", hint="bind it with a trainable model")
     backend, functions = env.require_backend(), env.functions
-    count = len(parameters)
+    count, (learned, statistics) = len(parameters), counts
     if len(forward.input) != 1 + count or not forward.output:
         raise env.error(
             f"graph {forward.name!r} has {len(forward.input)} inputs and {len(forward.output)} outputs, "
@@ -82,9 +83,9 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], learned: int)
             raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
         found = found._replace(loss=backend.prepare(loss, functions))
     if fit is not None:
-        _check(env, fit, 3 + count, 1 + count)
+        _check(env, fit, 3 + count, 1 + learned + statistics)
         chunk = _count(env, fit, keys.CHUNK_KEY)
-        if chunk and learned < count:
+        if chunk and statistics:
             raise env.error(
                 f"graph {fit.name!r} takes statistics of a batch, and {chunk} rows of it at a time"
             )

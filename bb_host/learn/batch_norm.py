@@ -58,7 +58,9 @@ def with_statistics(imported: ImportedModel, where: str) -> tuple[ImportedModel,
     types = {**function.types, **{n: ValueType(TENSOR_F32, a.shape) for n, a in found.items()}}
     function = dataclasses.replace(function, inputs=(*function.inputs, *found), ops=ops, types=types)
     initializers = tuple(
-        dataclasses.replace(i, why="running statistic, updated with each batch, sent and averaged")
+        dataclasses.replace(
+            i, why="running statistic, updated with each batch, sent and averaged", untrained=True
+        )
         if i.name in found
         else i
         for i in imported.initializers

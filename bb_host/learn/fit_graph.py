@@ -69,18 +69,21 @@ def joined(gradient: Gradient, names: Mapping[str, str] | None = None) -> tuple[
     return (*forward, *(rename_op(op, names or {}) for op in new))
 
 
-def fit_function(model: Function, loss: str, statistics: Sequence[str] = ()) -> Function | None:
+def fit_function(
+    model: Function, loss: str, statistics: Sequence[str] = (), untrained: Sequence[str] = ()
+) -> Function | None:
     """(input, target, row_weights, parameters…) → (loss, gradients…, statistics…); None without rows.
 
     `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. There is one gradient per parameter but
-    for `statistics`, which are the last of them: of those the new values follow. Raises
+    for `untrained` ones and for `statistics`, the last of them: of the latter the new values follow. Raises
     NotDifferentiableError.
     """
     trained = in_training(model, statistics)
     whole = with_row_losses(with_types(trained.function), loss)
     if whole is None:
         return None
-    gradient = differentiate(whole.function, [name for name in model.inputs[1:] if name not in statistics])
+    learned = [name for name in model.inputs[1:] if name not in (*statistics, *untrained)]
+    gradient = differentiate(whole.function, learned)
     own = (*gradient.forward.ops, *gradient.backward.ops, *trained.ops)
     taken = {v for op in own for v in (*op.inputs, *op.outputs)}
     seed = gradient.backward.inputs[-1]

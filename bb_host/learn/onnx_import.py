@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgra
 from bb_host.ir.proto import array_of, read_graph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
-from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching
-from bb_host.learn.sharing import make_personal, train_last_layers
+from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching, unsendable
+from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
 from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
 from bb_host.onnx_io.newer_operators import without_newer
@@ -40,10 +40,11 @@ _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not Non
 class ImportedModel:
     """`function`: inputs are the model's inputs and then `parameters`.
 
-    They come in the order of the initializers, those that are personal before the others.
+    They come in the order of the initializers, those that are personal before the others, those that are sent
+    and not learned behind them.
 
-    What is not learned (shapes, axes, statistics, constants of the exporter) is a Constant in it.
-    `initializers` says of each initializer whether it is learned, and why.
+    What is neither learned nor sent (shapes, axes, statistics, constants of the exporter) is a Constant in
+    it. `initializers` says of each initializer whether it is learned, and why.
     """
 
     function: Function
@@ -55,6 +56,12 @@ class ImportedModel:
         """Parameters that are trained and not sent, in order."""
         own = {i.name for i in self.initializers if i.personal}
         return tuple(name for name in self.parameters if name in own)
+
+    @property
+    def untrained(self) -> tuple[str, ...]:
+        """Parameters that are sent and not learned, in order: statistics among them."""
+        given = {i.name for i in self.initializers if i.untrained}
+        return tuple(name for name in self.parameters if name in given)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -69,6 +76,7 @@ def import_onnx(
     train: Collection[str] = (),
     train_last: int | None = None,
     personal: Collection[str] = (),
+    sent: Collection[str] = (),
     *,
     part_statistics: bool = False,
 ) -> ImportedModel:
@@ -77,7 +85,8 @@ def import_onnx(
     Which initializers are learned is decided by `bb_host.learn.parameters`. Those whose names match a pattern
     of `frozen` stay as they are, as constants of the graph; those that match one of `train` are learned.
     Patterns are names, or globs (`encoder.*`). `train_last` leaves the last layers as the only ones learned;
-    what matches a pattern of `personal` is learned and not sent, and comes first among the parameters.
+    what matches a pattern of `personal` is learned and not sent, and comes first among the parameters; what
+    matches one of `sent` and is not learned is a parameter all the same, and comes last.
 
     With `part_statistics`, means and variances that an exporter has merged with other initializers are
     initializers of their own.
@@ -107,9 +116,16 @@ def import_onnx(
         forced = matching(train, graph.initializers, "train", where)
         layers = layers_of(graph, initializers, kinds)
         listed = train_last_layers(listed, layers, train_last, forced, where)
+    if sent:
+        refused = unsendable(graph, initializers, kinds)
+        if part_statistics:
+            refused |= _updated(graph, listed)
+        listed = make_sent(listed, sent, tuple(graph.initializers), refused, where)
     listed = make_personal(listed, personal, where)
-    personal_first = sorted((i for i in listed if i.learned), key=lambda i: not i.personal)
-    parameters = {i.name: array_of(initializers[i.name]) for i in personal_first}
+    ordered = sorted(
+        (i for i in listed if i.learned or i.untrained), key=lambda i: (i.untrained, not i.personal)
+    )
+    parameters = {i.name: array_of(initializers[i.name]) for i in ordered}
     if METADATA in parameters:
         what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
         raise ModelImportError(what, where, "rename it in the model, or freeze it")
@@ -189,6 +205,18 @@ def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
             what = f"it cannot be converted from opset {version} to {onnx_opset.VERSION}{reason}"
             raise ModelImportError(what, where, "export it again with opset 13 or later") from error
     return model
+
+
+def _updated(graph: Subgraph, listed: Sequence[Initializer]) -> dict[str, str]:
+    """Statistics that batches are to update, by name: they are sent anyway."""
+    held = {i.name for i in listed if i.frozen}
+    return {
+        name: 'batch_norm="update" sends it already'
+        for op in graph.ops
+        if op.op_type == "BatchNormalization"
+        for name in op.inputs[3:5]
+        if name not in held
+    }
 
 
 def _plain_tensor(tensor: Array | RawTensor) -> Array | RawTensor:

@@ -33,7 +33,7 @@ from bb_host.errors import ModelImportError, place_of
 from bb_host.ir.program import Array, Op, RawTensor, Subgraph, walk_ops
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 
-__all__ = ["Initializer", "choose", "exporter_kinds", "layers_of", "matching", "render"]
+__all__ = ["Initializer", "choose", "exporter_kinds", "layers_of", "matching", "render", "unsendable"]
 
 _LAYERS: dict[str, dict[int, str]] = {
     "Conv": {1: "weight", 2: "bias"},
@@ -98,6 +98,8 @@ class Initializer:
     """Not learned because its author says so."""
     personal: bool = False
     """Learned, and never sent: it stays on its node."""
+    untrained: bool = False
+    """Sent, loaded and averaged, and not learned."""
     readers: tuple[str, ...] = ()
     """Of what is learned and several layers share, though nobody asked for it: the operators that read it."""
 
@@ -164,6 +166,8 @@ def render(initializers: Sequence[Initializer]) -> str:
     own = [i for i in learned if i.personal]
     if own:
         total += f"; {sum(i.count for i in own):,} of them in {len(own)} are personal, and not sent"
+    if given := [i for i in initializers if i.untrained]:
+        total += f"; {sum(i.count for i in given):,} more in {len(given)} are sent, and not learned"
     rows.insert(0, ("", "name", "type", "count", "why"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
@@ -177,6 +181,8 @@ def render(initializers: Sequence[Initializer]) -> str:
 def _kind_of(i: Initializer) -> str:
     if i.learned:
         return "personal" if i.personal else "learned"
+    if i.untrained:
+        return "sent"
     return "frozen" if i.frozen else "constant"
 
 
@@ -188,6 +194,23 @@ def layers_of(
     places = {id(op): index for index, op in enumerate(graph.ops)}
     owners = {name: uses.owner(name) for name in tensors}
     return {name: places[id(op)] for name, op in owners.items() if op is not None}
+
+
+def unsendable(
+    graph: Subgraph, tensors: Mapping[str, Array | RawTensor], kinds: Mapping[str, str]
+) -> dict[str, str]:
+    """Why an initializer can be no parameter at all, by name: of all those that cannot.
+
+    Running statistics can: they are numbers of the model that no gradient changes.
+    """
+    uses = _Uses(graph, tensors, kinds)
+    found = {}
+    for name in graph.initializers:
+        if element := _other_type(tensors[name]):
+            found[name] = f"{element}: only float32 is sent"
+        elif not uses.is_statistic(name) and (why := uses.never(name)):
+            found[name] = why
+    return found
 
 
 def matching(patterns: Iterable[str], names: Collection[str], verb: str, where: str) -> set[str]:
@@ -204,6 +227,14 @@ def matching(patterns: Iterable[str], names: Collection[str], verb: str, where: 
     return matched
 
 
+def _other_type(tensor: Array | RawTensor) -> str:
+    """The element type of a tensor; empty where it is float32."""
+    if isinstance(tensor, np.ndarray):
+        return "" if tensor.dtype == np.float32 else str(tensor.dtype)
+    name: str = TensorProto.DataType.Name(tensor.elem_type)
+    return name.lower()
+
+
 def _decide(
     name: str,
     tensor: Array | RawTensor,
@@ -214,10 +245,8 @@ def _decide(
     where: str,
 ) -> Initializer:
     shape = tensor.shape
-    if isinstance(tensor, np.ndarray):
-        element = str(tensor.dtype)
-    else:
-        element = TensorProto.DataType.Name(tensor.elem_type).lower()
+    other = _other_type(tensor)
+    element = other or "float32"
 
     def is_(learned: bool, why: str, frozen: bool = False) -> Initializer:
         readers = uses.readers(name) if learned and name not in forced else ()
@@ -227,7 +256,7 @@ def _decide(
             name, shape, element, learned, f"{why}, and {len(readers) - 1} more", frozen, readers=readers
         )
 
-    never = f"{element}: only float32 is learned" if element != "float32" else uses.never(name)
+    never = f"{other}: only float32 is learned" if other else uses.never(name)
     if name in forced and never:
         raise ModelImportError(
             f"{name!r} cannot be trained: {never}", where, "take it out of what is to be trained"
@@ -331,6 +360,15 @@ class _Uses:
             if position in SHAPE_INPUTS.get(op.op_type, ()):
                 return f"a setting of {place_of(op)}"
         return ""
+
+    def is_statistic(self, name: str) -> bool:
+        """Whether normalizations alone read it, as a running mean or variance."""
+        readers = self._readers.get(name, [])
+        return (
+            name not in self._captured
+            and all(op.op_type == "BatchNormalization" and at in (3, 4) for op, at in readers)
+            and bool(readers)
+        )
 
     def operand(self, name: str, shape: tuple[int, ...]) -> tuple[bool, str]:
         """(learned, why) of what is no layer's own: an elementwise operand, or another input."""

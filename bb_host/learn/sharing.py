@@ -1,4 +1,4 @@
-"""Which parameters are trained, and which of them are sent: the last layers, and personal ones.
+"""What is trained, and what is sent: the last layers alone, personal ones, and what is sent untrained.
 
 All of it works on the list of a model's initializers, each learned or not.
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from bb_host.errors import ModelImportError
 from bb_host.learn.parameters import Initializer, matching
 
-__all__ = ["make_personal", "train_last_layers"]
+__all__ = ["make_personal", "make_sent", "train_last_layers"]
 
 
 def train_last_layers(
@@ -43,6 +43,42 @@ def train_last_layers(
     )
 
 
+def make_sent(
+    initializers: Sequence[Initializer],
+    patterns: Collection[str],
+    names: Collection[str],
+    refused: Mapping[str, str],
+    where: str,
+) -> tuple[Initializer, ...]:
+    """Marks what is not trained and sent all the same.
+
+    `names` are those that patterns are about; `refused` says of those that cannot be sent why. A pattern
+    passes over these, and over what is trained and thus sent already. ModelImportError where it leaves none.
+    """
+    by_name = {i.name: i for i in initializers}
+    found: set[str] = set()
+    for pattern in patterns:
+        hits = matching([pattern], names, "send", where)
+        fitting = {name for name in hits if not by_name[name].learned and name not in refused}
+        if fitting:
+            found |= fitting
+            continue
+        trained = next((name for name in sorted(hits) if by_name[name].learned), None)
+        if trained is not None:
+            hint = (
+                f"freeze it as well (frozen=[{pattern!r}]) for it to be sent alone, or leave it out of sent"
+            )
+            raise ModelImportError(f"{trained!r} is trained, and sent already", where, hint)
+        name = min(hits)
+        raise ModelImportError(f"{name!r} cannot be sent: {refused[name]}", where, "leave it out of sent")
+    return tuple(
+        dataclasses.replace(i, untrained=True, why=f"{i.why}, and sent all the same")
+        if i.name in found
+        else i
+        for i in initializers
+    )
+
+
 def make_personal(
     initializers: Sequence[Initializer], patterns: Collection[str], where: str
 ) -> tuple[Initializer, ...]:
@@ -55,13 +91,14 @@ def make_personal(
         return tuple(initializers)
     by_name = {i.name: i for i in initializers}
     names = matching(patterns, by_name, "keep personal", where)
+    given = any(i.untrained for i in initializers)
     idle = next((by_name[n] for n in sorted(names) if not by_name[n].learned), None)
     if idle is not None:
-        hint = "what is not learned is not sent in any case: leave it out"
+        hint = "leave it out: what is not learned is not sent either, unless `sent` names it"
         raise ModelImportError(
             f"{idle.name!r} cannot be personal, it is not learned: {idle.why}", where, hint
         )
-    if names >= {i.name for i in initializers if i.learned}:
+    if names >= {i.name for i in initializers if i.learned} and not given:
         hint = "leave one layer to be shared; a model that nobody shares needs no personal ones"
         raise ModelImportError("all that is learned is personal: nothing is left to send", where, hint)
     return tuple(dataclasses.replace(i, personal=i.name in names) for i in initializers)

@@ -113,13 +113,13 @@ class TrainableModel:
                     " merge equal initializers: export without that, or once they differ",
                 )
             )
-        held = {i.name for i in self.initializers if i.frozen}
+        held = {i.name for i in self.initializers if i.frozen or i.untrained}
         norms = [
             op
             for op in self.model.function.ops
             if op.op_type == "BatchNormalization"
             and self.model.parameters.keys() & set(op.inputs[1:3])
-            and op.inputs[3] not in (*held, *self.statistics)
+            and op.inputs[3] not in held
         ]
         if norms:
             more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
@@ -163,6 +163,9 @@ class TrainableModel:
             config["optimizer"] = self.optimizer
         if self.statistics:
             config["statistics"] = len(self.statistics)
+        untrained = [name for name in self.model.untrained if name not in self.statistics]
+        if untrained:
+            config["untrained_tensors"] = len(untrained)
         texts = {key: _json(key, value) for key, value in config.items()}
         state = Subgraph(slot, initializers=dict(self.model.parameters), config=texts)
         forward = self.model.function if self.gradient is None else self.gradient.forward
@@ -176,7 +179,9 @@ class TrainableModel:
         functions.append(
             _named(loss_function(self.loss, output), f"{slot}.loss", FunctionFacts(class_count=classes))
         )
-        fit = None if self.gradient is None else fit_function(self.model.function, self.loss, self.statistics)
+        fit = None
+        if self.gradient is not None:
+            fit = fit_function(self.model.function, self.loss, self.statistics, untrained)
         if fit is not None:
             facts = FunctionFacts(chunk=0 if self.statistics else None, class_count=classes)
             functions.append(_named(fit, f"{slot}.fit", facts))
@@ -200,6 +205,7 @@ _OWN_KEYS = {
     "optimizer": "trainable(…, optimizer=…)",
     "personal_tensors": 'trainable(…, personal=["head.*"])',
     "statistics": 'trainable(…, batch_norm="update")',
+    "untrained_tensors": 'trainable(…, sent=["encoder.*"])',
 }
 """Keys of GraphModel that `trainable` writes, and what says them."""
 
@@ -253,6 +259,7 @@ def trainable(
     train: Collection[str] = (),
     train_last: int | None = None,
     personal: Collection[str] = (),
+    sent: Collection[str] = (),
     optimizer: str = "sgd",
     batch_norm: str = "frozen",
     config: Mapping[str, object] | None = None,
@@ -269,9 +276,10 @@ def trainable(
     trained nor sent; those that match one of `train` are, whatever the rule says. `train_last` leaves the
     parameters of that many last layers as the only ones that are learned, beside those of `train`. What
     matches a pattern of `personal` is trained and never sent: `params`, `load_parameters` and `apply_delta`
-    leave it out, so each node has its own. With `batch_norm="update"` batches are normalized by their own
-    mean and variance in `Train`, and running statistics are updated, sent and averaged with the parameters;
-    `frozen`, they stay as in the file. `config` are further keys of GraphModel,
+    leave it out, so each node has its own. What matches a pattern of `sent` and is not trained is a parameter
+    all the same: sent, loaded and averaged, and changed by nothing else. With `batch_norm="update"` batches
+    are normalized by their own mean and variance in `Train`, and running statistics are updated, sent and
+    averaged with the parameters; `frozen`, they stay as in the file. `config` are further keys of GraphModel,
     `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
@@ -288,6 +296,7 @@ def trainable(
         batch_norm,
         train_last,
         personal,
+        sent,
     )
     try:
         return make_trainable(model, settings)
@@ -310,6 +319,7 @@ class TrainableSettings(NamedTuple):
     batch_norm: object = "frozen"
     train_last: object = None
     personal: object = ()
+    sent: object = ()
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -331,7 +341,8 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
     _refuse_own_keys(dict(given.config or {}))
     frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
-    personal, last = _patterns("personal", given.personal), given.train_last
+    personal, sent = _patterns("personal", given.personal), _patterns("sent", given.sent)
+    last = given.train_last
     if last is not None and (not isinstance(last, int) or isinstance(last, bool) or last < 1):
         what = f"train_last is a number of layers, not {last!r}"
         raise LearnError(what, "trainable", "write train_last=1, or leave it out")
@@ -339,10 +350,10 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     try:
         statistics: tuple[str, ...] = ()
         updates = given.batch_norm == "update" and given.learning
-        imported = import_onnx(model, "model", frozen, train, last, personal, part_statistics=updates)
+        imported = import_onnx(model, "model", frozen, train, last, personal, sent, part_statistics=updates)
         if updates:
             imported, statistics = with_statistics(imported, where)
-        imported, gradient = _differentiated(imported, given.learning, where, statistics)
+        imported, gradient = _differentiated(imported, given.learning, where)
     except BBError as error:
         inner = "" if error.where in ("model", "function model", where) else error.where
         if not inner.startswith(where):
@@ -361,7 +372,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
 
 
 def _differentiated(
-    imported: ImportedModel, learning: bool, where: str, statistics: Collection[str] = ()
+    imported: ImportedModel, learning: bool, where: str
 ) -> tuple[ImportedModel, Gradient | None]:
     function = imported.function
     _exactly_one("inputs", imported.inputs, where)
@@ -380,7 +391,7 @@ def _differentiated(
         raise LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
     gradient = None
     if learning:
-        learned = tuple(name for name in imported.parameters if name not in statistics)
+        learned = tuple(name for name in imported.parameters if name not in imported.untrained)
         if not learned:
             raise _nothing_learned(imported.initializers, where)
         gradient = differentiate(function, learned)

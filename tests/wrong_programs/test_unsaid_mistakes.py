@@ -180,7 +180,10 @@ def test_a_setting_that_another_one_turns_off() -> None:
     quiet(Sgd(body))
 
 
-@pytest.mark.parametrize("key", ["learning_rate", "momentum", "optimizer", "statistics", "personal_tensors"])
+@pytest.mark.parametrize(
+    "key",
+    ["learning_rate", "momentum", "optimizer", "statistics", "personal_tensors", "untrained_tensors"],
+)
 def test_what_an_argument_of_trainable_says_is_no_key_of_its_config(key: str) -> None:
     with refused(LearnError, f"config has '{key}', which an argument says", f"leave '{key}' out of config"):
         trainable(mlp([2, 1]), config={key: 1})  # <-
