@@ -1,10 +1,13 @@
 """A server of many clients, as a process of its own: what it hears, how long it takes, what memory it needs.
 
     python benchmarks/load.py [--clients N] [--kb SIZE] [--rounds N] [--durable] [-- OPTIONS OF bb-edge run]
+    python benchmarks/load.py --bare 3 [--clients N] [--kb SIZE] [--rounds N]
 
 A `bb-edge run` process with the bounds of a small board, on a mosquitto with its own defaults, averages what
 all clients answer to its parameters. The clients are one other process (`load_clients.py`). Memory is that of
 the server above what it was with all clients but one up, before the first round; VmHWM is reset then.
+`--bare` runs it in turns with a server of paho and NumPy (`bare_load.py`), and compares the processor's time
+per answer, from the second round on.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ from __future__ import annotations
 import argparse
 import re
 import signal
+import statistics
 import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,6 +80,7 @@ class Plan:
     rounds: int = 3
     durable: bool = False
     options: tuple[str, ...] = ()
+    bare: bool = False
     deadline_s: float = DEADLINE_S
 
 
@@ -88,6 +93,7 @@ class Found:
     seconds: list[float] = field(default_factory=list)
     base: int = 0
     peaks: list[int] = field(default_factory=list)
+    processor_s: list[float] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
     broker_log: list[str] = field(default_factory=list)
     repeated: int = 0
@@ -97,6 +103,11 @@ class Found:
         """The peak above the base, in updates."""
         return (max(self.peaks) - self.base) / self.update
 
+    @property
+    def processor_us(self) -> float:
+        """Microseconds of the server's processor time per answer, in the rounds behind the first."""
+        return 1e6 * (self.processor_s[-1] - self.processor_s[0]) / sum(self.counted[1:])
+
 
 def memory(pid: int, name: str) -> int:
     """VmRSS or VmHWM of a process, in bytes."""
@@ -104,6 +115,12 @@ def memory(pid: int, name: str) -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     raise AssertionError(f"no {name}")
+
+
+def processor_s(pid: int) -> float:
+    """Seconds that the threads of a process have run."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def measure(plan: Plan) -> Found:
@@ -142,20 +159,24 @@ def _rounds(
     where = ("--broker", broker.url, "--federation", "load", "--metrics", "127.0.0.1:0")
     state = ("--state", folder / "state") if plan.durable else ()
     more = ("--summary", "--until-done", *state, *plan.options)
-    server = Child("server", [*command, *where, *more], folder / "server.log", events)
+    words: list[str | Path] = [*command, *where, *more]
+    if plan.bare:
+        script = Path(__file__).with_name("bare_load.py")
+        words = [sys.executable, script, broker.url.rpartition(":")[2], "load", str(plan.clients), "server"]
+        words += [str(plan.rounds), folder / "Load.Server.edge.onnx"]
+    server = Child("server", words, folder / "server.log", events)
     children.append(server)
     deadline = time.monotonic() + DEADLINE_S
     while (told := re.search(r"http://[^\s\"]+", _next(events, deadline, server).text)) is None:
         pass
     script = Path(__file__).with_name("load_clients.py")
     artifact, durable = folder / "Load.Client.edge.onnx", ["durable"] * plan.durable
-    words: list[str | Path] = [broker.url.rpartition(":")[2], "load", str(plan.clients), "server"]
-    words += [artifact, *durable]
+    words = [broker.url.rpartition(":")[2], "load", str(plan.clients), "server", artifact, *durable]
     fleet = Child("clients", [sys.executable, script, *words], folder / "clients.log", events)
     children.append(fleet)
     while "up" not in _next(events, deadline, server).record:
         pass
-    while _peers_up(told.group()) < plan.clients - 1:
+    while not plan.bare and _peers_up(told.group()) < plan.clients - 1:
         if time.monotonic() > deadline:
             raise ChildError(f"the server does not hear of all clients:\n{server.tail}")
         time.sleep(0.1)
@@ -174,6 +195,7 @@ def _rounds(
             found.counted.append(int(value[1]))
             found.seconds.append(now - began)
             found.peaks.append(memory(server.pid, "VmHWM"))
+            found.processor_s.append(processor_s(server.pid))
             began = now
         elif "summary" in line.record:
             counters = line.record["counters"]
@@ -202,14 +224,33 @@ def _next(events: Events, deadline: float, server: Child) -> Line:
     raise ChildError(f"{event.child.name} ended with {event.code}:\n{event.child.tail}")
 
 
+def compare(plan: Plan, pairs: int) -> None:
+    """Prints the processor time per answer of both servers, in turns, and the ratio of the medians."""
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(pairs):
+        for times, by_hand in ((ours, False), (bare, True)):
+            found = measure(replace(plan, bare=by_hand))
+            assert found.counted == [plan.clients] * plan.rounds, found.counted
+            times.append(found.processor_us)
+    one, other = statistics.median(ours), statistics.median(bare)
+    each = ", ".join(f"{a:.0f}/{b:.0f}" for a, b in zip(ours, bare, strict=True))
+    print(f"{plan.clients} clients, {plan.size} bytes, processor time per answer:", end=" ")
+    print(f"{one:.0f} us, bare {other:.0f} us, {one / other:.2f} ({each})")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--kb", type=int, default=1000, help="bytes of the parameters, in thousands")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--durable", action="store_true")
+    parser.add_argument("--bare", type=int, default=0, metavar="PAIRS", help="compare with paho and NumPy")
     parser.add_argument("options", nargs="*", help="of bb-edge run, behind --")
     words = parser.parse_args()
+    if words.bare:
+        compare(Plan(words.clients, words.kb * 1000, words.rounds, options=tuple(words.options)), words.bare)
+        return
     found = measure(Plan(words.clients, words.kb * 1000, words.rounds, words.durable, tuple(words.options)))
     print(f"{words.clients} clients, {found.update} bytes; base {found.base / 1e6:.1f} MB")
     for counted, seconds, peak in zip(found.counted, found.seconds, found.peaks, strict=True):

@@ -32,7 +32,7 @@ from bb_edge.transport.packets import PUBLISH, Splitter, parse_publish, puback, 
 from bb_edge.transport.topics import Topics  # noqa: E402
 from bb_edge.wire import envelope  # noqa: E402
 from bb_edge.wire.body_bytes import shared_body  # noqa: E402
-from bb_edge.wire.caps import HOST_CAPS, PeerLimits  # noqa: E402
+from bb_edge.wire.caps import EnvelopeCaps, PeerLimits  # noqa: E402
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope  # noqa: E402
 from bb_edge.wire.presence import Presence, encode_presence  # noqa: E402
 from bb_edge.wire.round_trip import RoundTrip  # noqa: E402
@@ -40,7 +40,9 @@ from bb_edge.wire.round_trip import RoundTrip  # noqa: E402
 EPOCH, DURABLE_EPOCH = 5, 6
 CONNACK, SUBACK = 0x20, 0x90
 LARGEST = 1 << 28
-LIMITS = {"limits": PeerLimits.of(HOST_CAPS).meta()}
+CAPS = EnvelopeCaps(total_bytes=1 << 26, fills=256, fill_bytes=1 << 26, suffix_bytes=4096)
+"""Of parameters in one piece: a node's own caps grow with what its program is planned to take."""
+LIMITS = {"limits": PeerLimits.of(CAPS).meta()}
 NS = 1_000_000_000
 AGAIN_NS, MOST_AGAIN_NS = 1 * NS, 64 * NS
 DIAL_AT_ONCE = 50
@@ -63,7 +65,7 @@ class Answers:
     """What a real client answers: its fills as bytes, which are made anew for each request's own."""
 
     def __init__(self, artifact: Path, server: PeerId, durable: bool) -> None:
-        config = NodeConfig.edge().with_(caps=HOST_CAPS, ingress_bytes=LARGEST)
+        config = NodeConfig.edge().with_(caps=CAPS, ingress_bytes=LARGEST)
         self.peer = PeerId.from_name("client-0")
         self._node = install(
             self.peer, (), artifact.read_bytes(), ["Client"], config, seed=1, durable=durable
@@ -90,7 +92,7 @@ class Answers:
                 if isinstance(step, steps.Journal | steps.PersistOutbox):
                     self._node.persisted(step.token)
                 elif isinstance(step, steps.SendEnvelope):
-                    read = envelope.decode(step.body + step.rest, HOST_CAPS)
+                    read = envelope.decode(step.body + step.rest, CAPS)
                     if read.wire_req_id and read.kind == RESPONSE and read.fills:
                         self._asked = asked
                         payloads = [(len(fill.payload), [fill.payload]) for fill in read.fills]
@@ -199,7 +201,7 @@ class Client:
                 self.fleet.up += 1
 
     def _take(self, payload: bytes | memoryview) -> None:
-        read = envelope.decode(payload, HOST_CAPS)
+        read = envelope.decode(payload, CAPS)
         for ack in read.acks:
             if ack.epoch in (EPOCH, DURABLE_EPOCH):
                 for seq in [seq for seq in self.unheard if seq <= ack.up_to or seq in ack.also]:

@@ -190,3 +190,10 @@ def test_a_process_with_its_clients_at_a_broker(durable: bool) -> None:
     assert found.base > 0 and found.above >= 0
     if durable:  # each answer once; the question once, whatever the number of clients
         assert found.counters["state.bytes_written"] < 2 * 60 * found.update * 1.3
+
+
+@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="needs mosquitto")
+def test_the_server_by_hand_hears_the_same_clients() -> None:
+    found = measure(Plan(clients=20, size=40 * KIB, rounds=3, bare=True))
+    assert found.counted == [20] * 3
+    assert found.processor_us > 0
