@@ -21,6 +21,8 @@ import onnx
 
 from bb_edge.cli import parser as edge_parser
 from bb_edge.config_file import load_config
+from bb_edge.ir import keys
+from bb_host.build import build_edge
 from bb_host.cli import main as host
 from bb_host.cli import parser as host_parser
 from bb_host.learn import mlp
@@ -134,3 +136,24 @@ def test_the_binding_of_the_page_of_models_runs(tmp_path: Path, monkeypatch: pyt
     exec(shown.replace('["encoder.*"]', '["w1"]'), names)
     assert names["net"].parameter_count == 3 + 3 * 2 + 2
     assert [binding.slot for binding in names["compiler"].bindings] == ["model"]
+
+
+def test_the_page_s_program_that_answers_has_its_weights_in_the_flatbuffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(mlp([4, 3, 2]), "net.onnx")
+    (shown,) = blocks(ROOT / "docs" / "how-to" / "models.md", "python")
+
+    def inputs(text: str) -> list[int]:
+        """How many inputs each flatbuffer of the server has."""
+        names: dict[str, Any] = {}
+        exec(text, names)
+        artifacts = build_edge(*names["program"](), backend="tflite").artifacts
+        (server,) = (artifact for artifact in artifacts if artifact.target == "Server")
+        found = onnx.ModelProto.FromString(server.data)
+        nodes = [node for f in found.functions for node in f.node if node.domain == keys.TFLITE_DOMAIN]
+        return [len(node.input) for node in nodes]
+
+    assert inputs(shown) == [1]
+    assert inputs(shown.replace(', frozen=["*"]', "")) == [5], "the input and four parameters"
