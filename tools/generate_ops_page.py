@@ -49,7 +49,7 @@ same names, which the engine runs, and branches may yield nothing.
 
 `g.loop` reads better where a loop does things:
 
-```py
+```text
 with g.loop(n, carry=x, after=loaded) as step:  # n: a number, a value, or None with step.stop(…)
     y = self.model.forward(g, step.carried)
     rows = step.collect(y)                      # stacked, read behind the block

@@ -71,22 +71,13 @@ def test_the_namespace_of_devices_imports_nothing_before_it_is_used() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_page_has_one_example_per_kind_and_all_of_them_run() -> None:
-    """In a process of its own: what the page registers stays there."""
-    pytest.importorskip("onnx")
+def test_the_page_has_one_example_per_kind() -> None:
+    """That they run is held by tests/pages."""
     code = "\n".join(blocks("python"))
     kinds = "CombiningAggregator Codec DataSource GraphModel PeerSelector Index Backend ProtocolComponent"
     for base in kinds.split():
         assert f"({base}):" in code, base
-    code += (
-        "\nfrom bb_edge.registry import default_registry\n"
-        "print([name for name in default_registry().type_names() if name.startswith('acme.')])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(ast.literal_eval(done.stdout)) == 8
+    assert code.count('TYPE_NAME = "acme.') == 8
 
 
 # --- the example's own files ----------------------------------------------------------------------------

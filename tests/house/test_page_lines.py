@@ -20,7 +20,7 @@ def long_lines(text: str) -> list[int]:
     """The numbers of lines that are too long."""
     found, code = [], False
     for number, line in enumerate(text.splitlines(), 1):
-        code ^= line.lstrip().startswith("```")
+        code ^= line.lstrip().startswith("```") or line.startswith("<!-- run: ") or (code and line == "-->")
         if not code and not line.lstrip().startswith("|") and len(ADDRESS.sub("]", line)) > MOST:
             found.append(number)
     return found

@@ -1,4 +1,7 @@
-"""docs/how-to/reports.md holds: its program is written to files as it stands there, and compiled and run."""
+"""What docs/how-to/reports.md promises holds for its program while hub and sensor go and come back.
+
+That its commands run as they stand there is held by tests/pages.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def farm(tmp_path):
         assert name is not None, "a block begins with the name of its file"
         (tmp_path / name[1]).write_text(text.replace("60 * S", "S // 20"))
     command = [sys.executable, "-c", "import sys; from bb_host.cli import main; sys.exit(main(sys.argv[1:]))"]
-    first = blocks("sh")[0].splitlines()[0]
+    first = blocks("console")[0].splitlines()[0].removeprefix("$ ")
     assert first == "bb-host compile farm.py -o build/"
     done = subprocess.run([*command, *first.split()[1:]], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
