@@ -7,6 +7,7 @@ constants or from shapes that the model's inputs fix: what does not depend on th
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -25,15 +26,59 @@ MAX_ROUNDS = 8
 
 
 def folded(function: Function) -> Function:
-    """The function with its constant parts computed; its declared types stay as they are."""
+    """The function with its constant parts computed.
+
+    Its declared types stay as they are; those of what is reshaped come to them, where they can be counted.
+    """
     declared = dict(function.types)
     for _ in range(MAX_ROUNDS):
         typed = dataclasses.replace(function, types=infer_types(function))
+        counted = _counted(typed)
         done = constants.run(_with_dims(typed))
-        if done is typed:
+        if done is typed and not counted:
             break
+        declared.update(counted)
         function = dataclasses.replace(done, types=declared)
     return function
+
+
+def _counted(function: Function) -> dict[str, ValueType]:
+    """Reshaped values of which one dim is open, and follows from how many elements they have.
+
+    ONNX's inference gives up on a −1 beside an open batch: [N, 5, 8] as [N, 5, 2, −1] has 4 there.
+    """
+    known = {
+        d
+        for name in function.inputs
+        for d in (function.types[name].shape or () if name in function.types else ())
+        if isinstance(d, str)
+    }
+    found: dict[str, ValueType] = {}
+    for op in function.ops:
+        if not is_onnx(op, "Reshape"):
+            continue
+        before, after = (function.types.get(v) for v in (op.inputs[0], op.outputs[0]))
+        if before is None or after is None or before.shape is None or after.shape is None:
+            continue
+        open_dims = [i for i, d in enumerate(after.shape) if not isinstance(d, int) and d not in known]
+        if len(open_dims) != 1:
+            continue
+        rest, kept = list(before.shape), 1
+        for i, dim in enumerate(after.shape):
+            if i == open_dims[0]:
+                continue
+            if isinstance(dim, int):
+                kept *= dim
+            elif dim in rest:
+                rest.remove(dim)
+            else:
+                kept = 0
+        sizes = [d for d in rest if isinstance(d, int)]
+        if kept and len(sizes) == len(rest) and math.prod(sizes) % kept == 0:
+            shape = list(after.shape)
+            shape[open_dims[0]] = math.prod(sizes) // kept
+            found[op.outputs[0]] = after._replace(shape=tuple(shape))
+    return found
 
 
 def _with_dims(function: Function) -> Function:
