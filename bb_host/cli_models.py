@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from bb_host.diagnostics import ProgramWarning
     from bb_host.source_file import Source
 
-__all__ = [
-    "add_export",
-    "add_trainable",
-    "list_trainable",
-    "named_by_file",
-    "refuse_unlisted",
-    "started_from",
-]
 
 _UNUSED: tuple[tuple[str, str, object], ...] = (
     ("target", "--target", "edge"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["columns", "parse_size"]
-
 _SIZE = re.compile(r"(\d{1,15})\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
 
 

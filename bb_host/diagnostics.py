@@ -158,6 +158,3 @@ class Policy:
     def action(self, warning: ProgramWarning) -> Action | None:
         """What is asked for a warning; None where it is shown as what it is."""
         return self.codes.get(warning.code, self.general)
-
-
-__all__ = ["CODES", "Action", "Policy", "ProgramWarning", "UnknownWarningCode", "in_order", "issue"]

@@ -38,8 +38,6 @@ from bb_host.passes.tensor.cleaning import clean_up
 from bb_host.passes.tensor.shapes import fix_shapes
 from bb_kernels import KernelAttributeError, TensorSpec, UnsupportedDtypeError, UnsupportedOpError
 
-__all__ = ["compile_plain", "compile_plain_model", "is_plain", "target_name"]
-
 _BACKEND = NumPyBackend()
 _EMPTY_CONFIG = cbor2.dumps({}, canonical=True)
 

@@ -210,6 +210,3 @@ class _Fixed(ComponentSlot):
         built, _ = other.build()
         mine = self._record
         return (mine.role, mine.at, mine.peer_class) == (built.role, built.at, built.peer_class)
-
-
-__all__ = ["ModelModule", "as_callable"]

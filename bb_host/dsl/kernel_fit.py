@@ -24,8 +24,6 @@ from bb_kernels import (
     supported,
 )
 
-__all__ = ["MOST_REMEMBERED", "Misfit", "fit", "question"]
-
 _MOST_CONSTANT = 1024
 """Elements: a larger constant is data, whose values decide no shape."""
 

@@ -9,8 +9,6 @@ import numpy as np
 from bb_host.errors import ArtifactTooLargeError
 from bb_host.ir.program import Array, Program, RawTensor, Subgraph, walk_ops
 
-__all__ = ["LOAD_INSTEAD", "MAX_BYTES", "of_tensors", "too_large"]
-
 MAX_BYTES = 2**31 - 1
 """What a serialized protobuf message may take: 2 GiB."""
 

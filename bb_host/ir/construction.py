@@ -204,17 +204,3 @@ def config_of(state: AttrValue) -> Mapping[str, object]:
     if isinstance(state, Subgraph):
         return {key: json.loads(value) for key, value in state.config.items()}
     return {"type": state} if isinstance(state, ValueType) else {}
-
-
-__all__ = [
-    "ConstructionLike",
-    "Constructs",
-    "check_state",
-    "class_of",
-    "config_of",
-    "construction_state",
-    "is_model_file",
-    "of_model_file",
-    "construction_warnings",
-    "graphs_for",
-]

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_host.ir.program import Function, Program, walk_ops
 
-__all__ = ["ModuleTreeNode", "module_tree"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModuleTreeNode:

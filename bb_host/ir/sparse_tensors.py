@@ -13,8 +13,6 @@ from bb_edge.ir.onnx_pb2 import AttributeProto, TensorProto
 from bb_edge.ir.tensors import TensorError, from_tensor_proto
 from bb_host.errors import SparseTensorError
 
-__all__ = ["MAX_DENSE_BYTES", "densified"]
-
 MAX_DENSE_BYTES = (1 << 31) - 1
 """Of all sparse tensors of a model together, written out: a protobuf message holds no more."""
 

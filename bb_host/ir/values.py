@@ -12,8 +12,6 @@ from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx, uses
 from bb_host.ir.rename import fresh_name, rename_reads
 
-__all__ = ["Values", "constant", "constant_array", "rename_values"]
-
 
 def constant(name: str, value: Array) -> Op:
     """A `Constant` op. The array is taken over: nobody writes to it any more."""

@@ -34,8 +34,6 @@ from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import CARRIERS, RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types
 
-__all__ = ["Gradient", "differentiable_ops", "differentiate"]
-
 _RULE_MODULES = (
     rules_activation,
     rules_elementwise,

@@ -22,8 +22,6 @@ from bb_host.ir.rename import fresh_name
 from bb_host.learn.onnx_import import ImportedModel
 from bb_host.learn.shapes import infer_types
 
-__all__ = ["BATCH_NORM", "InTraining", "in_training", "with_statistics"]
-
 BATCH_NORM = ("frozen", "update")
 """What `trainable` does with statistics."""
 

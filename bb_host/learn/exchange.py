@@ -31,15 +31,6 @@ from bb_host.onnx_io.files import read_onnx
 if TYPE_CHECKING:
     from bb_host.compiler.driver import Compiler
 
-__all__ = [
-    "export_model",
-    "has_external_data",
-    "model_slot",
-    "read_parameters",
-    "slot_model",
-    "with_parameters",
-    "write_model",
-]
 
 _LISTED = 8
 _MAX_PROTO = 2**31 - 1

@@ -20,8 +20,6 @@ from bb_host.learn.batch_norm import in_training
 from bb_host.learn.losses import OUTPUT, ROWS, TARGET, has_rows, row_losses, target_type
 from bb_host.learn.shapes import with_types
 
-__all__ = ["WithLoss", "fit_function", "joined", "with_row_losses"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WithLoss:

@@ -19,8 +19,6 @@ from bb_host.ir.values import constant, constant_array
 from bb_host.learn.shapes import infer_types
 from bb_host.passes.tensor import constants
 
-__all__ = ["MAX_ROUNDS", "folded"]
-
 MAX_ROUNDS = 8
 """Each round knows the shapes that the one before has made constant."""
 

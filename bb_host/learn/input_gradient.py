@@ -10,8 +10,6 @@ from bb_host.ir.text.printer import print_type
 from bb_host.learn.autodiff import Gradient, differentiate
 from bb_host.learn.onnx_import import ImportedModel
 
-__all__ = ["with_input_gradient"]
-
 _FLOATS = (types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16)
 
 

@@ -19,8 +19,6 @@ from bb_host.ir.proto import function_to_proto
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.shapes import Shape
 
-__all__ = ["adjoint", "matrix_of"]
-
 _BACKEND = NumPyBackend()
 
 

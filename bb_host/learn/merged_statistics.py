@@ -14,8 +14,6 @@ from bb_host.ir.program import Array, Op, RawTensor, Subgraph
 from bb_host.ir.queries import is_onnx, uses
 from bb_host.ir.rename import fresh_name
 
-__all__ = ["parted_statistics"]
-
 Tensors = Mapping[str, "Array | RawTensor"]
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from bb_host.errors import LearnError
 from bb_host.learn.trainable import Construction, TrainableModel, TrainableSettings, make_trainable
 
-__all__ = ["ModelFile", "open_model_file"]
-
 
 class ModelFile:
     """A model as `trainable` makes it with its defaults, or one that only runs where it has no gradient.

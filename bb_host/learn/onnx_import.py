@@ -31,8 +31,6 @@ from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
 from bb_host.onnx_io.newer_operators import without_newer
 
-__all__ = ["ImportedModel", "import_onnx"]
-
 _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not None and t != TENSOR_BF16)
 
 

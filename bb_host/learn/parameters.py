@@ -33,8 +33,6 @@ from bb_host.errors import ModelImportError, place_of
 from bb_host.ir.program import Array, Op, RawTensor, Subgraph, walk_ops
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 
-__all__ = ["Initializer", "choose", "exporter_kinds", "layers_of", "matching", "render", "unsendable"]
-
 _LAYERS: dict[str, dict[int, str]] = {
     "Conv": {1: "weight", 2: "bias"},
     "ConvTranspose": {1: "weight", 2: "bias"},

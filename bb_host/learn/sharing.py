@@ -11,8 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from bb_host.errors import ModelImportError
 from bb_host.learn.parameters import Initializer, matching
 
-__all__ = ["make_personal", "make_sent", "train_last_layers"]
-
 
 def train_last_layers(
     initializers: Sequence[Initializer],

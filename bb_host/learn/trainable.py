@@ -32,9 +32,6 @@ from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
 
-__all__ = ["Construction", "TrainableModel", "TrainableSettings", "make_trainable", "trainable"]
-
-
 OPTIMIZERS = OPTIMIZER_CONFIG["optimizer"].choices
 """The names of the optimizers."""
 

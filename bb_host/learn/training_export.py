@@ -21,8 +21,6 @@ from bb_host.learn.fit_graph import joined
 from bb_host.learn.losses import loss_function, target_type
 from bb_host.learn.trainable import TrainableModel
 
-__all__ = ["export_training"]
-
 TARGET = "target"
 LOSS = "loss"
 

@@ -31,16 +31,6 @@ from bb_host.errors import OnnxModelError
 from bb_host.ir.proto import function_to_proto
 from bb_host.onnx_io.model import NEWEST_OPSET, read_model, refuse_unsupported
 
-__all__ = [
-    "NumPyOnnxBackend",
-    "PreparedModel",
-    "is_compatible",
-    "prepare",
-    "run_model",
-    "run_node",
-    "supports_device",
-]
-
 _BACKEND = NumPyBackend()
 
 Inputs = Any

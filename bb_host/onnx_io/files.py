@@ -18,7 +18,6 @@ from bb_edge.input_files import MAX_ARTIFACT, FileRefused, read_regular, refuse_
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["load_weights", "read_onnx"]
 
 _WIDEST = 16
 """Bytes of an element whose type NumPy does not know: those of a complex number."""

@@ -41,19 +41,6 @@ from bb_host.ir.proto import array_of, read_graph, write_attribute
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.ir.sparse_tensors import densified
 
-__all__ = [
-    "NEWEST_OPSET",
-    "OLDEST_OPSET",
-    "Supports",
-    "as_model",
-    "contradicts",
-    "infer_types",
-    "node_name",
-    "read_model",
-    "refuse_training",
-    "refuse_unsupported",
-]
-
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28
 

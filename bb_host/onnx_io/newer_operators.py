@@ -7,8 +7,6 @@ import onnx.inliner
 
 from bb_edge.ir import keys
 
-__all__ = ["without_newer"]
-
 
 def without_newer(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     """The model with what came after `opset` (Attention, RMSNormalization, Swish, …) as older operators.

@@ -21,8 +21,6 @@ from bb_host.ir.proto import rest_of
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
-__all__ = ["DeviceHints", "QuantizationNotes"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceHints:

@@ -24,8 +24,6 @@ from bb_host.ir.proto import read_graph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.text.printer import print_type
 
-__all__ = ["draw", "program_of_model", "write_drawing"]
-
 MOST_OPS = 2_000
 """Above this many ops a drawing shows partitions only: `dot` would take minutes, and nobody reads it."""
 

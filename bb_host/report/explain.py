@@ -22,8 +22,6 @@ from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, LEAVABLE_PASS_NAMES, S
 from bb_host.passes.tensor.cleaning import TENSOR_PASSES
 from bb_host.plain import is_plain
 
-__all__ = ["Explanation", "Run", "explain", "pass_name"]
-
 Run: TypeAlias = "Callable[[Observer], Sequence[PassReport]]"
 """Compiles, shows each pass to the observer, and gives their reports."""
 

@@ -34,8 +34,6 @@ from bb_host.ir.queries import is_constant
 from bb_host.report.reach import Reach, reach_of
 from bb_host.report.targets import columns
 
-__all__ = ["describe", "describe_model", "form_of", "render"]
-
 ORDINARY = "ordinary ONNX model"
 """The form of a model that was not recorded here."""
 

@@ -14,8 +14,6 @@ from bb_host.passes.device.strip import strip, targets_of
 from bb_host.plain import compile_plain
 from bb_host.tflite.lower import lower_program
 
-__all__ = ["Reach", "reach_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reach:

@@ -24,8 +24,6 @@ from bb_host.ir.program import Op, Program
 from bb_host.passes.device.strip import Stripped
 from bb_host.passes.tensor.collapse import Origin, Origins
 
-__all__ = ["source_map", "to_json"]
-
 VERSION = 1
 
 

@@ -15,8 +15,6 @@ from bb_edge.ir.plain_values import from_json
 from bb_host.errors import SourceMapError
 from bb_host.report.source_map import VERSION
 
-__all__ = ["SourceMap", "Source", "message_of"]
-
 _STEP = re.compile(r"(\w+) → (\w+)")
 """How an error in the body of a subgraph names its op: type and first output."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["BetweenWindows"]
-
 AT_LEAST = 500_000
 """New objects before which nothing older than a window is looked through: some 50 MB, or fifty nodes."""
 

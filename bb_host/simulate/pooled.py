@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from bb_edge.roles.component import Component, ComponentEnv
     from bb_edge.roles.programs import Functions
 
-__all__ = ["PoolingRegistry"]
-
 
 class _Pool:
     """The programs of one worker, and the arena of their plans."""

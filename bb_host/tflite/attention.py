@@ -15,8 +15,6 @@ from bb_host.tflite.lowering import Region
 from bb_host.tflite.schema import DTYPES, NONE
 from bb_host.tflite.windows import LOWEST
 
-__all__ = ["RULES", "macs"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _MERGED = 3

@@ -20,8 +20,6 @@ from bb_host.tflite.schema import NONE
 from bb_host.tflite.sliding import Sliding, added, cut, joined
 from bb_host.tflite.windows import Window, pads_of, pair_of, window_of
 
-__all__ = ["CONV_WEIGHTS", "conv", "conv_transpose", "conv_weights", "product"]
-
 CONV_WEIGHTS = "ConvWeights"
 """A pattern of several ops (`patterns.py`): (images, gradients) → the gradient by the weights of a
 convolution of the images, its window in the attributes of Conv.

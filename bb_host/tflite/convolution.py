@@ -16,8 +16,6 @@ from bb_host.tflite.lowering import Layout, Region, dynamic
 from bb_host.tflite.schema import NONE, VALID
 from bb_host.tflite.windows import Window, padded, pads_of, pair_of, window_of
 
-__all__ = ["RULES"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

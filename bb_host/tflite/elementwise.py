@@ -12,8 +12,6 @@ from bb_host.tflite.lowering import Region
 from bb_host.tflite.masks import sign
 from bb_host.tflite.schema import DTYPES, NONE
 
-__all__ = ["RULES"]
-
 
 def _unary(kind: str) -> Any:
     def rule(region: Region, op: Op) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NotLowered"]
-
 
 class NotLowered(Exception):
     """An operator that stays ONNX, and why; never leaves this room."""

@@ -18,8 +18,6 @@ from bb_host.ir.program import Function, Op
 from bb_host.tflite.graph import DYNAMIC, Quantization
 from bb_kernels import KernelError, TensorSpec, evaluate, prepare
 
-__all__ = ["Fact", "facts_of"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BATCHES = (3, 5)

@@ -21,8 +21,6 @@ from bb_host.ir.queries import component_graph
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowered import Chunk, Kept, Lowering
 
-__all__ = ["Cost", "Fit", "best_chunk", "fit_slot", "for_rows", "lowered_fit", "rows_of"]
-
 CACHE = 1 << 20
 """Bytes of activations that a chunk may have at a time: those of a second-level cache, or half of one."""
 

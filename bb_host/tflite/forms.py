@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["CLAMPS", "FORMS", "FREE", "LOGISTIC", "MOVES", "SAME", "SYMMETRIC", "Form"]
-
 MOVES = "moves"
 """It gives numbers that it reads, or the larger of them: any grid, one for all it reads and gives. So it may
 change places with QUANTIZE and DEQUANTIZE, and the result is the same to the last bit.

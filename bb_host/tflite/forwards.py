@@ -6,8 +6,6 @@ from bb_edge.ir import keys
 from bb_host.ir.program import Function, Program, walk_ops
 from bb_host.ir.queries import component_graph
 
-__all__ = ["is_run"]
-
 _READERS = ("Forward", "Evaluate")
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from bb_host.tflite.graph import Operator, TfliteGraph
 from bb_host.tflite.schema import NONE, RELU, RELU6
 
-__all__ = ["casts_first", "fuse", "take_transposes", "without_unused"]
-
 _ACTIVATIONS = {"RELU": RELU, "RELU6": RELU6}
 
 _IGNORANT = ("CONCATENATION", "TRANSPOSE_CONV")

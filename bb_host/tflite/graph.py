@@ -8,8 +8,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["DYNAMIC", "Operator", "Option", "Quantization", "Tensor", "TfliteGraph"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Option: TypeAlias = "int | float | bool"
 

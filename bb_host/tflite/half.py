@@ -15,8 +15,6 @@ from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values
 from bb_host.tflite.graph import Operator, TfliteGraph
 
-__all__ = ["SMALLEST", "halve_weights", "has_half_weights"]
-
 SMALLEST = 64
 
 _FILTERS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")

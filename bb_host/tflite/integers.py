@@ -21,8 +21,6 @@ from bb_host.tflite.graph import Operator, Option, Quantization, TfliteGraph
 from bb_host.tflite.quantized import same_grid
 from bb_host.tflite.schema import NONE, VALID
 
-__all__ = ["to_integers"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _COMMUTES = (MOVES, CLAMPS)

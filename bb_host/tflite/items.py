@@ -13,8 +13,6 @@ from bb_host.ir.program import Op
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.patterns import Found, Ops, conv_weights, max_pool_gradient, mean_gradient
 
-__all__ = ["Item", "items_of"]
-
 
 class Item(NamedTuple):
     """`op` is what is lowered, `members` what it stands for, in order.

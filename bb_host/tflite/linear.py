@@ -14,8 +14,6 @@ from bb_host.tflite.graph import DYNAMIC
 from bb_host.tflite.lowering import Region, dynamic
 from bb_host.tflite.schema import NONE
 
-__all__ = ["OMITTED", "RULES", "dense"]
-
 OMITTED = -1
 
 

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["Chunk", "Kept", "Lowered", "Lowering"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lowered:

@@ -17,8 +17,6 @@ from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Layout, Region
 from bb_host.tflite.schema import DTYPES, NONE, RELU, RELU_N1_TO_1
 
-__all__ = ["compare", "logic", "positive", "sign", "to_number", "where"]
-
 _LARGE = 3e38
 """Times any normal number it is at least 1 away from zero; a denormal may count in part."""
 

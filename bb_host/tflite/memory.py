@@ -9,8 +9,6 @@ import numpy as np
 
 from bb_host.tflite.graph import DYNAMIC, TfliteGraph
 
-__all__ = ["activation_bytes", "has_open_batch", "repeated_bytes", "written_bytes"]
-
 _PACKED = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
 
 

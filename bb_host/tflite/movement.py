@@ -13,8 +13,6 @@ from bb_host.tflite.lowering import LAST, LC, PLAIN, Region, arranged, dynamic, 
 from bb_host.tflite.schema import NONE
 from bb_host.tflite.windows import ints_of
 
-__all__ = ["RULES"]
-
 
 def _axis(region: Region, op: Op, axis: int) -> int:
     rank = len(region.fact(op.inputs[0]).shape)

@@ -13,8 +13,6 @@ from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import LAST, PLAIN, Layout, Region, dynamic, placed
 from bb_host.tflite.schema import NONE
 
-__all__ = ["RULES"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -17,8 +17,6 @@ from bb_host.tflite.computed import CONV_WEIGHTS
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.pool_gradient import MAX_POOL_GRADIENT, MEAN_GRADIENT
 
-__all__ = ["Found", "Ops", "conv_weights", "max_pool_gradient", "mean_gradient"]
-
 Found = tuple[Op, tuple[int, ...]]
 """What stands for a pattern, and the places of the ops that it stands for."""
 

@@ -14,8 +14,6 @@ from bb_host.tflite.schema import NONE, RELU
 from bb_host.tflite.sliding import Sliding, spread
 from bb_host.tflite.windows import Window, pads_of, pair_of, window_of
 
-__all__ = ["MAX_POOL_GRADIENT", "MEAN_GRADIENT", "max_pool_gradient", "mean_gradient"]
-
 MAX_POOL_GRADIENT = "MaxPoolGradient"
 """A pattern of several ops (`patterns.py`): (images, maxima, gradient by the maxima) → that by the images,
 the window in the attributes of MaxPool. The gradient may be in another shape than the maxima are.

@@ -13,8 +13,6 @@ from bb_host.tflite.graph import DYNAMIC
 from bb_host.tflite.linear import dense
 from bb_host.tflite.lowering import Region, dynamic
 
-__all__ = ["RULES", "macs"]
-
 Labels = list[str]
 Operand = tuple[str, Labels]
 Sizes = Mapping[str, int]

@@ -16,8 +16,6 @@ from bb_host.tflite.graph import Quantization
 from bb_host.tflite.lowering import Region
 from bb_host.tflite.schema import NONE
 
-__all__ = ["RULES", "same_grid"]
-
 
 def same_grid(one: Quantization | None, other: Quantization | None) -> bool:
     """Whether two tensors of one integer type mean the same by the same numbers."""

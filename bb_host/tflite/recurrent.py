@@ -18,8 +18,6 @@ from bb_host.tflite.linear import OMITTED, dense
 from bb_host.tflite.lowering import Region
 from bb_host.tflite.schema import NONE
 
-__all__ = ["RULES", "Cost", "cost"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_OPERATORS = 3000

@@ -12,8 +12,6 @@ from bb_host.tflite.lowering import PLAIN, Region, dynamic, placed
 from bb_host.tflite.schema import DTYPES, NONE
 from bb_host.tflite.windows import ints_of
 
-__all__ = ["RULES"]
-
 
 def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
     """`squared`: of the squares; `root`: the root of it all."""

@@ -21,8 +21,6 @@ from bb_host.tflite.items import Item
 from bb_host.tflite.lowering import Region
 from bb_host.tflite.table import apply
 
-__all__ = ["Partition", "Trials", "out_of_reach", "partition", "try_items", "worth"]
-
 _CALL_US = 2.0
 """Of one invoke with its copies in and out. It and the rates in `worth` were measured on one x86-64 machine
 with one thread, LiteRT against the NumPy kernels, and are rounded; `bb-edge bench --tune` measures anew.

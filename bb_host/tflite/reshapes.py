@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bb_host.tflite.graph import Operator, TfliteGraph
 
-__all__ = ["separate", "shorten"]
-
 
 def shorten(graph: TfliteGraph) -> None:
     """In place: a RESHAPE of a RESHAPE is one, and one to the shape that is there is none."""

@@ -15,8 +15,6 @@ from bb_host.tflite.lowering import Region
 from bb_host.tflite.schema import NONE
 from bb_host.tflite.windows import Window, padded_lowest
 
-__all__ = ["Sliding", "added", "cut", "joined", "spread"]
-
 _TOGETHER = 4
 """Tensors that one CONCATENATION joins: XNNPACK takes five at most."""
 

@@ -23,8 +23,6 @@ from bb_host.tflite import (
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Region
 
-__all__ = ["RULES", "apply"]
-
 Rule = Callable[[Region, Op], None]
 
 RULES: dict[str, Rule] = {

@@ -12,8 +12,6 @@ from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Region
 from bb_host.tflite.schema import NONE, SAME, VALID
 
-__all__ = ["Window", "ints_of", "padded", "padded_lowest", "pads_of", "pair_of", "window_of"]
-
 LOWEST = -3.4028234663852886e38
 """The least float32: what padding is for a maximum (TFLite's pooling has no minus infinity of its own)."""
 

@@ -19,8 +19,6 @@ from bb_host.errors import LoweringError
 from bb_host.tflite.graph import DYNAMIC, Operator, Tensor, TfliteGraph
 from bb_host.tflite.schema import DTYPES, OPERATORS
 
-__all__ = ["FILE_IDENTIFIER", "write"]
-
 FILE_IDENTIFIER = b"TFL3"
 _SCHEMA_VERSION = 3
 _ALIGNMENT = 16

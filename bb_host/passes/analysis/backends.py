@@ -69,6 +69,3 @@ def supports_of(type_name: str, component: type | None = None) -> Supports | Non
             ) from error
 
     return supports
-
-
-__all__ = ["Supports", "runs_on_kernels", "supports_of"]

@@ -25,19 +25,6 @@ from bb_host.ir.text.printer import print_type
 from bb_host.passes.analysis.type_terms import Dim, Terms
 from bb_host.passes.options import Options, PortPromise
 
-__all__ = [
-    "Port",
-    "Promises",
-    "declared_types",
-    "like_output",
-    "note_forward",
-    "ports_of",
-    "promises",
-    "storage_types",
-    "unify",
-]
-
-
 Promises = dict[str, PortPromise]
 """By `"<Op>.<port>"`, for one slot."""
 

@@ -17,8 +17,6 @@ from bb_host.ir.program import Function, Program
 from bb_host.ir.queries import component_graph, live
 from bb_host.passes.analysis.slot_table import targets_of
 
-__all__ = ["is_read", "without_unread_graphs"]
-
 
 def is_read(component: object, graph: str, op_types: Collection[str]) -> bool:
     """Whether a component, given as class or TYPE_NAME, may read a graph, where these ops are all of its own.

@@ -90,6 +90,3 @@ def _infer(
             value = ValueType(value.node, tuple(d if isinstance(d, int) else None for d in value.shape))
         found.append(value)
     return tuple(found)
-
-
-__all__ = ["infer"]

@@ -445,6 +445,3 @@ class _Placer:
         for name in self.inputs.values():
             order.setdefault(name)
         return Placement(tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used))
-
-
-__all__ = ["Placement", "is_single_class", "place"]

@@ -149,6 +149,3 @@ def _check_scope(
         if scope in known
         else suggestion(scope, known, "classes: "),
     )
-
-
-__all__ = ["warn_of_scopes", "warn_of_slots"]

@@ -100,6 +100,3 @@ def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
     if count != len(made) or not gone <= made or not new.isdisjoint(before.all):
         return None
     return Names(ops, before.inputs, read, written, before.all | new)
-
-
-__all__ = ["Names", "names_after", "sound_names"]

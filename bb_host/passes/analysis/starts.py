@@ -241,6 +241,3 @@ def _port(op: Op) -> str:
 
 def _seconds(op: Op) -> str:
     return f"{_deadline(op) / 1e9:g} s"
-
-
-__all__ = ["warn_of_cut_deadlines", "warn_of_dead_flows"]

@@ -469,6 +469,3 @@ def relation_of(row: OpDef) -> Relation:
     if found is solve_ports and not any(p.variadic or p.is_variable for p in (*row.inputs, *row.outputs)):
         return _fixed_ports(row)
     return found
-
-
-__all__ = ["RELATIONS", "Relation", "axes_of", "fit_op", "relation_of"]

@@ -113,6 +113,3 @@ def described(terms: Terms, names: tuple[str, ...]) -> str:
 
 def _clash(name: str, known: ValueType, found: ValueType) -> str:
     return f"{name!r} is {print_type(known)}, and this needs or yields {print_type(found)}"
-
-
-__all__ = ["ANY", "TENSOR", "Dim", "Shape", "Terms", "conflict", "described"]

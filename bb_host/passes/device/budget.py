@@ -30,8 +30,6 @@ from bb_host.ir.proto import array_of
 from bb_host.passes.device.memory_plan import PlannedGraph
 from bb_host.tflite.lower import Lowered
 
-__all__ = ["Budget", "Limits", "Share", "budget_of", "refuse"]
-
 KIB, MIB = 1024, 1024 * 1024
 
 INTERPRETER = 23 * MIB

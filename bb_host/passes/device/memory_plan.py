@@ -34,8 +34,6 @@ from bb_host.ir.queries import ONNX_DOMAINS, is_constant
 from bb_host.tflite.lower import TFLITE_BACKEND
 from bb_kernels import TensorSpec
 
-__all__ = ["PlannedGraph", "plan_program"]
-
 FunctionKey = tuple[str, str]
 
 _BACKEND = NumPyBackend()

@@ -32,16 +32,6 @@ from bb_host.passes.tensor.collapse import Origins, collapse
 from bb_host.passes.verify import check_functions
 from bb_host.tflite.lower import BackendChoice, Lowering, lower_program
 
-__all__ = [
-    "DEVICE_PASSES",
-    "PORTABLE_PASSES",
-    "SHARED_PASSES",
-    "TARGET_PASSES",
-    "DeviceOptions",
-    "TargetProgram",
-    "check",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceOptions:

@@ -28,8 +28,6 @@ from bb_host.ir.program import Function, Op, Program, Slot, walk_ops
 from bb_host.ir.rename import short_names, shortened_op
 from bb_host.passes.analysis.identity import class_of_target
 
-__all__ = ["Stripped", "functions_of", "strip", "targets_of"]
-
 FunctionKey = tuple[str, str]
 
 _HOST_ONLY = (

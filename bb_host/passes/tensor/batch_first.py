@@ -18,8 +18,6 @@ from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values
 
-__all__ = ["run"]
-
 _LAYERS = ("GRU", "LSTM", "RNN")
 _LAYOUT_SINCE = 14
 _SWAP = [1, 0, 2]

@@ -20,8 +20,6 @@ from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values, constant
 
-__all__ = ["run"]
-
 
 def run(function: Function) -> Function:
     """The function with its normalisations folded; itself where none can be."""

@@ -29,8 +29,6 @@ from bb_host.passes.one_pass import Observer, PassReport
 from bb_host.passes.tensor.cleaning import clean_up
 from bb_host.passes.tensor.collapse import Collapsed, Origin
 
-__all__ = ["clean_work"]
-
 _Key = tuple[str, str]
 _Kept = Mapping[str, str]
 """By the name of a value in the body as it was: what its op's first result is called now."""

@@ -12,8 +12,6 @@ from bb_host.passes.runner import run_passes
 from bb_host.passes.tensor import batch_first, batch_norm, constants, dead_code, identities, picks, transposes
 from bb_host.passes.verify import check_functions
 
-__all__ = ["MAX_ROUNDS", "TENSOR_PASSES", "clean_up"]
-
 
 def _pass(name: str, rewritten: Callable[[Function], Function]) -> Pass[Function, None]:
     """A pass without options, which counts nothing."""

@@ -38,8 +38,6 @@ from bb_host.ir.queries import is_constant, reads, without_dead_constants
 from bb_host.ir.rename import short_names, shortened_op
 from bb_host.passes.tensor.arrivals import arrivals, backend_slot
 
-__all__ = ["Collapsed", "Origin", "Origins", "collapse", "collapse_function"]
-
 _LARGE = 1024
 """Bytes of a constant above which it is not copied into several groups."""
 

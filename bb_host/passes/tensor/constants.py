@@ -22,8 +22,6 @@ from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import DRAWS, is_onnx
 from bb_host.ir.values import Values, constant, constant_array
 
-__all__ = ["LARGE", "run"]
-
 LARGE = 64 * 1024
 """Bytes; a folded result up to here may be larger than its inputs."""
 

@@ -7,8 +7,6 @@ import dataclasses
 from bb_host.ir.program import Function
 from bb_host.ir.queries import live
 
-__all__ = ["run"]
-
 
 def run(function: Function) -> Function:
     """The function without its dead ops, and without types of values that are gone."""

@@ -19,8 +19,6 @@ from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values, rename_values
 
-__all__ = ["run"]
-
 _SAME_SHAPE = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Expand", "Tile"})
 _OF_ONE = frozenset({"Concat", "Sum", "Max", "Min", "Mean"})
 _IDEMPOTENT = frozenset({"Relu", "Abs", "Ceil", "Floor", "Round", "Sign"})

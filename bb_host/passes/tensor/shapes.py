@@ -14,8 +14,6 @@ from bb_host.errors import ShapeArgumentError
 from bb_host.ir.program import Function
 from bb_host.onnx_io.model import infer_types
 
-__all__ = ["fix_shapes", "parse_shapes"]
-
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """`["x=1,3,224,224"]` as a mapping; `x=` is rank 0.

@@ -18,8 +18,6 @@ from bb_host.ir.program import AttrValue, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values, constant
 
-__all__ = ["BROADCAST", "UNARY", "run"]
-
 UNARY = (
     *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
     *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),

@@ -19,8 +19,6 @@ from bb_host.ir.queries import reads
 from bb_host.passes.device.quantize.calibration import batches, observed_bodies, runs
 from bb_host.passes.device.quantize.qdq import Quantized
 
-__all__ = ["Accuracy", "Layer", "OutputChange", "compare"]
-
 _WORST = 10
 """Layers in the text; JSON has all."""
 

@@ -25,8 +25,6 @@ from bb_host.passes.device.quantize.parameters import BIAS_MOST
 from bb_host.passes.device.quantize.qdq import Quantized
 from bb_kernels import TensorSpec, evaluate, prepare
 
-__all__ = ["corrected"]
-
 
 @dataclass(slots=True)
 class _Layer:

@@ -32,19 +32,6 @@ from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import constant_array
 
-__all__ = [
-    "BATCH",
-    "FunctionKey",
-    "Observation",
-    "Range",
-    "batches",
-    "observe",
-    "observed_bodies",
-    "read_calibration",
-    "refuse_unknown",
-    "runs",
-]
-
 BATCH = 32
 """Samples run at once where the batch is open; all intermediate values of so many are held together."""
 

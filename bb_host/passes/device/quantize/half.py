@@ -16,8 +16,6 @@ from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.values import Values, constant, constant_array
 
-__all__ = ["SMALLEST", "halve", "halve_function"]
-
 SMALLEST = 64
 """Entries from which on a constant is stored as float16: below, the Cast costs more than it saves."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from bb_host.ir.program import Array
 from bb_host.passes.device.quantize.calibration import Range
 
-__all__ = ["BIAS_MOST", "LOGISTIC", "TANH", "Parameters", "bias_of", "of_range", "weights_of"]
-
 _TINY = 1e-8
 BIAS_MOST = 2**31 - 1
 _BIAS_LIMIT = 2.0**30

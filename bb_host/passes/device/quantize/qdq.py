@@ -46,8 +46,6 @@ from bb_host.passes.device.quantize.parameters import (
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.items import items_of
 
-__all__ = ["PAIRS_OPSET", "Quantized", "has_pairs", "quantize_function", "weighted"]
-
 PAIRS_OPSET = 13
 """Of ONNX: the first with an axis on QuantizeLinear."""
 

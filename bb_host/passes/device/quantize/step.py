@@ -15,8 +15,6 @@ from bb_host.passes.device.quantize.calibration import observe, refuse_unknown
 from bb_host.passes.device.quantize.half import halve
 from bb_host.passes.device.quantize.qdq import Quantized, has_pairs, quantize_function, weighted
 
-__all__ = ["MODES", "Quantization", "quantize_program"]
-
 MODES = ("int8", "fp16")
 
 
