@@ -8,10 +8,11 @@ and written back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
+from operator import is_
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -275,6 +276,11 @@ class Function:
         """What a call names: `(domain, op_type)`."""
         return self.domain, self.name
 
+    def with_ops(self, ops: Iterable[Op]) -> Function:
+        """The function with these ops; itself where they are its own."""
+        new = ops if isinstance(ops, tuple) else tuple(ops)
+        return self if are_same(new, self.ops) else replace(self, ops=new)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
@@ -301,6 +307,16 @@ class Program:
     def function(self, domain: str, name: str) -> Function | None:
         """The function that a call `(domain, name)` means, if the program holds it."""
         return next((f for f in self.functions if f.name == name and f.domain == domain), None)
+
+    def with_functions(self, functions: Iterable[Function]) -> Program:
+        """The program with these functions; itself where they are its own."""
+        new = tuple(functions)
+        return self if are_same(new, self.functions) else replace(self, functions=new)
+
+
+def are_same(new: Sequence[object], old: Sequence[object]) -> bool:
+    """Whether two sequences hold the same records, one by one."""
+    return len(new) == len(old) and all(map(is_, new, old))
 
 
 def walk_ops(ops: tuple[Op, ...]) -> Iterator[Op]:

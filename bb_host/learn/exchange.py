@@ -205,11 +205,11 @@ def with_parameters(
     if compiler is not None:
         bindings = tuple(refilled(b) if b.slot == name else b for b in compiler.bindings)
         compiler = dataclasses.replace(compiler, bindings=bindings)
-    functions = tuple(
+    functions = (
         dataclasses.replace(f, slots={**f.slots, name: refilled(f.slots[name])}) if name in f.slots else f
         for f in program.functions
     )
-    return dataclasses.replace(program, functions=functions), compiler
+    return program.with_functions(functions), compiler
 
 
 def _is_model(state: object) -> bool:

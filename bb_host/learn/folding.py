@@ -87,9 +87,7 @@ def _with_dims(function: Function) -> Function:
     for op in function.ops:
         dims = _dims(op, shapes, known, function.types)
         ops.append(op if dims is None else constant(op.outputs[0], dims))
-    return function if all(a is b for a, b in zip(ops, function.ops, strict=True)) else dataclasses.replace(
-        function, ops=tuple(ops)
-    )  # fmt: skip
+    return function.with_ops(ops)
 
 
 def _dims(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import GraphProto, ModelProto, NodeProto
 from bb_host.errors import BindingError
-from bb_host.ir.program import Function, Op, Program, Slot, Subgraph
+from bb_host.ir.program import Function, Op, Program, Slot, Subgraph, are_same
 from bb_host.ir.proto import rest_of
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
@@ -48,15 +48,12 @@ class DeviceHints:
                 name=self.configuration, num_devices=len(self.devices), device=self.devices
             )
         extra = model.SerializeToString(deterministic=True)
-        if extra == program.extra and all(a is b for a, b in zip(functions, program.functions, strict=True)):
+        if extra == program.extra and are_same(functions, program.functions):
             return program
         return dataclasses.replace(program, functions=functions, extra=extra)
 
     def _function(self, function: Function, stats: Stats, met: set[str]) -> Function:
-        ops = tuple(self._op(op, stats, met) for op in function.ops)
-        if all(a is b for a, b in zip(ops, function.ops, strict=True)):
-            return function
-        return dataclasses.replace(function, ops=ops)
+        return function.with_ops(self._op(op, stats, met) for op in function.ops)
 
     def _op(self, op: Op, stats: Stats, met: set[str]) -> Op:
         if op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
@@ -102,9 +99,7 @@ class QuantizationNotes:
                 self.NAME,
                 "bind it with tensors",
             )
-        if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-            return program
-        return dataclasses.replace(program, functions=tuple(functions))
+        return program.with_functions(functions)
 
     def _noted(self, function: Function, slot: Slot, state: Subgraph, stats: Stats) -> Function:
         rest = GraphProto.FromString(state.extra)

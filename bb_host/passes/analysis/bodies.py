@@ -26,7 +26,7 @@ from bb_edge.ir.opsets import OpKind, Ready
 from bb_edge.ir.types import ValueType
 from bb_host.errors import OpInSubgraph, WireInSubgraph
 from bb_host.ir.facts import NO_FACTS, FunctionFacts
-from bb_host.ir.program import AttrValue, Function, Op, Subgraph, walk_ops
+from bb_host.ir.program import AttrValue, Function, Op, Subgraph, are_same, walk_ops
 from bb_host.ir.queries import ONNX_DOMAINS, captured, has_subgraph, is_constant, is_onnx, unfit_for_body
 from bb_host.ir.rename import fresh_name
 from bb_host.passes.analysis import flow
@@ -59,7 +59,7 @@ class _Outliner:
         if not there.has_subgraphs:
             return function
         ops = tuple([self._op(op, function) if has_subgraph(op) else op for op in function.ops])
-        if all(a is b for a, b in zip(ops, function.ops, strict=True)):
+        if are_same(ops, function.ops):
             return function
         opsets_ = {**function.opsets, **flow.used_opsets(ops, function.opsets)}
         return dataclasses.replace(function, ops=ops, opsets=opsets_)

@@ -51,10 +51,9 @@ def without_unread_graphs(program: Program, target: str) -> Program:
         return program
     untrained = {slot for (_, name), slot in gone.items() if name.partition("#")[0] == f"{slot}.train"}
     kept = (f for f in program.functions if f.key not in gone)
-    functions = tuple(
+    return program.with_functions(
         _alone(f) if f.domain == keys.COMPONENT_DOMAIN and _is_forward(f, untrained) else f for f in kept
     )
-    return dataclasses.replace(program, functions=functions)
 
 
 def _op_types(program: Program, target: str) -> Mapping[str, set[str]]:

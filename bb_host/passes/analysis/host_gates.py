@@ -9,7 +9,6 @@ in the op. Answers of requests stay in their child executions: nothing opens a g
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
@@ -42,13 +41,10 @@ def span_gates(main: Function) -> Function:
         elif _is_entry(op):
             found = frozenset((_ANSWERS if op.op_type == OP_RECV_RESP else f"#{index}",))
         origins.update((name, found) for name in op.outputs if name)
-    if not wanted:
-        return main
-    ops: Iterable[Op] = (
+    return main.with_ops(
         dataclasses.replace(op, attrs={**op.attrs, ACROSS: 1}) if index in wanted else op
         for index, op in enumerate(main.ops)
     )
-    return dataclasses.replace(main, ops=tuple(ops))
 
 
 def _opened_by_host(value: Origins, trigger: Origins) -> bool:

@@ -29,11 +29,9 @@ def insert_rx_gate(program: Program, gate: str, stats: Stats) -> Program:
     stats.count("gates_inserted", 0)
     moved: dict[tuple[str, str], dict[str, str]] = {}  # (wire id, correlation) → the entry's new names
     functions = tuple(_insert(f, gate, stats, moved) if _wants(f) else f for f in program.functions)
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
     if moved:
         functions = tuple(_follow(f, moved) if _wants(f) else f for f in functions)
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _wants(function: Function) -> bool:

@@ -44,9 +44,7 @@ def insert_tx_gate(program: Program, gate: str, stats: Stats) -> Program:
     functions = tuple(
         _insert(f, gate, stats) if flow.is_main(f) and flow.has_wire(f) else f for f in program.functions
     )
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _insert(function: Function, gate: str, stats: Stats) -> Function:

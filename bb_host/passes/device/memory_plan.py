@@ -126,7 +126,7 @@ def plan_program(
             text = encode(StoredPlan(planned.entries))
             function = dataclasses.replace(function, facts=function.facts | FunctionFacts(memory_plan=text))
         functions.append(function)
-    return dataclasses.replace(program, functions=tuple(functions)), tuple(found)
+    return program.with_functions(functions), tuple(found)
 
 
 def _is_tensor_work(function: Function) -> bool:

@@ -60,10 +60,8 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         return program
     analysis = _Analysis(mains, wire_edges(program), stats, Bundles(program))
     analysis.run()
-    changed = {f.key: new for f in mains if (new := analysis.rewritten(f)) is not f}
-    if not changed:
-        return program
-    return dataclasses.replace(program, functions=tuple(changed.get(f.key, f) for f in program.functions))
+    rewritten = {f.key: analysis.rewritten(f) for f in mains}
+    return program.with_functions(rewritten.get(f.key, f) for f in program.functions)
 
 
 class _Analysis:

@@ -11,8 +11,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_SEND_REQ, OP_SEND_RESP
 from bb_host.errors import InfeasibleDeadline, MalformedWireOp, MissingDeadline
@@ -29,9 +27,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     functions = tuple(
         _stamp(f, options.per_hop_budget_ns, stats) if flow.has_wire(f) else f for f in program.functions
     )
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _stamp(function: Function, budget_ns: int, stats: Stats) -> Function:

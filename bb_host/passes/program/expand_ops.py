@@ -36,9 +36,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     functions = tuple(
         f if f.domain == keys.COMPONENT_DOMAIN else _expand(f, stats) for f in program.functions
     )
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _expand(function: Function, stats: Stats) -> Function:
@@ -54,8 +52,7 @@ def _expand(function: Function, stats: Stats) -> Function:
     if not changed:
         return function
     stats.count("expansion_count", len(changed))
-    ops = tuple(changed.get(i, op) for i, op in enumerate(function.ops))
-    return dataclasses.replace(function, ops=ops)
+    return function.with_ops(changed.get(i, op) for i, op in enumerate(function.ops))
 
 
 _Expansion: TypeAlias = "Callable[[Op, Function], Op]"

@@ -44,9 +44,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
     others = tuple(_selecting(f, slots, home) for f in program.functions[len(heads) :])
     functions = (*placed, *others)
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _selecting(body: Function, slots: dict[str, Slot], home: str) -> Function:

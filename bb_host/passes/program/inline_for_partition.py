@@ -18,8 +18,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
 from bb_host.errors import CyclicGraph
@@ -39,7 +37,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     if flow.is_partitioned(program):
         return program
     if len(program.functions) == 1:
-        return _replaced(program, outline(program.functions), 1)
+        return program.with_functions(_reached(outline(program.functions), 1))
     root = program.functions[0]
     keyed = {f.key: f for f in program.functions}
     bootstrap = keyed.get((root.domain, root.name + keys.BOOTSTRAP_SUFFIX))
@@ -49,14 +47,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     library = found.reachable(inlined)
     components = [f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN]
     hoisted = hoist([*inlined, *library], len(heads))
-    return _replaced(program, outline((*hoisted, *components)), len(heads))
-
-
-def _replaced(program: Program, functions: tuple[Function, ...], heads: int) -> Program:
-    reached = _reached(functions, heads)
-    if _same(reached, program.functions):
-        return program
-    return dataclasses.replace(program, functions=reached)
+    return program.with_functions(_reached(outline((*hoisted, *components)), len(heads)))
 
 
 def _reached(functions: tuple[Function, ...], heads: int) -> tuple[Function, ...]:
@@ -70,10 +61,6 @@ def _reached(functions: tuple[Function, ...], heads: int) -> tuple[Function, ...
                 found[callee.key] = callee
                 todo.append(callee)
     return (*found.values(), *(f for f in functions if f.domain == keys.COMPONENT_DOMAIN))
-
-
-def _same(a: tuple[Function, ...], b: tuple[Function, ...]) -> bool:
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 class _Composition:

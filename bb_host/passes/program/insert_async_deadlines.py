@@ -32,9 +32,7 @@ _AT_ONCE = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN
 def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("async_deadlines_stamped", 0)
     functions = tuple(f if f.domain in _NOT_OURS else _stamp(f, stats) for f in program.functions)
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _stamp(function: Function, stats: Stats) -> Function:

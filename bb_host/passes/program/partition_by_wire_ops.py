@@ -72,7 +72,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
             )
     stats.count("partition_count", len(order))
     stats.count("wire_ops", sum(len(flow.summary(f.ops).wire) for f in functions))
-    return dataclasses.replace(program, functions=(*functions, *others))
+    return program.with_functions((*functions, *others))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     if not promised:
         return program
     functions = tuple(_narrow(f, promised, stats) for f in program.functions)
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _narrow(function: Function, promised: dict[str, Promises], stats: Stats) -> Function:

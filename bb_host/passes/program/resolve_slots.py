@@ -69,11 +69,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     brought = _brought(program, targets, options)
     known = {f.key for f in functions}
     functions += [f for f in brought if f.key not in known]
-    if len(functions) == len(program.functions) and all(
-        a is b for a, b in zip(functions, program.functions, strict=True)
-    ):
-        return program
-    return dataclasses.replace(program, functions=tuple(functions))
+    return program.with_functions(functions)
 
 
 def _known_targets(targets: Sequence[TargetSlots], options: Options) -> None:

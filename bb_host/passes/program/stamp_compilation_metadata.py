@@ -20,7 +20,7 @@ import dataclasses
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.ir.facts import Bound, OpFacts, ProgramFacts
-from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.program import Function, Op, Program, are_same
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.batches import with_batches
 from bb_host.passes.analysis.heard_classes import heard_classes
@@ -55,11 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
     functions = tuple(map(with_batches, with_sums(functions, stats)))
     imports = _imports(functions, program)
-    if (
-        facts == program.facts
-        and imports == program.opsets
-        and all(a is b for a, b in zip(functions, program.functions, strict=True))
-    ):
+    if facts == program.facts and imports == program.opsets and are_same(functions, program.functions):
         return program
     return dataclasses.replace(program, functions=functions, facts=facts, opsets=imports)
 

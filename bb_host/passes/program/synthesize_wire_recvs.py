@@ -32,7 +32,7 @@ from bb_edge.ir.opsets.wire import (
 from bb_edge.ir.types import ValueType
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.program import Function, Op, Program, are_same
 from bb_host.ir.queries import reads
 from bb_host.ir.spelling import spelled
 from bb_host.passes.analysis import flow
@@ -55,9 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     if flow.is_partitioned(program) or not flow.has_wire(program.functions[0]):
         return program
     root = _Surfaces(program.functions[0], options.module, stats).run()
-    if root is program.functions[0]:
-        return program
-    return dataclasses.replace(program, functions=(root, *program.functions[1:]))
+    return program.with_functions((root, *program.functions[1:]))
 
 
 class _Surfaces:
@@ -95,9 +93,7 @@ class _Surfaces:
             done += self._surface(op)
             at = index + 1
         done += ops[at:]
-        if len(done) == len(self.function.ops) and all(
-            a is b for a, b in zip(done, self.function.ops, strict=True)
-        ):
+        if are_same(done, self.function.ops):
             return self.function
         return dataclasses.replace(
             self.function, ops=tuple(done), types={**self._kept_types(done), **self.types}

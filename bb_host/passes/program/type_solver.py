@@ -60,9 +60,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         if function.domain != keys.COMPONENT_DOMAIN:
             _resolved(function, options.strict_types, stats)
             _computed(function, function is functions[0])
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(functions)
 
 
 def _resolved(function: Function, strict: bool, stats: Stats) -> None:

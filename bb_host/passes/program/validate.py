@@ -17,7 +17,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
@@ -64,9 +63,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         _events(checked, program.functions[0].outputs, stats)
     stats.count("nodes", count)
     stats.count("validation_errors", 0)
-    if all(a is b for a, b in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=tuple(functions))
+    return program.with_functions(functions)
 
 
 def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
@@ -148,7 +145,7 @@ def _sorted(function: Function, known: set[str]) -> Function:
                 f"function {function.name}",
             )
         left = waiting
-    return dataclasses.replace(function, ops=tuple(done))
+    return function.with_ops(done)
 
 
 def _circle(ops: list[Op]) -> list[Op]:

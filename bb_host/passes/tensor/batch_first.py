@@ -44,7 +44,7 @@ def run(function: Function) -> Function:
             ops.append(Op("Transpose", "", (inner,), op.outputs, {"perm": list(_SWAP)}))
         else:
             ops.append(op)
-    return function if len(ops) == len(function.ops) else dataclasses.replace(function, ops=tuple(ops))
+    return function.with_ops(ops)
 
 
 def _joins_last(op: Op, values: Values) -> bool:

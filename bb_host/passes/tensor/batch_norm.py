@@ -44,10 +44,7 @@ def run(function: Function) -> Function:
                 continue
             replaced.update((id(other), ()) for other in gone)
             replaced[id(op)] = ops
-    if not replaced:
-        return function
-    kept = tuple(new for op in function.ops for new in replaced.get(id(op), (op,)))
-    return dataclasses.replace(function, ops=kept)
+    return function.with_ops(new for op in function.ops for new in replaced.get(id(op), (op,)))
 
 
 def _affine(op: Op, values: Values) -> tuple[Array, Array] | None:

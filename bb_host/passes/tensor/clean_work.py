@@ -59,7 +59,7 @@ def clean_work(
     if not kept:
         return collapsed
     calls = {key: _renamed_calls(function, renamed) for key, function in functions.items()}
-    program = dataclasses.replace(program, functions=tuple(calls.values()))
+    program = program.with_functions(calls.values())
     return Collapsed(program, _origins(collapsed, kept))
 
 
@@ -106,15 +106,12 @@ def _only_spelt_anew(before: Function, after: Function) -> bool:
 
 
 def _renamed_calls(function: Function, renamed: Mapping[_Key, _Key]) -> Function:
-    ops = tuple(
+    return function.with_ops(
         dataclasses.replace(op, op_type=renamed[op.domain, op.op_type][1])
         if (op.domain, op.op_type) in renamed
         else op
         for op in function.ops
     )
-    if all(new is old for new, old in zip(ops, function.ops, strict=True)):
-        return function
-    return dataclasses.replace(function, ops=ops)
 
 
 def _origins(collapsed: Collapsed, kept: Mapping[_Key, _Kept]) -> dict[tuple[_Key, str], tuple[Origin, ...]]:

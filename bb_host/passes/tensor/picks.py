@@ -35,10 +35,7 @@ def run(function: Function) -> Function:
             continue  # an output, read twice by one op, or from inside of a body
         if all(_axes(reader, op.outputs[0], len(order), values) for reader in reading):
             moved.update((id(reader), _before(reader, op.inputs[0], order, values)) for reader in reading)
-    if not moved:
-        return function
-    ops = [new for op in function.ops for new in moved.get(id(op), (op,))]
-    return dataclasses.replace(function, ops=tuple(ops))
+    return function.with_ops(new for op in function.ops for new in moved.get(id(op), (op,)))
 
 
 def _axes(op: Op, value: str, rank: int, values: Values) -> list[int]:

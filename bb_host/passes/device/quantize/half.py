@@ -7,8 +7,6 @@ cannot hold (beyond 65504, not finite) stays. 3. Constants inside of branches an
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from bb_edge.ir import keys
@@ -22,10 +20,9 @@ SMALLEST = 64
 
 def halve(program: Program) -> Program:
     """Every backend function of a program; the program itself where none has such a constant."""
-    functions = tuple(halve_function(f) if f.domain == keys.BACKEND_DOMAIN else f for f in program.functions)
-    if all(new is old for new, old in zip(functions, program.functions, strict=True)):
-        return program
-    return dataclasses.replace(program, functions=functions)
+    return program.with_functions(
+        halve_function(f) if f.domain == keys.BACKEND_DOMAIN else f for f in program.functions
+    )
 
 
 def halve_function(function: Function) -> Function:
@@ -45,6 +42,4 @@ def halve_function(function: Function) -> Function:
         stored = values.fresh(f"{op.outputs[0]}_f16")
         ops.append(constant(stored, half))
         ops.append(Op("Cast", "", (stored,), op.outputs, {"to": TensorProto.FLOAT}))
-    if len(ops) == len(function.ops):
-        return function
-    return dataclasses.replace(function, ops=tuple(ops))
+    return function.with_ops(ops)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -70,8 +69,7 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
         done[f.key] = quantize_function(f, ranges, asked.keep_float, asked.like_litert)
     if not asked.like_litert:
         done = corrected(program, main, target, asked.data, done)
-    functions = tuple(done[f.key].function if f.key in done else f for f in program.functions)
-    new = dataclasses.replace(program, functions=functions)
+    new = program.with_functions(done[f.key].function if f.key in done else f for f in program.functions)
     return new, compare(program, new, main, target, asked.data, done)
 
 
