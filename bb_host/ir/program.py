@@ -149,6 +149,30 @@ class Op:
         """What an op says that a pass puts beside this one: it is of the same line."""
         return OpFacts(source=self.facts.source) if self.facts.source else NO_FACTS
 
+    def integer(self, name: str, default: int | None = None) -> int:
+        """An INT attribute; KeyError where it is missing and has no default."""
+        value = self.attrs[name] if default is None else self.attrs.get(name, default)
+        assert isinstance(value, int), f"{self}, {name}: {value!r}"
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """A FLOAT attribute, or an INT one as a float."""
+        value = self.attrs.get(name, default)
+        assert isinstance(value, (int, float)), f"{self}, {name}: {value!r}"
+        return float(value)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A STRING attribute; KeyError where it is missing and has no default."""
+        value = self.attrs[name] if default is None else self.attrs.get(name, default.encode())
+        assert isinstance(value, bytes), f"{self}, {name}: {value!r}"
+        return value.decode()
+
+    def integers(self, name: str, default: Iterable[int] = ()) -> list[int]:
+        """An INTS attribute; an empty one is one that is left out."""
+        value = self.attrs.get(name) or default
+        assert isinstance(value, Iterable), f"{self}, {name}: {value!r}"
+        return list(value)
+
     def subgraphs(self) -> Iterator[tuple[str, Subgraph]]:
         """The subgraphs on its attributes, by attribute name."""
         for key, value in self.attrs.items():

@@ -19,77 +19,28 @@ RULES: dict[str, Rule] = {}
 
 STOPS = frozenset(
     [
-        "Shape",
-        "Size",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "And",
-        "Or",
-        "Not",
-        "Xor",
-        "ArgMax",
-        "ArgMin",
-        "NonZero",
-        "IsNaN",
-        "IsInf",
-        "Sign",
-        "Floor",
-        "Ceil",
-        "Round",
-        "Constant",
-        "ConstantOfShape",
-        "Range",
-        "EyeLike",
-        "OneHot",
-        "Hardmax",
-        "RandomNormalLike",
-        "RandomUniformLike",
-        "Bernoulli",
+        *("Shape", "Size", "Constant", "ConstantOfShape", "Range", "EyeLike", "OneHot", "Hardmax"),
+        *("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor"),
+        *("ArgMax", "ArgMin", "NonZero", "IsNaN", "IsInf", "Sign", "Floor", "Ceil", "Round"),
+        *("RandomNormalLike", "RandomUniformLike", "Bernoulli"),
     ]
 )
 """Operators whose results do not move with their inputs, or only in jumps: no gradient goes through them."""
 
+_SECOND, _SECOND_AND_THIRD = frozenset({1}), frozenset({1, 2})
+_REDUCTIONS = ("Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")
+
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
-    "Reshape": frozenset({1}),
-    "Expand": frozenset({1}),
-    "Squeeze": frozenset({1}),
-    "Unsqueeze": frozenset({1}),
-    "ReduceSum": frozenset({1}),
-    "ReduceMean": frozenset({1}),
-    "ReduceMax": frozenset({1}),
-    "ReduceMin": frozenset({1}),
-    "ReduceL1": frozenset({1}),
-    "ReduceL2": frozenset({1}),
-    "ReduceSumSquare": frozenset({1}),
-    "ReduceLogSum": frozenset({1}),
-    "ReduceLogSumExp": frozenset({1}),
-    "ReduceProd": frozenset({1}),
-    "Slice": frozenset({1, 2, 3, 4}),
-    "Pad": frozenset({1, 3}),
-    "Split": frozenset({1}),
-    "Tile": frozenset({1}),
-    "Gather": frozenset({1}),
-    "GatherElements": frozenset({1}),
-    "GatherND": frozenset({1}),
-    "ScatterElements": frozenset({1}),
-    "ScatterND": frozenset({1}),
-    "TopK": frozenset({1}),
-    "Trilu": frozenset({1}),
-    "CumSum": frozenset({1}),
-    "ReverseSequence": frozenset({1}),
-    "Resize": frozenset({1, 2, 3}),
-    "CastLike": frozenset({1}),
-    "RNN": frozenset({4}),
-    "GRU": frozenset({4}),
-    "LSTM": frozenset({4}),
-    "QuantizeLinear": frozenset({1, 2}),
-    "DequantizeLinear": frozenset({1, 2}),
+    **dict.fromkeys([f"Reduce{kind}" for kind in _REDUCTIONS], _SECOND),
+    **dict.fromkeys(("Reshape", "Expand", "Squeeze", "Unsqueeze", "Split", "Tile", "TopK"), _SECOND),
+    **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), _SECOND),
+    **dict.fromkeys(("Trilu", "CumSum", "ReverseSequence", "CastLike"), _SECOND),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Dropout", "Clip"), _SECOND_AND_THIRD),
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), frozenset({4})),
     "Where": frozenset({0}),
-    "Dropout": frozenset({1, 2}),
-    "Clip": frozenset({1, 2}),
+    "Pad": frozenset({1, 3}),
+    "Slice": frozenset({1, 2, 3, 4}),
+    "Resize": frozenset({1, 2, 3}),
 }
 """Inputs that steer an op and never get a gradient."""
 
@@ -138,23 +89,3 @@ def one(gradients: Gradients) -> str:
 def first_alone(op: Op, gradient: str) -> Gradients:
     """The gradient of an op's first input, and none for the others."""
     return (gradient, *[None] * (len(op.inputs) - 1))
-
-
-def int_attr(op: Op, name: str, default: int) -> int:
-    """An integer attribute."""
-    value = op.attrs.get(name, default)
-    assert isinstance(value, int)
-    return value
-
-
-def float_attr(op: Op, name: str, default: float) -> float:
-    """A number attribute."""
-    value = op.attrs.get(name, default)
-    assert isinstance(value, (int, float))
-    return float(value)
-
-
-def text_attr(op: Op, name: str, default: str) -> str:
-    """A text attribute."""
-    value = op.attrs.get(name)
-    return value.decode() if isinstance(value, bytes) else default

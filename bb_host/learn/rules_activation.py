@@ -10,7 +10,7 @@ import math
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import float_attr, text_attr, unary
+from bb_host.learn.gradient_rules import unary
 
 
 @unary("Relu")
@@ -22,7 +22,7 @@ def _relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 
 @unary("LeakyRelu")
 def _leaky_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    alpha = float_attr(op, "alpha", 0.01)
+    alpha = op.number("alpha", 0.01)
     read = y if alpha > 0 else x  # a positive slope keeps the sign
     scaled = g.op("Mul", dy, g.scalar(alpha, x))
     return g.op("Where", g.op("Greater", read, g.scalar(0, x)), dy, scaled)
@@ -30,13 +30,13 @@ def _leaky_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 
 @unary("ThresholdedRelu")
 def _thresholded_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    above = g.op("Greater", x, g.scalar(float_attr(op, "alpha", 1.0), x))
+    above = g.op("Greater", x, g.scalar(op.number("alpha", 1.0), x))
     return g.op("Mul", dy, g.cast(above, g.dtype(x)))
 
 
 @unary("Elu")
 def _elu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    below = g.op("Mul", dy, g.op("Add", y, g.scalar(float_attr(op, "alpha", 1.0), x)))
+    below = g.op("Mul", dy, g.op("Add", y, g.scalar(op.number("alpha", 1.0), x)))
     return g.op("Where", g.op("Greater", x, g.scalar(0, x)), dy, below)
 
 
@@ -53,7 +53,7 @@ def _tanh(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 @unary("HardSigmoid")
 def _hard_sigmoid(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     inside = g.op("And", g.op("Greater", y, g.scalar(0, y)), g.op("Less", y, g.scalar(1, y)))
-    slope = g.op("Mul", dy, g.scalar(float_attr(op, "alpha", 0.2), y))
+    slope = g.op("Mul", dy, g.scalar(op.number("alpha", 0.2), y))
     return g.op("Where", inside, slope, g.scalar(0, y))
 
 
@@ -83,7 +83,7 @@ def _erf(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 @unary("Gelu")
 def _gelu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     half, whole = g.scalar(0.5, x), g.scalar(1, x)
-    if text_attr(op, "approximate", "none") == "tanh":
+    if op.text("approximate", "none") == "tanh":
         # t = tanh(c·(x + k·x³)); slope = (1 + t)/2 + x/2 · (1 − t²) · c·(1 + 3k·x²)
         c, k = math.sqrt(2 / math.pi), 0.044715
         square = g.op("Mul", x, x)
@@ -100,21 +100,21 @@ def _gelu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 @unary("Softmax")
 def _softmax(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     product = g.op("Mul", dy, y)
-    total = g.op("ReduceSum", product, g.ints(int(float_attr(op, "axis", -1))), keepdims=1)
+    total = g.op("ReduceSum", product, g.ints(op.integer("axis", -1)), keepdims=1)
     return g.op("Sub", product, g.op("Mul", y, total))
 
 
 @unary("LogSoftmax")
 def _log_softmax(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    total = g.op("ReduceSum", dy, g.ints(int(float_attr(op, "axis", -1))), keepdims=1)
+    total = g.op("ReduceSum", dy, g.ints(op.integer("axis", -1)), keepdims=1)
     return g.op("Sub", dy, g.op("Mul", g.op("Exp", y), total))
 
 
 @unary("Selu")
 def _selu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Below zero y = gamma·alpha·(exp(x) − 1), so the slope is y + gamma·alpha."""
-    gamma = float_attr(op, "gamma", 1.0507009873554805)
-    alpha = float_attr(op, "alpha", 1.6732632423543772)
+    gamma = op.number("gamma", 1.0507009873554805)
+    alpha = op.number("alpha", 1.6732632423543772)
     below = g.op("Add", y, g.scalar(gamma * alpha, x))
     return g.op("Mul", dy, g.op("Where", g.op("Greater", x, g.scalar(0, x)), g.scalar(gamma, x), below))
 
@@ -122,7 +122,7 @@ def _selu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 @unary("Celu")
 def _celu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Below zero y = alpha·(exp(x/alpha) − 1), so the slope is y/alpha + 1."""
-    share = g.scalar(1 / float_attr(op, "alpha", 1.0), x)
+    share = g.scalar(1 / op.number("alpha", 1.0), x)
     below = g.op("Mul", dy, g.op("Add", g.op("Mul", y, share), g.scalar(1, x)))
     return g.op("Where", g.op("Greater", x, g.scalar(0, x)), dy, below)
 
@@ -136,7 +136,7 @@ def _softsign(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 @unary("Swish")
 def _swish(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """y = x·s with s = sigmoid(alpha·x): the slope is s + alpha·y·(1 − s)."""
-    alpha = float_attr(op, "alpha", 1.0)
+    alpha = op.number("alpha", 1.0)
     s = g.op("Sigmoid", x if alpha == 1 else g.op("Mul", x, g.scalar(alpha, x)))
     rise = g.op("Mul", y, g.op("Sub", g.scalar(1, x), s))
     rise = rise if alpha == 1 else g.op("Mul", rise, g.scalar(alpha, x))
@@ -153,5 +153,5 @@ def _mish(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 
 @unary("Shrink")
 def _shrink(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    outside = g.op("Greater", g.op("Abs", x), g.scalar(float_attr(op, "lambd", 0.5), x))
+    outside = g.op("Greater", g.op("Abs", x), g.scalar(op.number("lambd", 0.5), x))
     return g.op("Mul", dy, g.cast(outside, g.dtype(x)))

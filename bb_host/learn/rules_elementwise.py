@@ -13,7 +13,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule, unary
+from bb_host.learn.gradient_rules import Gradients, Slope, one, rule, unary
 
 Wants = Sequence[bool]
 
@@ -111,9 +111,24 @@ def _where(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
 # --- one operand ----------------------------------------------------------------------------------
 
 
-@unary("Identity")
-def _identity(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return dy
+SLOPES: dict[str, Slope] = {
+    "Identity": lambda g, op, x, y, dy: dy,
+    "Neg": lambda g, op, x, y, dy: g.op("Neg", dy),
+    "Abs": lambda g, op, x, y, dy: g.op("Where", g.op("Less", x, g.scalar(0, x)), g.op("Neg", dy), dy),
+    "Exp": lambda g, op, x, y, dy: g.op("Mul", dy, y),
+    "Log": lambda g, op, x, y, dy: g.op("Div", dy, x),
+    "Sqrt": lambda g, op, x, y, dy: g.op("Div", g.op("Mul", dy, g.scalar(0.5, y)), y),
+    "Reciprocal": lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Mul", y, y))),
+    "Sin": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cos", x)),
+    "Cos": lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Sin", x))),
+    "Tan": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Add", g.scalar(1, y), g.op("Mul", y, y))),
+    "Sinh": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cosh", x)),
+    "Cosh": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Sinh", x)),
+}
+"""Slopes of one line."""
+
+for _op_type, _slope in SLOPES.items():
+    unary(_op_type)(_slope)
 
 
 @unary("Dropout")
@@ -125,11 +140,6 @@ def _dropout(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     return dy
 
 
-@unary("Neg")
-def _neg(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Neg", dy)
-
-
 @unary("Clip")
 def _clip(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Only within the bounds, which themselves get none; integers of a fake quantization reach them."""
@@ -139,59 +149,6 @@ def _clip(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
         if bound:
             dy = g.op("Where", g.op(order, x, bound), dy, zero)
     return dy
-
-
-@unary("Exp")
-def _exp(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, y)
-
-
-@unary("Log")
-def _log(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Div", dy, x)
-
-
-@unary("Sqrt")
-def _sqrt(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Div", g.op("Mul", dy, g.scalar(0.5, y)), y)
-
-
-@unary("Reciprocal")
-def _reciprocal(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Neg", g.op("Mul", dy, g.op("Mul", y, y)))
-
-
-@unary("Abs")
-def _abs(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Where", g.op("Less", x, g.scalar(0, x)), g.op("Neg", dy), dy)
-
-
-@unary("Sin")
-def _sin(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Cos", x))
-
-
-@unary("Cos")
-def _cos(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Neg", g.op("Mul", dy, g.op("Sin", x)))
-
-
-# --- trigonometry ---------------------------------------------------------------------------------
-
-
-@unary("Tan")
-def _tan(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Add", g.scalar(1, y), g.op("Mul", y, y)))
-
-
-@unary("Sinh")
-def _sinh(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Cosh", x))
-
-
-@unary("Cosh")
-def _cosh(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Sinh", x))
 
 
 @unary("Asin", "Acos", "Asinh", "Acosh", "Atan", "Atanh")

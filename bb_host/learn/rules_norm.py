@@ -12,7 +12,7 @@ import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, float_attr, int_attr, one, rule, unary
+from bb_host.learn.gradient_rules import Gradients, one, rule, unary
 
 Wants = Sequence[bool]
 
@@ -43,13 +43,13 @@ def _group_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Want
     (x, scale, _), dy = op.inputs, one(dys)
     rank = g.rank(op, x)
     (channels,) = g.static_dims(op, x, [1])
-    groups = channels if op.op_type == "InstanceNormalization" else int_attr(op, "num_groups", 1)
+    groups = channels if op.op_type == "InstanceNormalization" else op.integer("num_groups", 1)
     axes = g.ints(2)
 
     def grouped(value: str) -> str:
         return g.op("Reshape", value, g.ints(0, groups, -1))
 
-    normal, inverse = _standardised(g, grouped(x), axes, float_attr(op, "epsilon", 1e-5), x)
+    normal, inverse = _standardised(g, grouped(x), axes, op.number("epsilon", 1e-5), x)
     d = grouped(g.op("Mul", dy, g.op("Unsqueeze", scale, g.ints(*range(1, rank - 1)))))
     rows = dy if rank == 3 else g.op("Reshape", dy, g.ints(0, channels, -1))
     flat = normal if groups == channels else g.op("Reshape", normal, g.ints(0, channels, -1))
@@ -64,8 +64,8 @@ def _group_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Want
 def _rms_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     (x, scale), dy = op.inputs, one(dys)
     rank = g.rank(op, x)
-    axes = g.ints(*range(int_attr(op, "axis", -1) % rank, rank))
-    inverse = _inverse_root(g, g.op("Mul", x, x), axes, float_attr(op, "epsilon", 1e-5), x)
+    axes = g.ints(*range(op.integer("axis", -1) % rank, rank))
+    inverse = _inverse_root(g, g.op("Mul", x, x), axes, op.number("epsilon", 1e-5), x)
     normal = g.op("Mul", x, inverse)
     dx = _back(g, g.op("Mul", dy, scale), normal, inverse, axes, centred=False) if wants[0] else None
     return (dx, g.reduce_to(g.op("Mul", dy, normal), op.outputs[0], scale) if wants[1] else None)
@@ -84,8 +84,8 @@ def _lp_normalization(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> st
 
     A zero vector is its own result, as is its gradient.
     """
-    axes = g.ints(int_attr(op, "axis", -1))
-    p = int_attr(op, "p", 2)
+    axes = g.ints(op.integer("axis", -1))
+    p = op.integer("p", 2)
     length = g.op("ReduceL1" if p == 1 else "ReduceL2", x, axes, keepdims=1)
     length = g.op("Where", g.op("Equal", length, g.scalar(0, x)), g.scalar(1, x), length)
     along = g.op("ReduceSum", g.op("Mul", dy, y), axes, keepdims=1)
@@ -100,8 +100,8 @@ def _lrn(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     The sums are a product with a band of ones: [C, C], its transpose on the way back.
     """
     (channels,) = g.static_dims(op, x, [1])
-    size, beta = int_attr(op, "size", 1), float_attr(op, "beta", 0.75)
-    share = float_attr(op, "alpha", 1e-4) / size
+    size, beta = op.integer("size", 1), op.number("beta", 0.75)
+    share = op.number("alpha", 1e-4) / size
     below, above = (size - 1) // 2, size - 1 - (size - 1) // 2
     away = np.arange(channels)[None, :] - np.arange(channels)[:, None]
     band = ((away >= -below) & (away <= above)).astype(g.dtype(x))
@@ -111,7 +111,7 @@ def _lrn(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
 
     rows, dr = flat(x), flat(dy)
     total = g.op("MatMul", g.const(band), g.op("Mul", rows, rows))
-    d = g.op("Add", g.op("Mul", total, g.scalar(share, x)), g.scalar(float_attr(op, "bias", 1.0), x))
+    d = g.op("Add", g.op("Mul", total, g.scalar(share, x)), g.scalar(op.number("bias", 1.0), x))
     own = g.op("Mul", dr, g.op("Pow", d, g.scalar(-beta, x)))
     around = g.op("MatMul", g.const(np.ascontiguousarray(band.T)), g.op("Div", g.op("Mul", own, rows), d))
     through = g.op("Mul", g.op("Mul", rows, around), g.scalar(2 * share * beta, x))

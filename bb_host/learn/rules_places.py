@@ -10,7 +10,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
+from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
 
 Wants = Sequence[bool]
 
@@ -20,7 +20,7 @@ def _gather_elements(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -
     """Entries that were read several times get the sum."""
     x, indices = op.inputs
     dx = g.op(
-        "ScatterElements", g.zeros_like(x), indices, one(dys), axis=int_attr(op, "axis", 0), reduction=b"add"
+        "ScatterElements", g.zeros_like(x), indices, one(dys), axis=op.integer("axis", 0), reduction=b"add"
     )
     return (dx, None)
 
@@ -29,7 +29,7 @@ def _gather_elements(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -
 def _gather_nd(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Slices that were read several times get the sum; places in a batch are written out in full."""
     x, indices = op.inputs
-    batch = int_attr(op, "batch_dims", 0)
+    batch = op.integer("batch_dims", 0)
     if batch:
         indices = _with_batch(g, op, indices, batch)
     return (g.op("ScatterND", g.zeros_like(x), indices, one(dys), reduction=b"add"), None)
@@ -51,7 +51,7 @@ def _scatter(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradie
         hint = "write it with reduction add or none"
         raise NotDifferentiableError(op, f"its reduction is {str(reduction, 'utf-8')}", hint)  # type: ignore[arg-type]
     dy = one(dys)
-    attrs = {"axis": int_attr(op, "axis", 0)} if op.op_type == "ScatterElements" else {}
+    attrs = {"axis": op.integer("axis", 0)} if op.op_type == "ScatterElements" else {}
     dx = dy
     if wants[0] and reduction == b"none":
         dx = g.op(op.op_type, dy, indices, g.zeros_like(updates), **attrs)
@@ -64,21 +64,21 @@ def _top_k(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
     """To the entries that were chosen."""
     x = op.inputs[0]
     indices = g.extra_output(op, 1, f"{op.outputs[0]}_indices")
-    dx = g.op("ScatterElements", g.zeros_like(x), indices, one(dys), axis=int_attr(op, "axis", -1))
+    dx = g.op("ScatterElements", g.zeros_like(x), indices, one(dys), axis=op.integer("axis", -1))
     return (dx, None)
 
 
 @rule("CumSum")
 def _cum_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """The sum from the other end."""
-    reverse = 1 - int_attr(op, "reverse", 0)
-    exclusive = int_attr(op, "exclusive", 0)
+    reverse = 1 - op.integer("reverse", 0)
+    exclusive = op.integer("exclusive", 0)
     return (g.op("CumSum", one(dys), op.inputs[1], exclusive=exclusive, reverse=reverse), None)
 
 
 @rule("Trilu")
 def _trilu(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return first_alone(op, g.op("Trilu", one(dys), *op.inputs[1:], upper=int_attr(op, "upper", 1)))
+    return first_alone(op, g.op("Trilu", one(dys), *op.inputs[1:], upper=op.integer("upper", 1)))
 
 
 @rule("ReverseSequence")

@@ -14,7 +14,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
+from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
 
 Wants = Sequence[bool]
 
@@ -23,7 +23,7 @@ Wants = Sequence[bool]
 def _quantize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """dY where low ≤ x ≤ high, else 0; the bounds are those of the integers, half a step further."""
     x, dy = op.inputs[0], one(dys)
-    if int_attr(op, "block_size", 0):
+    if op.integer("block_size", 0):
         raise NotDifferentiableError(op, "its scales are in blocks", "train with a scale per tensor or axis")
     info = np.iinfo(g.dtype(op.outputs[0]).str)
     low, high = (_bound(g, op, limit) for limit in (info.min - 0.5, info.max + 0.5))
@@ -36,7 +36,7 @@ def _bound(g: GradientBuilder, op: Op, limit: float) -> str:
     x, scale = op.inputs[:2]
     point = op.inputs[2] if len(op.inputs) > 2 else ""
     rank = g.rank(op, x)
-    axis = int_attr(op, "axis", 1)
+    axis = op.integer("axis", 1)
     known, known_point = g.constant(scale), g.constant(point) if point else np.zeros(())
     shape = (*[1] * (axis % rank), -1, *[1] * (rank - 1 - axis % rank)) if rank else ()
     if known is not None and known_point is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, float_attr, int_attr, rule, text_attr
+from bb_host.learn.gradient_rules import Gradients, rule
 from bb_host.learn.recurrent_run import ACTIVATIONS, Run
 
 Wants = Sequence[bool]
@@ -181,11 +181,11 @@ def _activations(op: Op, directions: int) -> list[tuple[str, ...]]:
 
 
 def _refuse_forms(op: Op) -> None:
-    if float_attr(op, "clip", 0.0) > 0:
+    if op.number("clip", 0.0) > 0:
         raise NotDifferentiableError(op, "it clips its gates", "train it without the attribute clip")
     if len(op.inputs) > 7 and op.inputs[7]:
         raise NotDifferentiableError(op, "it has peepholes", "train an LSTM without them")
-    if int_attr(op, "input_forget", 0):
+    if op.integer("input_forget", 0):
         raise NotDifferentiableError(op, "it couples its gates (input_forget)", "train it without")
 
 
@@ -206,7 +206,7 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
     before or after its product; activations Sigmoid, Tanh, Relu, HardSigmoid; no clip, no peepholes."""
     _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
-    batch_first = bool(int_attr(op, "layout", 0))
+    batch_first = bool(op.integer("layout", 0))
     (steps,) = g.static_dims(op, x, [1 if batch_first else 0])
     directions, _, hidden = g.static_dims(op, r, range(3))
     (inputs,) = g.static_dims(op, w, [2])
@@ -240,7 +240,7 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
     h0, c0 = (turned(optional(p), [1, 0, 2]) for p in (5, 6))
     xs, bias, live = turned(x, [1, 0, 2]), optional(3), _live(g, op, steps, x)
     names = _activations(op, directions)
-    backward = text_attr(op, "direction", "forward") == "reverse"
+    backward = op.text("direction", "forward") == "reverse"
     found: list[_Found] = []
     runs: list[Run] = []
     for d in range(directions):
@@ -256,7 +256,7 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
         )  # fmt: skip
         runs.append(run)
         if kind == "GRU":
-            found.append(_gru(run, bool(int_attr(op, "linear_before_reset", 0))))
+            found.append(_gru(run, bool(op.integer("linear_before_reset", 0))))
         else:
             found.append(_rnn(run) if kind == "RNN" else _lstm(run))
     return _gathered(g, op, runs, found, inputs, gates, turned)[: len(op.inputs)]

@@ -9,7 +9,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
+from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
 from bb_host.learn.linear_maps import adjoint, matrix_of
 
 Wants = Sequence[bool]
@@ -195,13 +195,13 @@ def _tile(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
 
 @rule("SpaceToDepth")
 def _space_to_depth(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return (g.op("DepthToSpace", one(dys), blocksize=int_attr(op, "blocksize", 1)),)
+    return (g.op("DepthToSpace", one(dys), blocksize=op.integer("blocksize", 1)),)
 
 
 @rule("DepthToSpace")
 def _depth_to_space(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """SpaceToDepth undoes mode DCR; in mode CRD its channels are exchanged afterwards."""
-    block = int_attr(op, "blocksize", 1)
+    block = op.integer("blocksize", 1)
     dx = g.op("SpaceToDepth", one(dys), blocksize=block)
     if op.attrs.get("mode", b"DCR") == b"CRD":
         (channels,) = g.static_dims(op, op.inputs[0], [1])

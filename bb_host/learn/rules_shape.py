@@ -8,7 +8,7 @@ import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, int_attr, one, rule
+from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
 
 Wants = Sequence[bool]
 
@@ -20,13 +20,13 @@ def _reduced_axes(g: GradientBuilder, op: Op) -> list[int]:
     rank = g.rank(op, op.inputs[0])
     axes = g.int_list(op, "axes", 1)
     if not axes:
-        return [] if int_attr(op, "noop_with_empty_axes", 0) else list(range(rank))
+        return [] if op.integer("noop_with_empty_axes", 0) else list(range(rank))
     return sorted(axis % rank for axis in axes)
 
 
 def _kept(g: GradientBuilder, op: Op, value: str, axes: Sequence[int]) -> str:
     """A reduced value with its reduced axes as ones."""
-    return value if int_attr(op, "keepdims", 1) or not axes else g.op("Unsqueeze", value, g.ints(*axes))
+    return value if op.integer("keepdims", 1) or not axes else g.op("Unsqueeze", value, g.ints(*axes))
 
 
 @rule("ReduceSum", "ReduceMean")
@@ -139,7 +139,7 @@ def _cast(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
 
 @rule("Concat")
 def _concat(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    axis = int_attr(op, "axis", 0) % g.rank(op, op.outputs[0])
+    axis = op.integer("axis", 0) % g.rank(op, op.outputs[0])
     pieces = [g.op("Gather", g.shape_value(v), g.ints(axis), axis=0) for v in op.inputs]
     dims = [(g.shape(v) or (None,) * (axis + 1))[axis] for v in op.inputs]
     known = [d for d in dims if isinstance(d, int)]
@@ -151,7 +151,7 @@ def _concat(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
 @rule("Split")
 def _split(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     parts = [g.zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
-    return first_alone(op, g.op("Concat", *parts, axis=int_attr(op, "axis", 0)))
+    return first_alone(op, g.op("Concat", *parts, axis=op.integer("axis", 0)))
 
 
 @rule("Gather")
@@ -159,7 +159,7 @@ def _gather(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     """Rows that were read several times get the sum: a ScatterND that adds, the axis brought to the front."""
     (x, indices), dy = op.inputs, one(dys)
     rank, n = g.rank(op, x), g.rank(op, indices)
-    axis = int_attr(op, "axis", 0) % rank
+    axis = op.integer("axis", 0) % rank
     dim = (g.shape(x) or ())[axis]
     shape = g.shape_value(x)
     if isinstance(dim, int):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
-from bb_host.tflite.lowering import Region
-from bb_host.tflite.schema import DTYPES, NONE
+from bb_host.tflite.lowering import Region, Rule
+from bb_host.tflite.schema import DTYPES
 from bb_host.tflite.windows import LOWEST
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,29 +24,29 @@ _MERGED = 3
 def _attention(region: Region, op: Op) -> None:
     if any(op.inputs[4:]):
         raise NotLowered("it has a cache, or lengths of its own")
-    if any(cast("int", op.attrs.get(f"{side}_window_size", -1)) >= 0 for side in ("left", "right")):
+    if any(op.integer(f"{side}_window_size", -1) >= 0 for side in ("left", "right")):
         raise NotLowered("its queries see a window of the keys")
     q, k, v = (_by_head(region, op, position) for position in range(3))
     (n, heads, queries, size), (_, groups, keys, _) = region.graph.shape(q), region.graph.shape(k)
     width = region.graph.shape(v)[-1]
-    cap = float(cast("float", op.attrs.get("softcap", 0.0)))
-    scale = float(cast("float", op.attrs.get("scale", size**-0.5)))
+    cap = op.number("softcap", 0.0)
+    scale = op.number("scale", size**-0.5)
     scale = scale / cap if cap > 0 else scale
     if scale != 1:
-        q = region.op("MUL", [q, region.floats(scale)], region.graph.shape(q), act=NONE)
+        q = region.op("MUL", [q, region.floats(scale)], region.graph.shape(q))
     # Heads that share keys are further queries of one head.
     q = region.reshaped(q, (n, groups, heads // groups * queries, size))
     few = (n, groups, heads // groups * queries, keys)
     shape = (n, heads, queries, keys)
     y = region.reshaped(region.op("BATCH_MATMUL", [q, k], few, adj_x=False, adj_y=True), shape)
     if cap > 0:
-        y = region.op("MUL", [region.op("TANH", [y], shape), region.floats(cap)], shape, act=NONE)
+        y = region.op("MUL", [region.op("TANH", [y], shape), region.floats(cap)], shape)
     y, seeing = _masked(region, op, y)
     y = region.reshaped(region.op("SOFTMAX", [y], shape, beta=1.0), few)
     y = region.op("BATCH_MATMUL", [y, v], (*few[:3], width), adj_x=False, adj_y=False)
     y = region.reshaped(y, (n, heads, queries, width))
     if seeing is not None:
-        y = region.op("MUL", [y, seeing], (n, heads, queries, width), act=NONE)
+        y = region.op("MUL", [y, seeing], (n, heads, queries, width))
     if len(region.fact(op.inputs[0]).shape) == _MERGED:
         y = region.reshaped(region.transposed(y, (0, 2, 1, 3)), region.result(op))
     region.give(op.outputs[0], y)
@@ -58,7 +58,7 @@ def _by_head(region: Region, op: Op, position: int) -> int:
     shape = region.graph.shape(x)
     if len(shape) != _MERGED:
         return x
-    heads = cast("int", op.attrs["kv_num_heads" if position else "q_num_heads"])
+    heads = op.integer("kv_num_heads" if position else "q_num_heads")
     return region.transposed(region.reshaped(x, (*shape[:2], heads, shape[2] // heads)), (0, 2, 1, 3))
 
 
@@ -78,7 +78,7 @@ def _masked(region: Region, op: Op, scores: int) -> tuple[int, int | None]:
         mask = region.floats(constant)
     else:
         return scores, None
-    return region.op("ADD", [scores, mask], shape, act=NONE), seeing
+    return region.op("ADD", [scores, mask], shape), seeing
 
 
 def _constant_mask(op: Op, given: Fact | None, queries: int, keys: int) -> Array:
@@ -102,11 +102,11 @@ def _computed_mask(region: Region, name: str, constant: Array) -> tuple[int, int
     x, shape, lowest = region.read(name), region.fact(name).shape, region.floats(LOWEST)
     if region.fact(name).dtype == "bool":
         x = _as_number(region, x)
-        x = region.op("SUB", [x, region.floats(1)], shape, act=NONE)
-        x = region.op("MUL", [x, region.floats(-LOWEST)], shape, act=NONE)
+        x = region.op("SUB", [x, region.floats(1)], shape)
+        x = region.op("MUL", [x, region.floats(-LOWEST)], shape)
     if constant.any():
         shape = (*shape[:-2], *constant.shape)
-        x = region.op("ADD", [x, region.floats(constant)], shape, act=NONE)
+        x = region.op("ADD", [x, region.floats(constant)], shape)
     x = region.op("MAXIMUM", [x, lowest], shape)
     few = (*shape[:-1], 1)
     most = region.op("REDUCE_MAX", [x, region.ints([len(few) - 1])], few, keep_dims=True)
@@ -125,4 +125,4 @@ def macs(op: Op, facts: Mapping[str, Fact]) -> int:
     return 2 * prod(q[1:]) * k[-2]
 
 
-RULES: dict[str, Any] = {"Attention": _attention}
+RULES: dict[str, Rule] = {"Attention": _attention}

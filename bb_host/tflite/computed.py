@@ -11,12 +11,10 @@ broadcasts are slow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Region, arranged, dynamic
-from bb_host.tflite.schema import NONE
 from bb_host.tflite.sliding import Sliding, added, cut, joined
 from bb_host.tflite.windows import Window, pads_of, pair_of, window_of
 
@@ -37,7 +35,7 @@ def product(region: Region, a: int, b: int, *, adj_a: bool = False, adj_b: bool 
 
 
 def _groups(op: Op) -> int:
-    return int(cast("int", op.attrs.get("group", 1)))
+    return op.integer("group", 1)
 
 
 def _four(shape: Sequence[int]) -> tuple[int, ...]:
@@ -75,7 +73,7 @@ def _lines(region: Region, weight: int, width: int) -> list[list[int]]:
             region.transposed(region.reshaped(weight, (c, h * w)), (1, 0)), (h * w, 1, c)
         )
         ones = region.floats([[[1.0]] * width])
-        wide = region.op("MUL", [turned, ones], (h * w, width, c), act=NONE)
+        wide = region.op("MUL", [turned, ones], (h * w, width, c))
         wide = region.reshaped(wide, (h * w, width * c))
         whole = [
             region.reshaped(cut(region, wide, (t, 0), (1, width * c)), (1, 1, width * c))
@@ -101,7 +99,7 @@ def _check(shape: Sequence[int]) -> None:
 def _biased(region: Region, op: Op, y: int) -> int:
     if len(op.inputs) < 3 or not op.inputs[2]:
         return y
-    return region.op("ADD", [y, region.read(op.inputs[2])], region.graph.shape(y), act=NONE)
+    return region.op("ADD", [y, region.read(op.inputs[2])], region.graph.shape(y))
 
 
 def conv(region: Region, op: Op) -> None:
@@ -150,7 +148,7 @@ def _depthwise(region: Region, x: int, weight: int, sliding: Sliding) -> int:
     for i in range(over.taps):
         line: int | None = None
         for j, column in enumerate(columns):
-            y = region.op("MUL", [column, lines[i][j]], region.graph.shape(column), act=NONE)
+            y = region.op("MUL", [column, lines[i][j]], region.graph.shape(column))
             line = y if line is None else added(region, line, y)
         assert line is not None
         row = sliding.row(region, line, i)
@@ -223,7 +221,7 @@ def _depthwise_spread(region: Region, x: int, weight: int, sliding: Sliding) -> 
     flat = region.reshaped(x, (n, height, width * channels))
 
     def tap(i: int, j: int) -> int:
-        y = region.op("MUL", [flat, lines[i][j]], region.graph.shape(flat), act=NONE)
+        y = region.op("MUL", [flat, lines[i][j]], region.graph.shape(flat))
         return region.reshaped(y, (n, height, width, channels))
 
     return sliding.scattered_taps(region, tap)
@@ -284,7 +282,7 @@ def _depthwise_weights(region: Region, x: int, dy: int, sliding: Sliding) -> int
     for i in range(sliding.rows.taps):
         for column in columns:
             seen = sliding.row(region, column, i)
-            y = region.op("MUL", [seen, flat], region.graph.shape(flat), act=NONE)
+            y = region.op("MUL", [seen, flat], region.graph.shape(flat))
             sums.append(region.op("SUM", [y, region.ints([0, 1])], (1, 1, width * c), keep_dims=True))
     lines = region.reshaped(joined(region, sums, 0), (len(sums), width, c))
     few = region.op("SUM", [lines, region.ints([1])], (len(sums), c), keep_dims=False)

@@ -5,15 +5,15 @@ A series (batch, channels, length) is an image of height one.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite import computed
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Layout, Region, dynamic
-from bb_host.tflite.schema import NONE, VALID
+from bb_host.tflite.lowering import Layout, Region, Rule, dynamic
+from bb_host.tflite.schema import VALID
 from bb_host.tflite.windows import Window, padded, pads_of, pair_of, window_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -40,7 +40,7 @@ def _conv(region: Region, op: Op) -> None:
     n_out, per_group, kh, kw = weight.shape
     result = region.result(op, layout)
     window = window_of(op, (height, width), (result[1], result[2]), (kh, kw))
-    groups = int(cast("int", op.attrs.get("group", 1)))
+    groups = op.integer("group", 1)
     if bias is None:
         bias = np.zeros(n_out, np.float32)
     x, padding = padded(region, region.read(op.inputs[0], layout), window)
@@ -55,7 +55,6 @@ def _conv(region: Region, op: Op) -> None:
             [x, w, region.graph.constant(bias)],
             result,
             multiplier=n_out // groups,
-            act=NONE,
             **options,
         )
     else:
@@ -69,7 +68,7 @@ def _conv(region: Region, op: Op) -> None:
             own = slice(g * each, (g + 1) * each)
             w = region.weight(weight[own].transpose(0, 2, 3, 1), op.inputs[1], 0, 0, part=own)
             parts.append(_dense(region, part, w, bias[own], window, padding, (*result[:3], each)))
-        y = region.op("CONCATENATION", parts, result, axis=3, act=NONE)
+        y = region.op("CONCATENATION", parts, result, axis=3)
     region.give(op.outputs[0], y, layout)
 
 
@@ -78,7 +77,7 @@ def _dense(
 ) -> int:
     inputs = [x, w, region.graph.constant(np.ascontiguousarray(bias))]
     options = _strides(window, padding) | _dilations(window)
-    return region.op("CONV_2D", inputs, result, act=NONE, **options)
+    return region.op("CONV_2D", inputs, result, **options)
 
 
 def _strides(window: Window, padding: int) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _is_beyond(op: Op) -> bool:
     """Whether a transposed convolution has what TRANSPOSE_CONV has not: groups, dilation, padded output."""
     below, beside = pair_of(op, "output_padding", 0)
     _, _, bottom, right = pads_of(op)
-    groups = int(cast("int", op.attrs.get("group", 1)))
+    groups = op.integer("group", 1)
     return groups != 1 or pair_of(op, "dilations", 1) != (1, 1) or below > bottom or beside > right
 
 
@@ -105,11 +104,11 @@ def _conv_transpose(region: Region, op: Op) -> None:
     weight, bias = _filter(region, op), region.constant(op, 2)
     n_in, n_out, kh, kw = weight.shape
     strides = pair_of(op, "strides", 1)
-    if int(cast("int", op.attrs.get("group", 1))) != 1 or pair_of(op, "dilations", 1) != (1, 1):
+    if op.integer("group", 1) != 1 or pair_of(op, "dilations", 1) != (1, 1):
         raise NotLowered("it is grouped or dilated")
     if op.attrs.get("output_shape"):
         raise NotLowered("its output's shape is given")
-    if cast("bytes", op.attrs.get("auto_pad", b"NOTSET")) not in (b"NOTSET", b"VALID"):
+    if op.text("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise NotLowered("auto_pad")
     top, left, bottom, right = pads = pads_of(op)
     if min(pads) < 0:
@@ -128,7 +127,7 @@ def _conv_transpose(region: Region, op: Op) -> None:
             "CONV_2D",
             [x, region.weight(product, op.inputs[1], 1, 0, repeat=kh * kw), region.graph.constant(zeros)],
             (*shape[:3], kh * kw * n_out),
-            act=NONE, padding=VALID, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
+            padding=VALID, stride_h=1, stride_w=1, dilation_h=1, dilation_w=1,
         )  # fmt: skip
         if kh == 1:
             y = region.reshaped(spread, (n, h, w, n_out))
@@ -143,7 +142,7 @@ def _conv_transpose(region: Region, op: Op) -> None:
             "TRANSPOSE_CONV",
             [region.ints([n, h, w, n_out]), kernel, x, *added],
             (n, h, w, n_out),
-            padding=VALID, stride_h=strides[0], stride_w=strides[1], act=NONE,
+            padding=VALID, stride_h=strides[0], stride_w=strides[1],
         )  # fmt: skip
     if (h, w) != result[1:3]:
         y = region.op("SLICE", [y, region.ints([0, top, left, 0]), region.ints([-1, *result[1:]])], result)
@@ -162,7 +161,7 @@ def _pool_window(region: Region, op: Op) -> tuple[Layout, Window]:
 
 def _pool(region: Region, kind: str, x: int, window: Window, padding: int, result: tuple[int, ...]) -> int:
     options = {"filter_h": window.kernel[0], "filter_w": window.kernel[1], **_strides(window, padding)}
-    return region.op(kind, [x], result, act=NONE, **options)
+    return region.op(kind, [x], result, **options)
 
 
 def _max_pool(region: Region, op: Op) -> None:
@@ -185,7 +184,7 @@ def _average_pool(region: Region, op: Op) -> None:
     if window.is_padded and not counts and not window.is_same:
         # The zeros around were counted: what each mean is short of.
         gain = window.kernel[0] * window.kernel[1] / _covered(window, size, result[1:3])
-        y = region.op("MUL", [y, region.floats(gain[None, :, :, None])], result, act=NONE)
+        y = region.op("MUL", [y, region.floats(gain[None, :, :, None])], result)
     region.give(op.outputs[0], y, layout)
 
 
@@ -215,9 +214,9 @@ def _resize(region: Region, op: Op) -> None:
     if shape[0] != result[0] or shape[3] != result[3]:
         raise NotLowered("it resizes more than height and width")
     whole = not any(result[axis] % shape[axis] for axis in (1, 2))
-    mode = cast("bytes", op.attrs.get("mode", b"nearest")).decode()
-    place = cast("bytes", op.attrs.get("coordinate_transformation_mode", b"half_pixel")).decode()
-    rounding = cast("bytes", op.attrs.get("nearest_mode", b"round_prefer_floor")).decode()
+    mode = op.text("mode", "nearest")
+    place = op.text("coordinate_transformation_mode", "half_pixel")
+    rounding = op.text("nearest_mode", "round_prefer_floor")
     if op.op_type == "Upsample":
         place, rounding = "asymmetric", "floor"
     if op.attrs.get("axes") or op.attrs.get("antialias"):
@@ -251,15 +250,15 @@ def _is_by_size(region: Region, op: Op) -> bool:
     if region.version < 11 or len(op.inputs) < 4 or not op.inputs[3]:
         return False
     scales = region.constant(op, 2)
-    stretched = cast("bytes", op.attrs.get("keep_aspect_ratio_policy", b"stretch")) == b"stretch"
+    stretched = op.text("keep_aspect_ratio_policy", "stretch") == "stretch"
     return (scales is None or not scales.size) and stretched
 
 
 def _depth_to_space(region: Region, op: Op) -> None:
     layout, (*_, channels) = region.image(op)
-    block = int(cast("int", op.attrs["blocksize"]))
+    block = op.integer("blocksize")
     x = region.read(op.inputs[0], layout)
-    if cast("bytes", op.attrs.get("mode", b"DCR")) == b"CRD":
+    if op.text("mode", "DCR") == "CRD":
         # Blocks inside of channels (PixelShuffle); TFLite's are around them.
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.ravel()
         picked = region.graph.constant(np.ascontiguousarray(order))
@@ -271,7 +270,7 @@ def _depth_to_space(region: Region, op: Op) -> None:
 def _space_to_depth(region: Region, op: Op) -> None:
     """Every so manyth pixel, from each place in a block, one after the other."""
     layout, (n, height, width, channels) = region.image(op)
-    block = int(cast("int", op.attrs["blocksize"]))
+    block = op.integer("blocksize")
     x = region.read(op.inputs[0], layout)
     size = (n, height // block, width // block, channels)
     parts = []
@@ -285,11 +284,11 @@ def _space_to_depth(region: Region, op: Op) -> None:
                 begin_mask=0, end_mask=1, ellipsis_mask=0, new_axis_mask=0, shrink_mask=0,
             )  # fmt: skip
             parts.append(part)
-    y = region.op("CONCATENATION", parts, region.result(op, layout), axis=3, act=NONE)
+    y = region.op("CONCATENATION", parts, region.result(op, layout), axis=3)
     region.give(op.outputs[0], y, layout)
 
 
-RULES: dict[str, Any] = {
+RULES: dict[str, Rule] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "MaxPool": _max_pool,

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Region
+from bb_host.tflite.lowering import Region, Rule
 from bb_host.tflite.masks import sign
-from bb_host.tflite.schema import DTYPES, NONE
+from bb_host.tflite.schema import DTYPES
+
+Shape = tuple[int, ...]
+Compute = Callable[[Region, Op, int, Shape], int]
+"""(region, op, first input, shape of the result) → result, both in one layout."""
 
 
-def _unary(kind: str) -> Any:
+def _elementwise(compute: Compute) -> Rule:
+    """The rule for a result that is computed from the first input, in whichever layout that is."""
+
     def rule(region: Region, op: Op) -> None:
         layout = region.layout(op.inputs[:1])
-        y = region.op(kind, [region.read(op.inputs[0], layout)], region.result(op, layout))
-        region.give(op.outputs[0], y, layout)
+        x = region.read(op.inputs[0], layout)
+        region.give(op.outputs[0], compute(region, op, x, region.result(op, layout)), layout)
 
     return rule
 
 
-def _binary(kind: str, **options: int) -> Any:
+def _unary(kind: str) -> Rule:
+    return _elementwise(lambda region, op, x, shape: region.op(kind, [x], shape))
+
+
+def _together(kind: str, dtype: str = "float32") -> Rule:
+    """One operator over all inputs, as many as it has."""
+
+    def rule(region: Region, op: Op) -> None:
+        layout = region.layout(op.inputs)
+        inputs = [region.read(name, layout) for name in op.inputs]
+        region.give(op.outputs[0], region.op(kind, inputs, region.result(op, layout), dtype=dtype), layout)
+
+    return rule
+
+
+def _binary(kind: str) -> Rule:
     """Two inputs, or a chain of them (Max, Min, Sum)."""
 
     def rule(region: Region, op: Op) -> None:
@@ -35,7 +56,7 @@ def _binary(kind: str, **options: int) -> Any:
         for name in op.inputs[1:]:
             if len(op.inputs) > 2 and region.fact(name).shape != region.fact(op.outputs[0]).shape:
                 raise NotLowered("more than two inputs, broadcast")
-            y = region.op(kind, [y, region.read(name, layout)], result, dtype=dtype, **options)
+            y = region.op(kind, [y, region.read(name, layout)], result, dtype=dtype)
         if len(op.inputs) > 2 and region.fact(op.inputs[0]).shape != region.fact(op.outputs[0]).shape:
             raise NotLowered("more than two inputs, broadcast")
         region.give(op.outputs[0], y, layout)
@@ -43,9 +64,9 @@ def _binary(kind: str, **options: int) -> Any:
     return rule
 
 
-def _alias(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs[:1])
-    region.give(op.outputs[0], region.read(op.inputs[0], layout), layout)
+@_elementwise
+def _alias(region: Region, op: Op, x: int, shape: Shape) -> int:
+    return x
 
 
 def _pow(region: Region, op: Op) -> None:
@@ -55,26 +76,25 @@ def _pow(region: Region, op: Op) -> None:
     if region.fact(op.inputs[1]).dtype != "float32":
         raise NotLowered("its exponent is of another type")
     x = region.read(op.inputs[0], layout)
-    if exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 2.0:
-        y = region.op("MUL", [x, x], shape, act=NONE)
-    elif exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 3.0:
-        y = region.op("MUL", [x, region.op("MUL", [x, x], shape, act=NONE)], shape, act=NONE)
-    elif exponent is not None and exponent.size == 1 and float(exponent.reshape(())) == 0.5:
+    power = float(exponent.reshape(())) if exponent is not None and exponent.size == 1 else None
+    if power == 2.0:
+        y = region.op("MUL", [x, x], shape)
+    elif power == 3.0:
+        y = region.op("MUL", [x, region.op("MUL", [x, x], shape)], shape)
+    elif power == 0.5:
         y = region.op("SQRT", [x], shape)
     else:
         y = region.op("POW", [x, region.read(op.inputs[1], layout)], shape)
     region.give(op.outputs[0], y, layout)
 
 
-def _reciprocal(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    x = region.read(op.inputs[0], layout)
-    region.give(
-        op.outputs[0], region.op("DIV", [region.floats(1), x], region.result(op, layout), act=NONE), layout
-    )
+@_elementwise
+def _reciprocal(region: Region, op: Op, x: int, shape: Shape) -> int:
+    return region.op("DIV", [region.floats(1), x], shape)
 
 
-def _clip(region: Region, op: Op) -> None:
+@_elementwise
+def _clip(region: Region, op: Op, x: int, shape: Shape) -> int:
     if region.version < 11:
         low, high = op.attrs.get("min"), op.attrs.get("max")
     else:
@@ -83,145 +103,111 @@ def _clip(region: Region, op: Op) -> None:
     most = np.inf if high is None else float(np.asarray(high).reshape(()))
     if least > most:
         raise NotLowered("its bounds cross")
-    layout = region.layout(op.inputs[:1])
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
     if (least, most) == (0.0, 6.0):
-        y = region.op("RELU6", [x], shape)
-    elif least == 0.0 and most > 3e38:
-        y = region.op("RELU", [x], shape)
-    else:
-        y = region.op("MAXIMUM", [x, region.floats(max(least, -3.4e38))], shape)
-        y = region.op("MINIMUM", [y, region.floats(min(most, 3.4e38))], shape)
-    region.give(op.outputs[0], y, layout)
+        return region.op("RELU6", [x], shape)
+    if least == 0.0 and most > 3e38:
+        return region.op("RELU", [x], shape)
+    y = region.op("MAXIMUM", [x, region.floats(max(least, -3.4e38))], shape)
+    return region.op("MINIMUM", [y, region.floats(min(most, 3.4e38))], shape)
 
 
-def _leaky_relu(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    alpha = float(cast("float", op.attrs.get("alpha", 0.01)))
-    y = region.op("LEAKY_RELU", [region.read(op.inputs[0], layout)], region.result(op, layout), alpha=alpha)
-    region.give(op.outputs[0], y, layout)
+@_elementwise
+def _leaky_relu(region: Region, op: Op, x: int, shape: Shape) -> int:
+    return region.op("LEAKY_RELU", [x], shape, alpha=op.number("alpha", 0.01))
 
 
-def _thresholded_relu(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-    alpha = float(cast("float", op.attrs.get("alpha", 1.0)))
-    above = region.op("GREATER", [x, region.floats(alpha)], shape, dtype="bool")
-    region.give(op.outputs[0], region.op("SELECT_V2", [above, x, region.floats(0)], shape), layout)
+@_elementwise
+def _thresholded_relu(region: Region, op: Op, x: int, shape: Shape) -> int:
+    above = region.op("GREATER", [x, region.floats(op.number("alpha", 1.0))], shape, dtype="bool")
+    return region.op("SELECT_V2", [above, x, region.floats(0)], shape)
 
 
-def _exponential(gamma: float, alpha: float) -> Any:
+def _exponential(gamma: float, alpha: float) -> Rule:
     """Elu, Selu and Celu: `gamma` · x above zero, `gamma` · `alpha` · (exp(x / celu's alpha) - 1) below."""
 
-    def rule(region: Region, op: Op) -> None:
-        own = float(cast("float", op.attrs.get("alpha", alpha)))
-        scale = float(cast("float", op.attrs.get("gamma", gamma)))
+    def compute(region: Region, op: Op, x: int, shape: Shape) -> int:
+        own, scale = op.number("alpha", alpha), op.number("gamma", gamma)
         if (own, scale) == (1.0, 1.0):
-            _unary("ELU")(region, op)
-            return
-        layout = region.layout(op.inputs)
-        x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+            return region.op("ELU", [x], shape)
         below = region.op("MINIMUM", [x, region.floats(0)], shape)
         if op.op_type == "Celu":
-            below = region.op("MUL", [below, region.floats(1 / own)], shape, act=NONE)
-        below = region.op("SUB", [region.op("EXP", [below], shape), region.floats(1)], shape, act=NONE)
-        below = region.op("MUL", [below, region.floats(scale * own)], shape, act=NONE)
+            below = region.op("MUL", [below, region.floats(1 / own)], shape)
+        below = region.op("SUB", [region.op("EXP", [below], shape), region.floats(1)], shape)
+        below = region.op("MUL", [below, region.floats(scale * own)], shape)
         above = region.op("RELU", [x], shape)
         if scale != 1.0:
-            above = region.op("MUL", [above, region.floats(scale)], shape, act=NONE)
-        region.give(op.outputs[0], region.op("ADD", [above, below], shape, act=NONE), layout)
+            above = region.op("MUL", [above, region.floats(scale)], shape)
+        return region.op("ADD", [above, below], shape)
 
-    return rule
+    return _elementwise(compute)
 
 
-def _hard_sigmoid(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    shape = region.result(op, layout)
-    alpha = float(cast("float", op.attrs.get("alpha", 0.2)))
-    beta = float(cast("float", op.attrs.get("beta", 0.5)))
-    y = region.op("MUL", [region.read(op.inputs[0], layout), region.floats(alpha)], shape, act=NONE)
-    y = region.op("ADD", [y, region.floats(beta)], shape, act=NONE)
+@_elementwise
+def _hard_sigmoid(region: Region, op: Op, x: int, shape: Shape) -> int:
+    y = region.op("MUL", [x, region.floats(op.number("alpha", 0.2))], shape)
+    y = region.op("ADD", [y, region.floats(op.number("beta", 0.5))], shape)
     y = region.op("MAXIMUM", [y, region.floats(0)], shape)
-    region.give(op.outputs[0], region.op("MINIMUM", [y, region.floats(1)], shape), layout)
+    return region.op("MINIMUM", [y, region.floats(1)], shape)
 
 
-def _softplus(region: Region, op: Op) -> tuple[int, str]:
-    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow; its layout."""
-    layout = region.layout(op.inputs)
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+def _softplus(region: Region, op: Op, x: int, shape: Shape) -> int:
+    """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which does not overflow."""
     least = region.op("NEG", [region.op("ABS", [x], shape)], shape)
-    more = region.op("ADD", [region.op("EXP", [least], shape), region.floats(1)], shape, act=NONE)
-    y = region.op("ADD", [region.op("RELU", [x], shape), region.op("LOG", [more], shape)], shape, act=NONE)
-    return y, layout
+    more = region.op("ADD", [region.op("EXP", [least], shape), region.floats(1)], shape)
+    return region.op("ADD", [region.op("RELU", [x], shape), region.op("LOG", [more], shape)], shape)
 
 
-def _soft(region: Region, op: Op) -> None:
-    y, layout = _softplus(region, op)
-    region.give(op.outputs[0], y, layout)
+@_elementwise
+def _mish(region: Region, op: Op, x: int, shape: Shape) -> int:
+    return region.op("MUL", [x, region.op("TANH", [_softplus(region, op, x, shape)], shape)], shape)
 
 
-def _mish(region: Region, op: Op) -> None:
-    y, layout = _softplus(region, op)
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-    y = region.op("MUL", [x, region.op("TANH", [y], shape)], shape, act=NONE)
-    region.give(op.outputs[0], y, layout)
-
-
-def _swish(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-    alpha = float(cast("float", op.attrs.get("alpha", 1.0)))
-    scaled = x if alpha == 1.0 else region.op("MUL", [x, region.floats(alpha)], shape, act=NONE)
-    y = region.op("MUL", [x, region.op("LOGISTIC", [scaled], shape)], shape, act=NONE)
-    region.give(op.outputs[0], y, layout)
+@_elementwise
+def _swish(region: Region, op: Op, x: int, shape: Shape) -> int:
+    alpha = op.number("alpha", 1.0)
+    scaled = x if alpha == 1.0 else region.op("MUL", [x, region.floats(alpha)], shape)
+    return region.op("MUL", [x, region.op("LOGISTIC", [scaled], shape)], shape)
 
 
 def _prelu(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    if region.fact(op.inputs[1]).value is None:
-        x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-        below = region.op("MINIMUM", [x, region.floats(0)], shape)
-        below = region.op("MUL", [below, region.read(op.inputs[1], layout)], shape, act=NONE)
-        y = region.op("ADD", [region.op("RELU", [x], shape), below], shape, act=NONE)
-        region.give(op.outputs[0], y, layout)
+    if region.fact(op.inputs[1]).value is not None:
+        _together("PRELU")(region, op)
         return
-    inputs = [region.read(name, layout) for name in op.inputs]
-    region.give(op.outputs[0], region.op("PRELU", inputs, region.result(op, layout)), layout)
-
-
-def _gelu(region: Region, op: Op) -> None:
-    layout = region.layout(op.inputs)
-    near = cast("bytes", op.attrs.get("approximate", b"none")) == b"tanh"
-    y = region.op("GELU", [region.read(op.inputs[0], layout)], region.result(op, layout), approximate=near)
-    region.give(op.outputs[0], y, layout)
-
-
-def _erf(region: Region, op: Op) -> None:
-    """Abramowitz and Stegun's 7.1.26, within 1.5e-7: 1 - a polynomial of 1 / (1 + p |x|) times exp(-x²)."""
     layout = region.layout(op.inputs)
     x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+    below = region.op("MINIMUM", [x, region.floats(0)], shape)
+    below = region.op("MUL", [below, region.read(op.inputs[1], layout)], shape)
+    y = region.op("ADD", [region.op("RELU", [x], shape), below], shape)
+    region.give(op.outputs[0], y, layout)
+
+
+@_elementwise
+def _gelu(region: Region, op: Op, x: int, shape: Shape) -> int:
+    return region.op("GELU", [x], shape, approximate=op.text("approximate", "none") == "tanh")
+
+
+@_elementwise
+def _erf(region: Region, op: Op, x: int, shape: Shape) -> int:
+    """Abramowitz and Stegun's 7.1.26, within 1.5e-7: 1 - a polynomial of 1 / (1 + p |x|) times exp(-x²)."""
 
     def number(kind: str, a: int, b: float) -> int:
-        return region.op(kind, [a, region.floats(b)], shape, act=NONE)
+        return region.op(kind, [a, region.floats(b)], shape)
 
     away = number("ADD", number("MUL", region.op("ABS", [x], shape), 0.3275911), 1.0)
-    t = region.op("DIV", [region.floats(1), away], shape, act=NONE)
+    t = region.op("DIV", [region.floats(1), away], shape)
     total = number("ADD", number("MUL", t, 1.061405429), -1.453152027)
     for factor in (1.421413741, -0.284496736, 0.254829592):
-        total = number("ADD", region.op("MUL", [total, t], shape, act=NONE), factor)
-    bell = region.op("EXP", [number("MUL", region.op("MUL", [x, x], shape, act=NONE), -1.0)], shape)
-    total = region.op("MUL", [region.op("MUL", [total, t], shape, act=NONE), bell], shape, act=NONE)
-    y = region.op("SUB", [region.floats(1), total], shape, act=NONE)
-    y = region.op("MUL", [y, sign(region, x)], shape, act=NONE)
-    region.give(op.outputs[0], y, layout)
+        total = number("ADD", region.op("MUL", [total, t], shape), factor)
+    bell = region.op("EXP", [number("MUL", region.op("MUL", [x, x], shape), -1.0)], shape)
+    total = region.op("MUL", [region.op("MUL", [total, t], shape), bell], shape)
+    y = region.op("SUB", [region.floats(1), total], shape)
+    return region.op("MUL", [y, sign(region, x)], shape)
 
 
 def _where(region: Region, op: Op) -> None:
     if region.fact(op.outputs[0]).dtype != "float32":
         raise NotLowered(f"it chooses {region.fact(op.outputs[0]).dtype}")
-    layout = region.layout(op.inputs)
-    inputs = [region.read(name, layout) for name in op.inputs]
-    region.give(op.outputs[0], region.op("SELECT_V2", inputs, region.result(op, layout)), layout)
+    _together("SELECT_V2")(region, op)
 
 
 _CASTS = {
@@ -248,26 +234,16 @@ def _cast(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
-def _logical(kind: str) -> Any:
-    def rule(region: Region, op: Op) -> None:
-        layout = region.layout(op.inputs)
-        inputs = [region.read(name, layout) for name in op.inputs]
-        y = region.op(kind, inputs, region.result(op, layout), dtype="bool")
-        region.give(op.outputs[0], y, layout)
-
-    return rule
-
-
-RULES: dict[str, Any] = {
+RULES: dict[str, Rule] = {
     "Abs": _unary("ABS"),
-    "Add": _binary("ADD", act=NONE),
-    "And": _logical("LOGICAL_AND"),
+    "Add": _binary("ADD"),
+    "And": _together("LOGICAL_AND", "bool"),
     "Cast": _cast,
     "Ceil": _unary("CEIL"),
     "Celu": _exponential(1.0, 1.0),
     "Clip": _clip,
     "Cos": _unary("COS"),
-    "Div": _binary("DIV", act=NONE),
+    "Div": _binary("DIV"),
     "Elu": _exponential(1.0, 1.0),
     "Equal": _binary("EQUAL"),
     "Erf": _erf,
@@ -286,10 +262,10 @@ RULES: dict[str, Any] = {
     "Max": _binary("MAXIMUM"),
     "Min": _binary("MINIMUM"),
     "Mish": _mish,
-    "Mul": _binary("MUL", act=NONE),
+    "Mul": _binary("MUL"),
     "Neg": _unary("NEG"),
-    "Not": _logical("LOGICAL_NOT"),
-    "Or": _logical("LOGICAL_OR"),
+    "Not": _together("LOGICAL_NOT", "bool"),
+    "Or": _together("LOGICAL_OR", "bool"),
     "PRelu": _prelu,
     "Pow": _pow,
     "Reciprocal": _reciprocal,
@@ -299,10 +275,10 @@ RULES: dict[str, Any] = {
     "Sigmoid": _unary("LOGISTIC"),
     "Sign": _unary("SIGN"),
     "Sin": _unary("SIN"),
-    "Softplus": _soft,
+    "Softplus": _elementwise(_softplus),
     "Sqrt": _unary("SQRT"),
-    "Sub": _binary("SUB", act=NONE),
-    "Sum": _binary("ADD", act=NONE),
+    "Sub": _binary("SUB"),
+    "Sum": _binary("ADD"),
     "Swish": _swish,
     "Tanh": _unary("TANH"),
     "ThresholdedRelu": _thresholded_relu,

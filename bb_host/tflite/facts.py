@@ -8,7 +8,7 @@ or whose shape depends on data, is left unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _grid(op: Op, found: Mapping[str, Fact]) -> Quantization | None:
             zeros = np.broadcast_to(zero.value.reshape(-1), scales.shape).astype(np.int64)
         if source.dtype == "uint8":
             zeros = zeros - 128
-        axis = int(cast("int", op.attrs.get("axis", 1)))
+        axis = op.integer("axis", 1)
         return Quantization(scales, zeros, axis % max(1, len(source.shape)))
     known = source.grid
     if known is None or op.op_type not in _MOVING:
@@ -85,7 +85,7 @@ def _grid(op: Op, found: Mapping[str, Fact]) -> Quantization | None:
         return known
     if op.op_type == "Transpose":
         rank = len(source.shape)
-        perm = cast("list[int]", op.attrs.get("perm") or list(range(rank))[::-1])
+        perm = op.integers("perm", range(rank)[::-1])
         return Quantization(known.scale, known.zero_point, list(perm).index(known.axis))
     return None
 

@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from bb_host.tflite.schema import NONE, OPERATORS
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Option: TypeAlias = "int | float | bool"
 
@@ -86,9 +88,12 @@ class TfliteGraph:
         options: Mapping[str, Option] | None = None,
         quantization: Quantization | None = None,
     ) -> int:
-        """An operator with one result, whose index is returned."""
+        """An operator with one result, whose index is returned. It has no activation where none is named."""
         result = self.tensor(f"t{len(self.tensors)}", shape, dtype, None, quantization)
-        self.operators.append(Operator(kind, tuple(inputs), (result,), dict(options or {})))
+        said = dict(options or {})
+        if kind in OPERATORS and "act" in OPERATORS[kind].slots:  # the writer refuses others
+            said.setdefault("act", NONE)
+        self.operators.append(Operator(kind, tuple(inputs), (result,), said))
         return result
 
     def shape(self, index: int) -> tuple[int, ...]:

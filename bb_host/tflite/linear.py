@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, cast
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.graph import DYNAMIC
-from bb_host.tflite.lowering import Region, dynamic
-from bb_host.tflite.schema import NONE
+from bb_host.tflite.lowering import Region, Rule, dynamic
 
 OMITTED = -1
 
@@ -20,7 +18,7 @@ OMITTED = -1
 def dense(region: Region, x: int, weight: int, result: Sequence[int], bias: int = OMITTED) -> int:
     """Rows times a weight that has a row per output channel."""
     kept = len(result) > 2
-    return region.op("FULLY_CONNECTED", [x, weight, bias], result, act=NONE, format=0, keep_num_dims=kept)
+    return region.op("FULLY_CONNECTED", [x, weight, bias], result, format=0, keep_num_dims=kept)
 
 
 def _gemm(region: Region, op: Op) -> None:
@@ -34,8 +32,8 @@ def _gemm(region: Region, op: Op) -> None:
         raise NotLowered("it sums over an open batch")
     if not op.attrs.get("transB", 0):
         weight = weight.T
-    alpha = np.float32(cast("float", op.attrs.get("alpha", 1.0)))
-    beta = np.float32(cast("float", op.attrs.get("beta", 1.0)))
+    alpha = np.float32(op.number("alpha", 1.0))
+    beta = np.float32(op.number("beta", 1.0))
     weight = weight if alpha == 1 else weight * alpha
     bias: int = OMITTED
     if added is not None:
@@ -53,7 +51,7 @@ def _gemm(region: Region, op: Op) -> None:
     x = region.read(op.inputs[0])
     y = dense(region, region.transposed(x, (1, 0)) if turned else x, w, result, bias)
     if added is not None:
-        y = region.op("ADD", [y, region.graph.constant(added)], result, act=NONE)
+        y = region.op("ADD", [y, region.graph.constant(added)], result)
     region.give(op.outputs[0], y)
 
 
@@ -68,15 +66,15 @@ def _computed_gemm(region: Region, op: Op) -> None:
     y = region.op("BATCH_MATMUL", inputs, result, adj_x=turned[0], adj_y=turned[1])
     y = _scaled(region, op, "alpha", y)
     for name in names[2:]:
-        y = region.op("ADD", [y, _scaled(region, op, "beta", region.read(name))], result, act=NONE)
+        y = region.op("ADD", [y, _scaled(region, op, "beta", region.read(name))], result)
     region.give(op.outputs[0], y)
 
 
 def _scaled(region: Region, op: Op, attribute: str, x: int) -> int:
-    factor = float(cast("float", op.attrs.get(attribute, 1.0)))
+    factor = op.number(attribute, 1.0)
     if factor == 1:
         return x
-    return region.op("MUL", [x, region.floats(factor)], region.graph.shape(x), act=NONE)
+    return region.op("MUL", [x, region.floats(factor)], region.graph.shape(x))
 
 
 def _matmul(region: Region, op: Op) -> None:
@@ -100,4 +98,4 @@ def _matmul(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y)
 
 
-RULES: dict[str, Any] = {"Gemm": _gemm, "MatMul": _matmul}
+RULES: dict[str, Rule] = {"Gemm": _gemm, "MatMul": _matmul}

@@ -17,8 +17,6 @@ from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.graph import DYNAMIC, Operator, Option, Quantization, TfliteGraph
 
-__all__ = ["LAST", "LC", "PLAIN", "Layout", "Region", "arranged", "dynamic", "placed"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Layout = str
 Made = TypeVar("Made")
@@ -290,3 +288,7 @@ def _constant(value: Array, layout: Layout) -> Array:
 def dynamic(shape: Sequence[int]) -> bool:
     """Whether the first dimension is open."""
     return DYNAMIC in shape
+
+
+Rule = Callable[[Region, Op], None]
+"""Lowers one op into a region. NotLowered says why it has to stay."""

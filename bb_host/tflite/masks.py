@@ -8,13 +8,11 @@ that is not chosen is multiplied by 0, which an infinite one survives: gradients
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Layout, Region
+from bb_host.tflite.lowering import Layout, Region, Rule
 from bb_host.tflite.schema import DTYPES, NONE, RELU, RELU_N1_TO_1
 
 _LARGE = 3e38
@@ -64,7 +62,7 @@ def _scalar(region: Region, name: str) -> float | None:
 
 
 def _not(region: Region, x: int) -> int:
-    return region.op("SUB", [region.floats(1), x], region.graph.shape(x), act=NONE)
+    return region.op("SUB", [region.floats(1), x], region.graph.shape(x))
 
 
 def compare(region: Region, op: Op) -> None:
@@ -101,7 +99,7 @@ def logic(region: Region, op: Op) -> None:
     if op.op_type == "Not":
         y = _not(region, given[0])
     elif op.op_type == "And":
-        y = region.op("MUL", given, result, act=NONE)
+        y = region.op("MUL", given, result)
     else:
         y = region.op("MAXIMUM", given, result)
     region.give_number(op.outputs[0], y, layout)
@@ -125,16 +123,16 @@ def where(region: Region, op: Op) -> None:
         else:
             x = region.read(name, layout)
             shape = np.broadcast_shapes(region.graph.shape(mask), region.graph.shape(x))
-            part = region.op("MUL", [mask, x], shape, act=NONE)
-        total = part if total is None else region.op("ADD", [total, part], result, act=NONE)
+            part = region.op("MUL", [mask, x], shape)
+        total = part if total is None else region.op("ADD", [total, part], result)
     if total is None:
         total = region.floats(np.zeros(result))
     elif region.graph.shape(total) != result:
-        total = region.op("MUL", [total, region.floats(np.ones(result))], result, act=NONE)
+        total = region.op("MUL", [total, region.floats(np.ones(result))], result)
     region.give(op.outputs[0], total, layout)
 
 
-RULES: dict[str, Any] = {
+RULES: dict[str, Rule] = {
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), compare),
     **dict.fromkeys(("And", "Or", "Not"), logic),
     "Where": where,

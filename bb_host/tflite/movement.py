@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import LAST, LC, PLAIN, Region, arranged, dynamic, placed
-from bb_host.tflite.schema import NONE
-from bb_host.tflite.windows import ints_of
+from bb_host.tflite.lowering import LAST, LC, PLAIN, Region, Rule, arranged, dynamic, placed
 
 
 def _axis(region: Region, op: Op, axis: int) -> int:
@@ -26,7 +23,7 @@ def _reshape(region: Region, op: Op) -> None:
 def _transpose(region: Region, op: Op) -> None:
     name, result = op.inputs[0], op.outputs[0]
     rank = len(region.fact(name).shape)
-    perm = ints_of(op, "perm", range(rank)[::-1])
+    perm = op.integers("perm", range(rank)[::-1])
     if perm == [0, 2, 3, 1] and region.has(name, LAST[4]):
         region.give(result, region.read(name, LAST[4]))
     elif perm == [0, 3, 1, 2]:
@@ -41,16 +38,16 @@ def _transpose(region: Region, op: Op) -> None:
 
 def _concat(region: Region, op: Op) -> None:
     layout = region.layout(op.inputs)
-    axis = _axis(region, op, int(cast("int", op.attrs["axis"])))
+    axis = _axis(region, op, op.integer("axis"))
     if axis == 0 and any(dynamic(region.fact(n).shape) for n in op.inputs):
         raise NotLowered("it joins open batches")
     inputs = [region.read(name, layout) for name in op.inputs]
-    y = region.op("CONCATENATION", inputs, region.result(op, layout), axis=placed(axis, layout), act=NONE)
+    y = region.op("CONCATENATION", inputs, region.result(op, layout), axis=placed(axis, layout))
     region.give(op.outputs[0], y, layout)
 
 
 def _split(region: Region, op: Op) -> None:
-    axis = _axis(region, op, int(cast("int", op.attrs.get("axis", 0))))
+    axis = _axis(region, op, op.integer("axis", 0))
     name = op.inputs[0]
     if axis == 0 and dynamic(region.fact(name).shape):
         raise NotLowered("it splits an open batch")
@@ -80,9 +77,7 @@ def _expand(region: Region, op: Op) -> None:
     layout = LAST[4] if is_pixel else region.layout(op.inputs[:1])
     layout = layout if len(result) == len(region.fact(op.inputs[0]).shape) else PLAIN
     x = region.read(op.inputs[0], layout)
-    y = region.op(
-        "MUL", [x, region.floats(np.ones(arranged(ones, layout)))], region.result(op, layout), act=NONE
-    )
+    y = region.op("MUL", [x, region.floats(np.ones(arranged(ones, layout)))], region.result(op, layout))
     region.give(op.outputs[0], y, layout)
 
 
@@ -90,8 +85,8 @@ def _slice(region: Region, op: Op) -> None:
     shape = region.fact(op.inputs[0]).shape
     rank = len(shape)
     if region.version < 10:
-        starts, ends = ints_of(op, "starts", ()), ints_of(op, "ends", ())
-        axes, steps = ints_of(op, "axes", range(len(starts))), [1] * len(starts)
+        starts, ends = op.integers("starts"), op.integers("ends")
+        axes, steps = op.integers("axes", range(len(starts))), [1] * len(starts)
     else:
         given = [region.constant(op, i) for i in range(1, 5)]
         assert given[0] is not None and given[1] is not None
@@ -137,7 +132,7 @@ def _gather(region: Region, op: Op) -> None:
         raise NotLowered(f"it picks {data.dtype}")
     indices = region.constant(op, 1)
     assert indices is not None
-    axis = _axis(region, op, int(cast("int", op.attrs.get("axis", 0))))
+    axis = _axis(region, op, op.integer("axis", 0))
     if data.shape[axis] < 0:
         raise NotLowered("it picks from an open batch")
     if axis > 0 and dynamic(data.shape) and indices.ndim == 0 and len(data.shape) == 1:
@@ -153,7 +148,7 @@ def _pad(region: Region, op: Op) -> None:
     shape = region.fact(op.inputs[0]).shape
     rank = len(shape)
     if region.version < 11:
-        pads, value = ints_of(op, "pads", ()), float(cast("float", op.attrs.get("value", 0.0)))
+        pads, value = op.integers("pads"), op.number("value", 0.0)
     else:
         given, fill = region.constant(op, 1), region.constant(op, 2)
         assert given is not None
@@ -170,7 +165,7 @@ def _pad(region: Region, op: Op) -> None:
     layout = region.layout(op.inputs[:1])
     pairs = arranged([[pads[i], pads[i + rank]] for i in range(rank)], layout, [0, 0])
     x, result = region.read(op.inputs[0], layout), region.result(op, layout)
-    mode = cast("bytes", op.attrs.get("mode", b"constant")).decode()
+    mode = op.text("mode", "constant")
     if mode != "constant":
         y = _pad_from_within(region, x, pairs, mode)
     elif value == 0.0:
@@ -212,7 +207,7 @@ def _tile(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
-RULES: dict[str, Any] = {
+RULES: dict[str, Rule] = {
     "Concat": _concat,
     "Expand": _expand,
     "Flatten": _reshape,

@@ -9,7 +9,6 @@ the maxima were, that of a mean is a transposed convolution by ones. They have r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 from bb_edge.ir import keys
 from bb_host.ir.program import AttrValue, Op
@@ -65,14 +64,14 @@ class Ops:
 
 
 def _is_swap(op: Op) -> bool:
-    perm = cast("list[int]", op.attrs.get("perm") or [])
+    perm = op.integers("perm")
     return list(perm) == [1, 0, *range(2, len(perm))] and len(perm) in (3, 4)
 
 
 def conv_weights(at: Ops, i: int) -> Found | None:
     """The Conv at a place, where it is a gradient by weights."""
     op = at.ops[i]
-    group = int(cast("int", op.attrs.get("group", 1)))
+    group = op.integer("group", 1)
     if len(op.inputs) != 2 or op.attrs.get("auto_pad", b"NOTSET") != b"NOTSET":
         return None
     images = at.swapped(op.inputs[0]) if group == 1 else _split(at, op.inputs[0], group)
@@ -110,7 +109,7 @@ def _split(at: Ops, value: str, group: int) -> tuple[str, list[int]] | None:
         return None
     n, channels, *rest = at.shape(images[0]) or (0, 0)
     split = (group, channels // group, n, *rest)
-    perm = list(cast("list[int]", at.ops[turn].attrs.get("perm") or []))
+    perm = at.ops[turn].integers("perm")
     if (
         at.shape(at.ops[first].outputs[0]) != split
         or perm != [1, 0, *range(2, len(split))]

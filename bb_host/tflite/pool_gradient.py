@@ -10,7 +10,7 @@ from __future__ import annotations
 from bb_host.ir.program import Op
 from bb_host.tflite.lowering import LAST, Region, arranged
 from bb_host.tflite.masks import positive
-from bb_host.tflite.schema import NONE, RELU
+from bb_host.tflite.schema import RELU
 from bb_host.tflite.sliding import Sliding, spread
 from bb_host.tflite.windows import Window, pads_of, pair_of, window_of
 
@@ -58,8 +58,8 @@ def max_pool_gradient(region: Region, op: Op) -> None:
     for i, j in taps[:-1]:
         seen = sliding.row(region, columns[j], i)
         less = positive(region, region.op("SUB", [best, seen], few, act=RELU))
-        after = region.op("MUL", [left, less], few, act=NONE)
-        parts[i, j] = region.op("SUB", [left, after], few, act=NONE)
+        after = region.op("MUL", [left, less], few)
+        parts[i, j] = region.op("SUB", [left, after], few)
         left = after
     parts[taps[-1]] = left
     y = sliding.scattered_taps(region, lambda i, j: parts[i, j])

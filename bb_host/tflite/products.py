@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.graph import DYNAMIC
 from bb_host.tflite.linear import dense
-from bb_host.tflite.lowering import Region, dynamic
+from bb_host.tflite.lowering import Region, Rule, dynamic
 
 Labels = list[str]
 Operand = tuple[str, Labels]
@@ -42,7 +42,7 @@ class _Groups(NamedTuple):
 
 def _labels(op: Op, facts: Mapping[str, Fact]) -> tuple[list[Labels], Labels]:
     """Of each operand's axes, and of the result's."""
-    equation = cast("bytes", op.attrs["equation"]).decode().replace(" ", "")
+    equation = op.text("equation").replace(" ", "")
     given, arrow, result = equation.partition("->")
     letters = given.replace("...", "").replace(",", "")
     if not arrow:
@@ -153,4 +153,4 @@ def macs(op: Op, facts: Mapping[str, Fact]) -> int:
     return abs(prod(sizes.values()))
 
 
-RULES: dict[str, Any] = {"Einsum": _einsum}
+RULES: dict[str, Rule] = {"Einsum": _einsum}

@@ -6,15 +6,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.graph import Quantization
-from bb_host.tflite.lowering import Region
-from bb_host.tflite.schema import NONE
+from bb_host.tflite.lowering import Region, Rule
 
 
 def same_grid(one: Quantization | None, other: Quantization | None) -> bool:
@@ -60,9 +57,9 @@ def _dequantize(region: Region, op: Op) -> None:
     if not same_grid(own, known):  # the numbers of one grid, read as those of another
         ratio = float(known.scale[0]) / float(own.scale[0])
         shift = float(known.scale[0]) * (int(own.zero_point[0]) - int(known.zero_point[0]))
-        y = region.op("MUL", [y, region.floats(ratio)], shape, act=NONE)
-        y = region.op("ADD", [y, region.floats(shift)], shape, act=NONE)
+        y = region.op("MUL", [y, region.floats(ratio)], shape)
+        y = region.op("ADD", [y, region.floats(shift)], shape)
     region.give(op.outputs[0], y, layout)
 
 
-RULES: dict[str, Any] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}
+RULES: dict[str, Rule] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}

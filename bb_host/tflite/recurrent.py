@@ -13,10 +13,9 @@ import numpy as np
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
-from bb_host.tflite.graph import DYNAMIC, Option
+from bb_host.tflite.graph import DYNAMIC
 from bb_host.tflite.linear import OMITTED, dense
-from bb_host.tflite.lowering import Region
-from bb_host.tflite.schema import NONE
+from bb_host.tflite.lowering import Region, Rule
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,7 +64,7 @@ class _Layer(NamedTuple):
 
 def _layer(op: Op, facts: Mapping[str, Fact]) -> _Layer:
     shape, first = facts[op.inputs[0]].shape, bool(op.attrs.get("layout", 0))
-    direction = cast("bytes", op.attrs.get("direction", b"forward")).decode()
+    direction = op.text("direction", "forward")
     reverse = {"forward": (False,), "reverse": (True,)}.get(direction, (False, True))
     return _Layer(shape[first], shape[2], facts[op.inputs[2]].shape[2], reverse, first)
 
@@ -127,8 +126,7 @@ class _Direction:
         shapes = [self.region.graph.shape(x) for x in inputs]
         batches = [shape[0] for shape in shapes]
         batch = DYNAMIC if DYNAMIC in batches else max(batches)
-        options: dict[str, Option] = {"act": NONE} if len(inputs) > 1 else {}
-        return self.region.graph.op(kind, inputs, (batch, 1, shapes[0][2]), options=options)
+        return self.region.op(kind, inputs, (batch, 1, shapes[0][2]))
 
 
 def _lstm(d: _Direction, op: Op) -> _Step:
@@ -239,7 +237,7 @@ def _joined(region: Region, parts: Sequence[int], axis: int) -> int:
         return parts[0]
     shape = list(region.graph.shape(parts[0]))
     shape[axis] *= len(parts)
-    return region.op("CONCATENATION", parts, shape, axis=axis, act=NONE)
+    return region.op("CONCATENATION", parts, shape, axis=axis)
 
 
 def _recurrent(region: Region, op: Op) -> None:
@@ -275,4 +273,4 @@ def _recurrent(region: Region, op: Op) -> None:
             region.give(name, region.reshaped(y, region.fact(name).shape))
 
 
-RULES: dict[str, Any] = dict.fromkeys(_KINDS, _recurrent)
+RULES: dict[str, Rule] = dict.fromkeys(_KINDS, _recurrent)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import PLAIN, Region, dynamic, placed
-from bb_host.tflite.schema import DTYPES, NONE
-from bb_host.tflite.windows import ints_of
+from bb_host.tflite.lowering import PLAIN, Region, Rule, dynamic, placed
+from bb_host.tflite.schema import DTYPES
 
 
 def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
@@ -21,7 +20,7 @@ def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
         shape = region.fact(name).shape
         rank = len(shape)
         given = region.constant(op, 1) if len(op.inputs) > 1 else None
-        axes = given.tolist() if given is not None else ints_of(op, "axes", ())
+        axes = given.tolist() if given is not None else op.integers("axes")
         if not axes and op.attrs.get("noop_with_empty_axes", 0):
             raise NotLowered("it reduces nothing")
         axes = sorted({a % rank for a in axes}) or list(range(rank))
@@ -39,7 +38,7 @@ def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
         given_in = layout if keep else PLAIN
         x, result = region.read(name, layout), region.result(op, given_in)
         if squared:
-            x = region.op("MUL", [x, x], region.graph.shape(x), act=NONE)
+            x = region.op("MUL", [x, x], region.graph.shape(x))
         if kind == "SUM" and 0 in places and len(places) > 1:
             # Over each image, then over images: one long sum in float loses two digits.
             few = tuple(1 if i in places and i else n for i, n in enumerate(region.graph.shape(x)))
@@ -54,7 +53,7 @@ def _reduce(kind: str, *, squared: bool = False, root: bool = False) -> Any:
 
 def _arg_max(region: Region, op: Op) -> None:
     shape = region.fact(op.inputs[0]).shape
-    axis = int(cast("int", op.attrs.get("axis", 0))) % len(shape)
+    axis = op.integer("axis", 0) % len(shape)
     if op.attrs.get("select_last_index", 0):
         raise NotLowered("it selects the last of equals")
     if axis == 0 and dynamic(shape):
@@ -72,7 +71,7 @@ def _arg_max(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y)
 
 
-RULES: dict[str, Any] = {
+RULES: dict[str, Rule] = {
     "ArgMax": _arg_max,
     "ReduceL2": _reduce("SUM", squared=True, root=True),
     "ReduceMax": _reduce("REDUCE_MAX"),

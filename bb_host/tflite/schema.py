@@ -9,10 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = [
-    "DTYPES", "NONE", "OPERATORS", "RELU", "RELU6", "RELU_N1_TO_1", "SAME", "VALID", "OperatorSchema",
-]  # fmt: skip
-
 SAME, VALID = 0, 1
 NONE, RELU, RELU_N1_TO_1, RELU6 = 0, 1, 2, 3
 

@@ -12,7 +12,6 @@ from math import prod
 from typing import NamedTuple
 
 from bb_host.tflite.lowering import Region
-from bb_host.tflite.schema import NONE
 from bb_host.tflite.windows import Window, padded_lowest
 
 _TOGETHER = 4
@@ -193,9 +192,9 @@ def joined(region: Region, parts: Sequence[int], axis: int) -> int:
 def _concatenated(region: Region, parts: Sequence[int], axis: int) -> int:
     shape = list(region.graph.shape(parts[0]))
     shape[axis] = sum(region.graph.shape(part)[axis] for part in parts)
-    return region.op("CONCATENATION", parts, shape, axis=axis, act=NONE)
+    return region.op("CONCATENATION", parts, shape, axis=axis)
 
 
 def added(region: Region, a: int, b: int) -> int:
     """The sum of two tensors of one shape."""
-    return region.op("ADD", [a, b], region.graph.shape(a), act=NONE)
+    return region.op("ADD", [a, b], region.graph.shape(a))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bb_host.ir.program import Op
 from bb_host.tflite import (
     attention,
@@ -21,9 +19,7 @@ from bb_host.tflite import (
     reduction,
 )
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Region
-
-Rule = Callable[[Region, Op], None]
+from bb_host.tflite.lowering import Region, Rule
 
 RULES: dict[str, Rule] = {
     **attention.RULES,

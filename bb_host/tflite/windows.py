@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Region
-from bb_host.tflite.schema import NONE, SAME, VALID
+from bb_host.tflite.schema import SAME, VALID
 
 LOWEST = -3.4028234663852886e38
 """The least float32: what padding is for a maximum (TFLite's pooling has no minus infinity of its own)."""
@@ -31,21 +30,16 @@ class Window(NamedTuple):
         return any(self.before) or any(self.after)
 
 
-def ints_of(op: Op, name: str, default: Sequence[int]) -> list[int]:
-    """An INTS attribute."""
-    return list(cast("list[int]", op.attrs.get(name) or list(default)))
-
-
 def pair_of(op: Op, name: str, default: int) -> tuple[int, int]:
     """An attribute per (height, width); what a series says is the width's."""
-    values = ints_of(op, name, (default, default))
+    values = op.integers(name, (default, default))
     height, width = values if len(values) == 2 else (default, *values)
     return height, width
 
 
 def pads_of(op: Op) -> tuple[int, int, int, int]:
     """`pads` as (top, left, bottom, right)."""
-    pads = ints_of(op, "pads", (0, 0, 0, 0))
+    pads = op.integers("pads", (0, 0, 0, 0))
     top, left, bottom, right = pads if len(pads) == 4 else (0, pads[0], 0, pads[1])
     return top, left, bottom, right
 
@@ -53,7 +47,7 @@ def pads_of(op: Op) -> tuple[int, int, int, int]:
 def window_of(op: Op, size: tuple[int, int], result: tuple[int, int], kernel: tuple[int, int]) -> Window:
     """The window that leads from `size` to `result`. NotLowered for pads that cut away."""
     strides, dilations, pads = pair_of(op, "strides", 1), pair_of(op, "dilations", 1), pads_of(op)
-    auto = cast("bytes", op.attrs.get("auto_pad", b"NOTSET")).decode()
+    auto = op.text("auto_pad", "NOTSET")
     before, after, same = [], [], []
     for axis in range(2):
         reach = (result[axis] - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1
@@ -113,4 +107,4 @@ def padded_lowest(region: Region, x: int, around: tuple[tuple[int, int], tuple[i
     x = region.op("PAD", [x, region.ints([[0, 0], [top, bottom], [left, right], [0, 0]])], shape)
     low = np.full((1, *shape[1:3], 1), LOWEST, np.float32)
     low[:, top : top + h, left : left + w] = 0
-    return region.op("ADD", [x, region.floats(low)], shape, act=NONE)
+    return region.op("ADD", [x, region.floats(low)], shape)

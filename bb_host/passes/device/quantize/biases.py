@@ -125,7 +125,7 @@ def _layers(before: Function, after: Function) -> list[_Layer]:
         x, weight, bias = (cast("Op", maker) for maker in makers)
         if "axis" not in weight.attrs or op.inputs[0] in old.constants:
             continue
-        axis = cast("int", weight.attrs["axis"])
+        axis = weight.integer("axis")
         stored, scales = (new.constants[name] for name in weight.inputs[:2])
         shape = [-1 if i == axis else 1 for i in range(stored.ndim)]
         scale, zero_point = (new.constants[name] for name in x.inputs[1:3])

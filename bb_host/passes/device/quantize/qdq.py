@@ -24,7 +24,6 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 
@@ -395,14 +394,14 @@ def _averages_whole(op: Op) -> bool:
     """Whether an op averages windows that lie inside. Means are close together, and a depthwise convolution
     gives them a grid of their own; what is padded has TFLite's pooling alone, with one grid for both sides.
     """
-    auto = cast("bytes", op.attrs.get("auto_pad", b"NOTSET")) in (b"NOTSET", b"VALID")
-    padded = any(cast("list[int]", op.attrs.get("pads") or [])) or bool(op.attrs.get("ceil_mode", 0))
+    auto = op.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    padded = any(op.integers("pads")) or bool(op.attrs.get("ceil_mode", 0))
     return op.op_type == "AveragePool" and auto and not padded
 
 
 def _einsum_axis(op: Op) -> int | None:
     """The only axis of the second operand that the first has not: as weights have it."""
-    terms, _, result = cast("bytes", op.attrs["equation"]).decode().replace(" ", "").partition("->")
+    terms, _, result = op.text("equation").replace(" ", "").partition("->")
     first, second = terms.split(",")
     own = [label for label in second if label not in first]
     return second.index(own[0]) if len(own) == 1 and own[0] in result and "." not in second else None
