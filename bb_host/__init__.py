@@ -30,25 +30,8 @@ MS = 1_000_000
 S = 1_000_000_000
 """A second in nanoseconds."""
 
-_DSL = (
-    "AggregatorSlot",
-    "BackendSlot",
-    "CodecSlot",
-    "DataSourceSlot",
-    "Graph",
-    "IndexSlot",
-    "ModelModule",
-    "ModelSlot",
-    "Module",
-    "Output",
-    "PeerSelectorSlot",
-    "ProtocolSlot",
-)
-_WHERE = {
-    **dict.fromkeys(_DSL, "bb_host.dsl"),
-    "Compiler": "bb_host.compiler.driver",
-    "MissingReason": "bb_edge.ir.missing",
-}
+_ELSEWHERE = {"Compiler": "bb_host.compiler.driver", "MissingReason": "bb_edge.ir.missing"}
+"""What is not in `bb_host.dsl`."""
 
 __all__ = [
     "MS",
@@ -73,7 +56,6 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     """Exports on demand, so that one command does not pay for another's imports."""
-    module = _WHERE.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(_ELSEWHERE.get(name, "bb_host.dsl")), name)

@@ -18,7 +18,7 @@ from bb_host.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import live
 from bb_host.ir.rename import rename_op
-from bb_host.learn import (
+from bb_host.learn import (  # noqa: F401 (each fills RULES)
     rules_activation,
     rules_elementwise,
     rules_linear,
@@ -34,36 +34,13 @@ from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import CARRIERS, RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types
 
-_RULE_MODULES = (
-    rules_activation,
-    rules_elementwise,
-    rules_linear,
-    rules_norm,
-    rules_places,
-    rules_quantized,
-    rules_recurrent,
-    rules_resample,
-    rules_shape,
-    rules_window,
-)
-"""Importing them fills `RULES`."""
-
 MINIMUM_OPSET = 18
 """The gradient's ops take axes as inputs and scatter with a sum."""
 
 _MOVES = frozenset(
     [
-        "Reshape",
-        "Flatten",
-        "Squeeze",
-        "Unsqueeze",
-        "Transpose",
-        "Identity",
-        "Shape",
-        "Constant",
-        "ConstantOfShape",
-        "Expand",
-        "Cast",
+        *("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand"),
+        *("Identity", "Shape", "Constant", "ConstantOfShape", "Cast"),
     ]
 )
 """Forward ops that are done again rather than kept: they move or spread what is there already."""

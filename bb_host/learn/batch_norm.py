@@ -130,9 +130,8 @@ class _Writer:
         mean = self._op("ReduceMean", x, around, keepdims=1)
         centred = self._op("Sub", x, mean)
         variance = self._op("ReduceMean", self._op("Mul", centred, centred), around, keepdims=1)
-        epsilon = op.attrs.get("epsilon", 1e-5)
-        assert isinstance(epsilon, float)
-        deviation = self._op("Sqrt", self._op("Add", variance, self._number(epsilon)))
+        epsilon = self._number(op.number("epsilon", 1e-5))
+        deviation = self._op("Sqrt", self._op("Add", variance, epsilon))
         normal = self._op("Div", centred, deviation)
         if rank > 2:
             lift = self._ints(*range(1, rank - 1))
@@ -143,8 +142,7 @@ class _Writer:
 
     def running(self, op: Op, rank: int, updated: dict[str, str]) -> list[Op]:
         """kept · old + (1 − kept) · of the batch."""
-        kept = op.attrs.get("momentum", 0.9)
-        assert isinstance(kept, float)
+        kept = op.number("momentum", 0.9)
         mean, variance = self._of[op.outputs[0]]
         around = self._ints(*(axis for axis in range(rank) if axis != 1))
         size, channels = self._op("Size", op.inputs[0]), self._op("Size", mean)

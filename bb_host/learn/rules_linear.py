@@ -76,8 +76,8 @@ def _gemm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
     """Y = alpha·A'·B' + beta·C, where ' transposes if transA or transB say so."""
     dy, y = one(dys), op.outputs[0]
     a, b = op.inputs[:2]
-    alpha, beta = float(op.attrs.get("alpha", 1.0)), float(op.attrs.get("beta", 1.0))  # type: ignore[arg-type]
-    turned_a, turned_b = bool(op.attrs.get("transA", 0)), bool(op.attrs.get("transB", 0))
+    alpha, beta = op.number("alpha", 1.0), op.number("beta", 1.0)
+    turned_a, turned_b = bool(op.integer("transA", 0)), bool(op.integer("transB", 0))
     grads: list[str | None] = [None, None]
 
     def turned(value: str, turn: bool = True) -> str:
@@ -126,9 +126,7 @@ def _einsum_labels(g: GradientBuilder, op: Op) -> list[str]:
 
     NotDifferentiableError for a diagonal (a label twice in one operand), and where an ellipsis broadcasts.
     """
-    given = op.attrs["equation"]
-    assert isinstance(given, bytes)
-    left, arrow, right = given.decode().replace(" ", "").partition("->")
+    left, arrow, right = op.text("equation").replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow:
         letters = left.replace(",", "").replace(".", "")
@@ -156,11 +154,11 @@ def _einsum_labels(g: GradientBuilder, op: Op) -> list[str]:
 @rule("BatchNormalization")
 def _batch_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """As at inference: mean and variance are given, and get no gradient."""
-    if op.attrs.get("training_mode", 0):
+    if op.integer("training_mode", 0):
         raise NotDifferentiableError(op, "it is in training mode", "export the model for inference")
     (x, scale, _, mean, variance), dy = op.inputs, one(dys)
     rank = g.rank(op, x)
-    epsilon = float(op.attrs.get("epsilon", 1e-5))  # type: ignore[arg-type]
+    epsilon = op.number("epsilon", 1e-5)
     deviation = g.op("Sqrt", g.op("Add", variance, g.scalar(epsilon, variance)))
     around = [axis for axis in range(rank) if axis != 1]
     lift = g.ints(*range(1, rank - 1))
@@ -186,7 +184,7 @@ def _layer_normalization(g: GradientBuilder, op: Op, dys: Gradients, wants: Want
     x, scale = op.inputs[:2]
     dy, y = one(dys), op.outputs[0]
     rank = g.rank(op, x)
-    axis = int(op.attrs.get("axis", -1)) % rank  # type: ignore[arg-type]
+    axis = op.integer("axis", -1) % rank
     axes = g.ints(*range(axis, rank))
     mean, inverse = g.extra_output(op, 1, f"{y}_mean"), g.extra_output(op, 2, f"{y}_inv")
     if g.dtype(x) != np.float32:  # both are computed, and come, in float32 (stash_type)

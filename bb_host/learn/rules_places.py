@@ -46,14 +46,14 @@ def _with_batch(g: GradientBuilder, op: Op, indices: str, batch: int) -> str:
 def _scatter(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Updates get the gradient of their places, as does what they were added to, not what they replaced."""
     _, indices, updates = op.inputs
-    reduction = op.attrs.get("reduction", b"none")
-    if reduction not in (b"none", b"add"):
+    reduction = op.text("reduction", "none")
+    if reduction not in ("none", "add"):
         hint = "write it with reduction add or none"
-        raise NotDifferentiableError(op, f"its reduction is {str(reduction, 'utf-8')}", hint)  # type: ignore[arg-type]
+        raise NotDifferentiableError(op, f"its reduction is {reduction}", hint)
     dy = one(dys)
     attrs = {"axis": op.integer("axis", 0)} if op.op_type == "ScatterElements" else {}
     dx = dy
-    if wants[0] and reduction == b"none":
+    if wants[0] and reduction == "none":
         dx = g.op(op.op_type, dy, indices, g.zeros_like(updates), **attrs)
     read = "GatherElements" if op.op_type == "ScatterElements" else "GatherND"
     return (dx, None, g.op(read, dy, indices, **attrs) if wants[2] else None)

@@ -23,7 +23,7 @@ def _resize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     """Every mode is a matrix along each axis that changes: nearest, linear and cubic alike."""
     x, y = op.inputs[0], op.outputs[0]
     rank = g.rank(op, x)
-    if op.attrs.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
+    if op.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise NotDifferentiableError(op, "it keeps the aspect ratio", "resize by sizes or scales alone")
     axes = g.int_list(op, "axes", len(op.inputs)) or list(range(rank))
     axes = [axis % rank for axis in axes]
@@ -31,7 +31,7 @@ def _resize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     known_y = g.shape(y) or (None,) * rank
     scales = _settings(g, op, 2, len(axes))
     region = _settings(g, op, 1, 2 * len(axes))
-    crops = op.attrs.get("coordinate_transformation_mode") == b"tf_crop_and_resize"
+    crops = op.text("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
     matrices: dict[int, Array] = {}
     for place, axis in enumerate(axes):
         before, after = known_x[axis], known_y[axis]
@@ -104,7 +104,7 @@ def _pad(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     begin, end = [0] * rank, [0] * rank
     for place, axis in enumerate(axes):
         begin[axis % rank], end[axis % rank] = given[place], given[place + len(axes)]
-    if op.attrs.get("mode", b"constant") != b"constant":
+    if op.text("mode", "constant") != "constant":
         matrices: dict[int, Array] = {}
         shape = list(g.shape(x) or (None,) * rank)
         for axis in (a for a in range(rank) if begin[a] or end[a]):
@@ -203,7 +203,7 @@ def _depth_to_space(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     """SpaceToDepth undoes mode DCR; in mode CRD its channels are exchanged afterwards."""
     block = op.integer("blocksize", 1)
     dx = g.op("SpaceToDepth", one(dys), blocksize=block)
-    if op.attrs.get("mode", b"DCR") == b"CRD":
+    if op.text("mode", "DCR") == "CRD":
         (channels,) = g.static_dims(op, op.inputs[0], [1])
         order = np.arange(channels, dtype=np.int64).reshape(block * block, -1).T.reshape(-1)
         dx = g.op("Gather", dx, g.const(order), axis=1)

@@ -47,30 +47,30 @@ class _Window:
         return [dim - r for dim, r in zip(self.dims, reach, strict=True)]
 
 
-def _ints(op: Op, name: str, default: list[int]) -> list[int]:
-    value = op.attrs.get(name)
-    return [int(v) for v in value] if isinstance(value, list) else default
-
-
 def _window(g: GradientBuilder, op: Op, kernel: list[int]) -> _Window:
     x, y = op.inputs[0], op.outputs[0]
     rank = len(kernel)
     dims = g.static_dims(op, x, range(2, 2 + rank))
     out = g.static_dims(op, y, range(2, 2 + rank))
-    strides, dilations = _ints(op, "strides", [1] * rank), _ints(op, "dilations", [1] * rank)
-    pads = _ints(op, "pads", [0] * 2 * rank)
+    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
+    pads = op.integers("pads", [0] * 2 * rank)
     begin, end = pads[:rank], pads[rank:]
-    auto = op.attrs.get("auto_pad", b"NOTSET")
-    if auto == b"VALID":
+    auto = op.text("auto_pad", "NOTSET")
+    if auto == "VALID":
         begin, end = [0] * rank, [0] * rank
-    elif auto in (b"SAME_UPPER", b"SAME_LOWER"):
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
         needed = [
             max(0, (o - 1) * s + d * (k - 1) + 1 - dim)
             for o, s, d, k, dim in zip(out, strides, dilations, kernel, dims, strict=True)
         ]
-        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
-        begin, end = (small, large) if auto == b"SAME_UPPER" else (large, small)
+        begin, end = _halves(needed, auto)
     return _Window(kernel, strides, dilations, begin, end, dims, out)
+
+
+def _halves(total: list[int], auto: str) -> tuple[list[int], list[int]]:
+    """What is padded per axis, before and behind: the odd one behind for SAME_UPPER, else before."""
+    small, large = [n // 2 for n in total], [n - n // 2 for n in total]
+    return (small, large) if auto == "SAME_UPPER" else (large, small)
 
 
 def _turned(g: GradientBuilder, value: str, rank: int) -> str:
@@ -85,8 +85,7 @@ def _conv(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
     dy = one(dys)
     weights = g.static_dims(op, w, range(g.rank(op, w)))
     at = _window(g, op, weights[2:])
-    group = op.attrs.get("group", 1)
-    assert isinstance(group, int)
+    group = op.integer("group", 1)
     grads: list[str | None] = [None, None]
     if wants[0]:
         grads[0] = _transposed(g, dy, w, at, group)
@@ -144,27 +143,19 @@ def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     weights = g.static_dims(op, w, range(g.rank(op, w)))
     rank = len(weights) - 2
     dims, out = g.static_dims(op, y, range(2, 2 + rank)), g.static_dims(op, x, range(2, 2 + rank))
-    strides, dilations = _ints(op, "strides", [1] * rank), _ints(op, "dilations", [1] * rank)
-    pads = _ints(op, "pads", [0] * 2 * rank)
+    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
+    pads = op.integers("pads", [0] * 2 * rank)
     begin, end = pads[:rank], pads[rank:]
-    auto = op.attrs.get("auto_pad", b"NOTSET")
-    if auto == b"VALID":
+    auto = op.text("auto_pad", "NOTSET")
+    if auto == "VALID":
         begin, end = [0] * rank, [0] * rank
-    elif "output_shape" in op.attrs or auto != b"NOTSET":
+    elif "output_shape" in op.attrs or auto != "NOTSET":
+        added = op.integers("output_padding", [0] * rank)
         total = [
             max(0, s * (o - 1) + e + d * (k - 1) + 1 - dim)
-            for s, o, e, d, k, dim in zip(
-                strides,
-                out,
-                _ints(op, "output_padding", [0] * rank),
-                dilations,
-                weights[2:],
-                dims,
-                strict=True,
-            )
+            for s, o, e, d, k, dim in zip(strides, out, added, dilations, weights[2:], dims, strict=True)
         ]
-        small, large = [n // 2 for n in total], [n - n // 2 for n in total]
-        begin, end = (small, large) if auto == b"SAME_UPPER" else (large, small)
+        begin, end = _halves(total, auto)
     # What the output was lengthened by at the end lies beyond the last window.
     reach = [
         s * (o - 1) + d * (k - 1) + 1 for s, o, d, k in zip(strides, out, dilations, weights[2:], strict=True)
@@ -178,8 +169,7 @@ def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     else:
         whole = dy
     at = _Window(weights[2:], strides, dilations, begin, [max(0, e) for e in end], dims, out)
-    group = op.attrs.get("group", 1)
-    assert isinstance(group, int)
+    group = op.integer("group", 1)
     grads: list[str | None] = [None, None]
     if wants[0]:
         grads[0] = g.op("Conv", dy, w, strides=at.strides, dilations=at.dilations, pads=at.pads, group=group)
@@ -196,7 +186,7 @@ def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
 def _average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Each entry's share goes back to the entries it was the mean of: a transposed convolution by ones."""
     x, y, dy = op.inputs[0], op.outputs[0], one(dys)
-    at = _window(g, op, _ints(op, "kernel_shape", []))
+    at = _window(g, op, op.integers("kernel_shape"))
     (channels,) = g.static_dims(op, x, [1])
     count = _counts(at, bool(op.attrs.get("count_include_pad", 0)), g.dtype(y))
     share = g.op("Div", dy, g.const(count))

@@ -50,40 +50,12 @@ PAIRS_OPSET = 13
 
 WEIGHTED = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 FOLLOWING = (
-    "AveragePool",
-    "DepthToSpace",
-    "Flatten",
-    "Gather",
-    "GlobalMaxPool",
-    "Identity",
-    "MaxPool",
-    "Pad",
-    "Reshape",
-    "Resize",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
+    *("AveragePool", "GlobalMaxPool", "MaxPool", "Identity", "Pad", "Resize", "DepthToSpace", "SpaceToDepth"),
+    *("Flatten", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Tile", "Gather", "Slice", "Split"),
 )
 FREE = (
-    "Add",
-    "Clip",
-    "Concat",
-    "GlobalAveragePool",
-    "HardSwish",
-    "LeakyRelu",
-    "Mul",
-    "PRelu",
-    "ReduceMean",
-    "Relu",
-    "Sigmoid",
-    "Softmax",
-    "Sub",
-    "Sum",
-    "Tanh",
+    *("Add", "Mul", "Sub", "Sum", "Concat", "GlobalAveragePool", "ReduceMean", "Softmax"),
+    *("Clip", "HardSwish", "LeakyRelu", "PRelu", "Relu", "Sigmoid", "Tanh"),
 )
 _BY_NUMBER = ("Div",)
 _DATA_INPUTS = {
