@@ -1,7 +1,7 @@
 """The light form: a program as plain records, between two protos (docs/design/artifact.md, "Light form").
 
 Records are never changed in place, the dicts in them neither: a pass builds new ones and shares what it
-leaves alone. Records compare by identity, so that "untouched" is one `is`; `program_proto.to_proto` gives
+leaves alone. Records compare by identity, so that "untouched" is one `is`; `proto.to_proto` gives
 bytes where contents are to be compared. What a record does not name itself is kept in `extra`, serialized,
 and written back.
 """
