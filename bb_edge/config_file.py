@@ -1,7 +1,7 @@
 """Reads the configuration of a device, `bb-edge run --config FILE`, from a JSON or TOML file.
 
 Every key is checked. An unknown key is refused with the known one that it resembles, a value of the wrong
-type with the type that is expected. Flags override the file. docs/how-to/operations.md is the reference.
+type with the type that is expected. Flags override the file. docs/reference/configuration.md lists all keys.
 
 Paths (artifact, state, adopt, save_model, trace, the broker's files, the files of `load`) are relative to
 the folder of the file.

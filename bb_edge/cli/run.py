@@ -25,7 +25,7 @@ def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser(
         "run",
         help="install an artifact and run it against a broker",
-        description="Flags override the file of --config; docs/how-to/operations.md lists its keys.",
+        description="Flags override the file of --config; docs/reference/configuration.md lists its keys.",
     )
     p.add_argument("artifact", type=file_name, nargs="?", help="a compiled .onnx file")
     p.add_argument(
