@@ -80,7 +80,11 @@ def test_the_oracle_of_reports_sees_what_is_lost_and_what_comes_twice(tmp_path: 
     world.heard["device-0"] |= {1: [0], 2: [0, 1], 3: [0]}
     assert not world.wrong(), "the hub was killed between the two"
     world.heard["device-0"][3] = [0, 0]
-    assert "[3] were heard twice" in world.wrong()[0]
+    assert "heard twice, by disturbances before: {3: [0, 0]}" in world.wrong()[0]
+    world.under_way["device-0"][3] = 1
+    assert not world.wrong(), "it was under way when its device was put back, which told it anew"
+    world.heard["device-0"][3] = [0, 0, 0]
+    assert "{3: [0, 0, 0]}" in world.wrong()[0]
     del world.heard["device-0"][1]
     assert "[1] of 3" in world.wrong()[0]
     world.close()

@@ -3,7 +3,9 @@
 Each device tells the number of each of its rounds. A device that comes back to an older state runs its rounds
 again from there, so whatever happens to it, each number up to its last one reaches the hub. The hub may say a
 number twice where it was killed or put back between the two lines (it works once more on what its journal
-holds, and says so), or where the device itself was put back; nowhere else.
+holds, and says so), or where the device itself was put back: it runs those rounds anew. Of the latter, a
+report that was under way just then may come late, out of the broker's queue, and the new one behind it.
+Nowhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import shutil
 import signal
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from random import Random
 
@@ -77,6 +79,8 @@ class ReportWorld:
         self.heard: dict[str, dict[int, list[int]]] = {name: defaultdict(list) for name in self.names}
         """By device and number: how often the hub, or that device, had been disturbed when it was said."""
         self.disturbed: dict[str, int] = defaultdict(int)
+        self.under_way: dict[str, Counter[int]] = {name: Counter() for name in self.names}
+        """By device: numbers that it had told and the hub had not heard when it was put back; how often."""
         self.rolled_back = 0
         self.complete = False
         self._peers = {str(PeerId.from_name(name)): name for name in self.names}
@@ -227,6 +231,9 @@ class ReportWorld:
             else:
                 self._kill(name)
         for name in names:
+            if name != HUB:
+                told = range(1, self.told[name] + 1)
+                self.under_way[name].update(number for number in told if number not in self.heard[name])
             self.disturbed[name] += 1
             shutil.rmtree(self.state(name))
             shutil.move(self.folder / "older" / name, self.state(name))
@@ -280,7 +287,9 @@ class ReportWorld:
             due = self.due.get(name, 0)
             if lost := sorted(set(range(1, due + 1)) - heard.keys()):
                 found.append(f"{name} told {lost} of {due}, the hub never heard them")
-            twice = [number for number, when in heard.items() if len(set(when)) < len(when)]
+            late = self.under_way[name]
+            twice = [number for number, when in heard.items() if len(when) - len(set(when)) > late[number]]
             if twice:
-                found.append(f"{name}: {sorted(twice)} were heard twice")
+                when = {number: heard[number] for number in sorted(twice)}
+                found.append(f"{name}: heard twice, by disturbances before: {when}")
         return found
