@@ -71,6 +71,17 @@ def add_trainable(p: argparse.ArgumentParser) -> None:
             help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
         )
 
+    p.add_argument(
+        "--loss",
+        metavar="NAME",
+        help="with --trainable: warn and refuse as for that loss (docs/how-to/models.md lists them)",
+    )
+    p.add_argument(
+        "--batch-norm",
+        metavar="HOW",
+        help="with --trainable: `update` for statistics that batches update",
+    )
+
 
 _LISTED: Mapping[str, str] = {
     "freeze": "frozen",
@@ -78,6 +89,8 @@ _LISTED: Mapping[str, str] = {
     "train_last": "train_last",
     "personal": "personal",
     "sent": "sent",
+    "loss": "loss",
+    "batch_norm": "batch_norm",
 }
 """Options of a list of what is learned, and what `trainable` calls them."""
 
@@ -103,13 +116,22 @@ def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     if unused := [option for name, option, default in _UNUSED if getattr(arguments, name) != default]:
         hint = "leave them out, or compile without --trainable"
         raise BBError("--trainable only lists, and does not use them", ", ".join(unused), hint)
-    chosen = {argument: getattr(arguments, option) for option, argument in _LISTED.items()}
-    imported = import_onnx(arguments.file, **chosen)
-    if arguments.json:
-        learned = {"initializers": [{**asdict(i), "count": i.count} for i in imported.initializers]}
+    given = {argument: getattr(arguments, option) for option, argument in _LISTED.items()}
+    chosen = {argument: value for argument, value in given.items() if value not in (None, [])}
+    patterns = {a: value for a, value in chosen.items() if a not in ("loss", "batch_norm")}
+    imported = import_onnx(arguments.file, **patterns)
+    refusal: BBError | None = None
+    try:
+        model = make_trainable(arguments.file, TrainableSettings(**chosen))
+    except BBError as error:
+        refusal, listed = error, imported.initializers
     else:
-        print(render(imported.initializers), flush=True)
-    model = make_trainable(arguments.file, TrainableSettings(**chosen))
+        listed = model.initializers
+    if not arguments.json:
+        print(render(listed), flush=True)
+    if refusal is not None:
+        raise refusal
+    learned = {"initializers": [{**asdict(i), "count": i.count} for i in listed]}
     shown, refused = show([w.at(str(arguments.file)) for w in model.warnings()])
     if arguments.json:
         print(json.dumps({**learned, "warnings": [w.to_dict() for w in shown]}))

@@ -33,13 +33,16 @@ class WithLoss:
     rows: str
 
 
-def with_row_losses(model: Function, loss: str) -> WithLoss | None:
-    """The model, whose first input is its own, with a loss; None where its output has no rows."""
+def with_row_losses(model: Function, loss: str, delta: float = 1.0) -> WithLoss | None:
+    """The model, whose first input is its own, with a loss; None where its output has no rows.
+
+    `delta` is where Huber's loss bends.
+    """
     output = model.outputs[0]
     known = model.types.get(output) or ValueType(TENSOR_F32)
     if not has_rows(loss, known):
         return None
-    own = row_losses(loss, known)
+    own = row_losses(loss, known, delta)
     taken = {*model.inputs, *(v for op in model.ops for v in (*op.inputs, *op.outputs))}
     names = {v: fresh_name(v, taken) for v in (TARGET, *(v for op in own.ops for v in op.outputs))}
     names[OUTPUT] = output
@@ -68,16 +71,20 @@ def joined(gradient: Gradient, names: Mapping[str, str] | None = None) -> tuple[
 
 
 def fit_function(
-    model: Function, loss: str, statistics: Sequence[str] = (), untrained: Sequence[str] = ()
+    model: Function,
+    loss: str,
+    statistics: Sequence[str] = (),
+    untrained: Sequence[str] = (),
+    delta: float = 1.0,
 ) -> Function | None:
     """(input, target, row_weights, parameters…) → (loss, gradients…, statistics…); None without rows.
 
     `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. There is one gradient per parameter but
-    for `untrained` ones and for `statistics`, the last of them: of the latter the new values follow. Raises
-    NotDifferentiableError.
+    for `untrained` ones and for `statistics`, the last of them: of the latter the new values follow. `delta`
+    is where Huber's loss bends. Raises NotDifferentiableError.
     """
     trained = in_training(model, statistics)
-    whole = with_row_losses(with_types(trained.function), loss)
+    whole = with_row_losses(with_types(trained.function), loss, delta)
     if whole is None:
         return None
     learned = [name for name in model.inputs[1:] if name not in (*statistics, *untrained)]

@@ -9,7 +9,7 @@ of the loss would lose what small probabilities say. For `L` of a batch, each ro
 | `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 for −1, no class (the device refuses other numbers) |
 | `binary_cross_entropy` | 0, 1 or probabilities, in the output's shape, f32 | −t·log σ(z) − (1 − t)·log σ(−z), with z the output |
 | `mse` | f32 in the output's shape | (output − target)² |
-| `huber` | f32 in the output's shape | ½·d² where |d| < 1, else |d| − ½, with d = output − target |
+| `huber` | f32 in the output's shape | ½·d² where |d| < δ, else δ·(|d| − ½·δ), with d = output − target; δ is 1 or given |
 """  # noqa: E501
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ _FLOAT = 1
 
 
 class _Writer:
-    """Collects ops with names of their own."""
+    """Collects ops with names of their own; `delta` is where Huber's loss bends."""
 
-    def __init__(self) -> None:
+    def __init__(self, delta: float) -> None:
         self.ops: list[Op] = []
+        self.delta = delta
 
     def op(self, op_type: str, *inputs: str, **attrs: AttrValue) -> str:
         name = f"loss_{len(self.ops)}"
@@ -95,9 +96,9 @@ def _mse(g: _Writer, output: ValueType) -> tuple[str, int]:
 
 
 def _huber(g: _Writer, output: ValueType) -> tuple[str, int]:
-    """With c = clip(d, −1, 1) it is c·(d − c/2)."""
+    """With c = clip(d, −δ, δ) it is c·(d − c/2)."""
     difference = g.op("Sub", OUTPUT, TARGET)
-    clipped = g.op("Clip", difference, g.scalar(-1), g.scalar(1))
+    clipped = g.op("Clip", difference, g.scalar(-g.delta), g.scalar(g.delta))
     return g.op("Mul", clipped, g.op("Sub", difference, g.op("Mul", clipped, g.scalar(0.5)))), 0
 
 
@@ -142,13 +143,13 @@ def has_rows(loss: str, output: ValueType) -> bool:
     return output.shape is None or len(output.shape) >= least
 
 
-def row_losses(loss: str, output: ValueType | None = None) -> Function:
+def row_losses(loss: str, output: ValueType | None = None, delta: float = 1.0) -> Function:
     """(output, target) → the loss of each row, f32 [n]; 0-D for an output without rows (`has_rows`).
 
-    LearnError for one whose number of classes is needed and open.
+    `delta` is Huber's alone. LearnError for one whose number of classes is needed and open.
     """
     output = output or ValueType(TENSOR_F32)
-    g = _Writer()
+    g = _Writer(delta)
     entries, fewer = _ENTRIES[loss](g, output)
     rank = None if output.shape is None else len(output.shape) - fewer
     if rank is None:
@@ -160,9 +161,9 @@ def row_losses(loss: str, output: ValueType | None = None) -> Function:
     return _function(loss, g.ops, ROWS, output)
 
 
-def loss_function(loss: str, output: ValueType | None = None) -> Function:
-    """(output, target) → the loss of a batch, 0-D f32: the mean of its rows' losses."""
-    rows = row_losses(loss, output)
+def loss_function(loss: str, output: ValueType | None = None, delta: float = 1.0) -> Function:
+    """(output, target) → the loss of a batch, 0-D f32: the mean of its rows' losses; `delta` is Huber's."""
+    rows = row_losses(loss, output, delta)
     mean = Op("ReduceMean", keys.ONNX_DOMAIN, (ROWS,), ("loss",), {"keepdims": 0})
     return _function("loss", [*rows.ops, mean], "loss", output or ValueType(TENSOR_F32), loss)
 

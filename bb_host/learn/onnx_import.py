@@ -92,7 +92,7 @@ def import_onnx(
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
     """
-    where, model = _load(source)
+    where, model = load_source(source)
     if any(entry.key.startswith(keys.PREFIX) for entry in model.metadata_props):
         hint = "give the ONNX file that it binds; bb-host export takes a model out of a compiled program"
         raise ModelImportError("it is a program of ours and not a model", where, hint)
@@ -143,7 +143,8 @@ def import_onnx(
     return ImportedModel(_plain(function, where), parameters, listed)
 
 
-def _load(source: Any) -> tuple[str, onnx.ModelProto]:
+def load_source(source: Any) -> tuple[str, onnx.ModelProto]:
+    """Where a model is from, and the model with its weights, checked. ModelImportError where it is none."""
     where = str(source) if isinstance(source, (str, Path)) else "model"
     try:
         if isinstance(source, (str, Path)):

@@ -64,6 +64,7 @@ class TrainableModel:
     momentum: float = 0.0
     optimizer: str = "sgd"
     statistics: tuple[str, ...] = ()
+    huber_delta: float = 1.0
     config: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -174,11 +175,15 @@ class TrainableModel:
         output = forward.types.get(forward.outputs[0])
         classes = class_count(self.loss, output)
         functions.append(
-            _named(loss_function(self.loss, output), f"{slot}.loss", FunctionFacts(class_count=classes))
+            _named(
+                loss_function(self.loss, output, self.huber_delta),
+                f"{slot}.loss",
+                FunctionFacts(class_count=classes),
+            )
         )
         fit = None
         if self.gradient is not None:
-            fit = fit_function(self.model.function, self.loss, self.statistics, untrained)
+            fit = fit_function(self.model.function, self.loss, self.statistics, untrained, self.huber_delta)
         if fit is not None:
             facts = FunctionFacts(chunk=0 if self.statistics else None, class_count=classes)
             functions.append(_named(fit, f"{slot}.fit", facts))
@@ -259,25 +264,27 @@ def trainable(
     sent: Collection[str] = (),
     optimizer: str = "sgd",
     batch_norm: str = "frozen",
+    huber_delta: float | None = None,
     config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
     """Makes an inference model trainable.
 
     `model` has one input and one output. Its parameters are the weights, biases, scales and tables of its
     layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
-    model).table())` shows what is learned and why; docs/how-to/models.md has the rule. `loss` is
-    what `Train` and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain
-    output (logits). `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`,
-    `adamw`) are defaults that a device's configuration may override. With `learning=False` there is no
-    gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`) are neither
-    trained nor sent; those that match one of `train` are, whatever the rule says. `train_last` leaves the
-    parameters of that many last layers as the only ones that are learned, beside those of `train`. What
-    matches a pattern of `personal` is trained and never sent: `params`, `load_parameters` and `apply_delta`
-    leave it out, so each node has its own. What matches a pattern of `sent` and is not trained is a parameter
-    all the same: sent, loaded and averaged, and changed by nothing else. With `batch_norm="update"` batches
-    are normalized by their own mean and variance in `Train`, and running statistics are updated, sent and
-    averaged with the parameters; `frozen`, they stay as in the file. `config` are further keys of GraphModel,
-    `{"weight_decay": 0.01, "schedule": "cosine"}`, or of a subclass.
+    model).table())` shows what is learned and why; docs/how-to/models.md has the rule. `loss` is what `Train`
+    and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain output
+    (logits); `huber_delta` (1) is up to which error `huber` is a square. `learning_rate` (0.1; 0.001 for
+    Adam), `momentum` and `optimizer` (`sgd`, `adam`, `adamw`) are defaults that a device's configuration may
+    override. With `learning=False` there is no gradient graph. Initializers that match a pattern of `frozen`
+    (names or globs: `encoder.*`) are neither trained nor sent; those that match one of `train` are, whatever
+    the rule says. `train_last` leaves the parameters of that many last layers as the only ones that are
+    learned, beside those of `train`. What matches a pattern of `personal` is trained and never sent:
+    `params`, `load_parameters` and `apply_delta` leave it out, so each node has its own. What matches a
+    pattern of `sent` and is not trained is a parameter all the same: sent, loaded and averaged, and changed
+    by nothing else. With `batch_norm="update"` batches are normalized by their own mean and variance in
+    `Train`, and running statistics are updated, sent and averaged with the parameters; `frozen`, they stay as
+    in the file. `config` are further keys of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`, or
+    of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
@@ -294,6 +301,7 @@ def trainable(
         train_last,
         personal,
         sent,
+        huber_delta,
     )
     try:
         return make_trainable(model, settings)
@@ -317,6 +325,7 @@ class TrainableSettings(NamedTuple):
     train_last: object = None
     personal: object = ()
     sent: object = ()
+    huber_delta: object = None
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -333,6 +342,12 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     kept = _number("momentum", given.momentum, 1.0)
     if given.loss not in LOSSES:
         raise LearnError(f"unknown loss {given.loss!r}", "trainable", f"known: {', '.join(LOSSES)}")
+    delta = 1.0 if given.huber_delta is None else _number("huber_delta", given.huber_delta)
+    if given.huber_delta is not None and given.loss != "huber":
+        what = f"huber_delta is for the loss 'huber', and this is {given.loss!r}"
+        raise LearnError(what, "trainable", 'leave it out, or write loss="huber"')
+    if not delta:
+        raise LearnError("huber_delta is 0, which makes a loss of 0", "trainable", "write huber_delta=1.0")
     if given.config is not None and not isinstance(given.config, Mapping):
         what = f"config is a table of keys and values, not {given.config!r}"
         raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
@@ -364,6 +379,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         kept,
         str(given.optimizer),
         statistics,
+        delta,
         dict(given.config or {}),
     )
 
@@ -410,7 +426,9 @@ def _exactly_one(what: str, names: Sequence[str], where: str) -> None:
         raise LearnError(
             f"it has {len(names)} {what}{named}, a trainable model has one",
             where,
-            "cut the model to one of them (onnx.utils.extract_model), or make the others constants",
+            "bb_host.learn.join_inputs(model) makes them one"
+            if what == "inputs"
+            else "cut the model to one of them (onnx.utils.extract_model)",
         )
 
 

@@ -14,6 +14,7 @@ from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.roles import ComponentError
+from bb_host.cli import main
 from bb_host.errors import LearnError
 from bb_host.learn import export_training, mlp, trainable
 from bb_host.tflite.fits import lowered_fit
@@ -145,3 +146,23 @@ def test_backends_of_one_shape_leave_its_graph_alone() -> None:
     (fit,) = (f for f in learning(net()).construct("m").functions if f.name == "m.fit")
     found = lowered_fit(fit, 8, lambda function, for_good: pytest.fail("it is not lowered"))
     assert found.function is fit and "statistics of a whole batch" in found.lowering.kept[0].reason
+
+
+def test_the_command_lists_statistics_and_warns_for_a_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.onnx"
+    model = net()
+    model.graph.node[-1].output[0] = "scores"
+    model.graph.node.append(helper.make_node("Softmax", ["scores"], ["logits"], "end"))
+    onnx.save(model, path)
+    listing = ["compile", str(path), "--trainable", "--loss"]
+    assert main([*listing, "mse", "--batch-norm", "update"]) == 0
+    out = capsys.readouterr()
+    kinds = {line.split()[1]: line.split()[0] for line in out.out.splitlines()[1:-1]}
+    assert {kinds[name] for name in STATISTICS} == {"sent"} and not out.err
+    assert main([*listing, "softmax_cross_entropy", "--batch-norm", "update"]) == 0
+    assert "probabilities-as-output" in capsys.readouterr().err
+    assert main([*listing, "none"]) != 0
+    out = capsys.readouterr()
+    assert "unknown loss 'none'" in out.err and "0.weight" in out.out  # the list comes all the same

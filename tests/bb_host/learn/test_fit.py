@@ -18,6 +18,7 @@ from bb_edge.roles import ComponentError
 from bb_host.errors import LearnError
 from bb_host.learn import LOSSES, loss_function, mlp, trainable
 from bb_host.learn.losses import row_losses
+from tests.aids.refusals import refused
 
 CTX: Any = SimpleNamespace(exec_id=1)
 N, C = 5, 4
@@ -87,6 +88,33 @@ def moved(learner: GraphModel, before: np.ndarray, rate: float) -> np.ndarray:
 
 
 # --- losses ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta", [0.25, 3.0])
+def test_where_hubers_loss_bends_is_a_setting_of_it(delta: float) -> None:
+    z = np.linspace(-4, 4, N * C, dtype=np.float32).reshape(N, C)
+    t, x = np.zeros_like(z), np.eye(N, dtype=np.float32)
+    learner = component(trainable(table(z), "huber", 1.0, huber_delta=delta))
+    size = np.abs(z)
+    expected = np.where(size < delta, z * z / 2, delta * (size - delta / 2)).mean()
+    before = learner.params(CTX)
+    for found in (learner.evaluate(CTX, x, t), learner.train(CTX, x, t)):
+        np.testing.assert_allclose(found, expected, rtol=2e-5)
+    slope = np.clip(z, -delta, delta).ravel() / z.size
+    np.testing.assert_allclose(moved(learner, before, 1.0), slope, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("loss", "delta", "words"),
+    [
+        ("mse", 0.5, ("huber_delta is for the loss 'huber', and this is 'mse'",)),
+        ("huber", 0, ("huber_delta is 0",)),
+        ("huber", "wide", ("huber_delta must be a number, not 'wide'",)),
+    ],
+)
+def test_a_bend_that_cannot_be(loss: str, delta: Any, words: tuple[str, ...]) -> None:
+    with refused(LearnError, *words):
+        trainable(table(np.ones((N, C), np.float32)), loss, huber_delta=delta)  # <-
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -13,14 +13,16 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "models.md"
 
 
 def page_model():
-    """The model of docs/how-to/models.md: a normalized input and one layer, as PyTorch exports it."""
+    """The model of docs/how-to/models.md: a normalized input and two layers, as PyTorch exports it."""
 
     def tensor(name, *shape):
         return numpy_helper.from_array(np.full(shape, 0.5, np.float32), name)
 
     nodes = [
         ("Sub", "x mean", "centred", "norm", {}),
-        ("MatMul", "centred val_12", "scores", "head", {}),
+        ("MatMul", "centred encoder.weight", "hidden", "proj", {}),
+        ("Relu", "hidden", "act", "act", {}),
+        ("MatMul", "act val_12", "scores", "head", {}),
         ("Add", "scores head.bias", "biased", "add", {}),
         ("Mul", "biased val_72", "y", "scale", {}),
     ]
@@ -29,7 +31,13 @@ def page_model():
         "main_graph",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
-        [tensor("mean", 16), tensor("val_12", 16, 4), tensor("head.bias", 4), tensor("val_72", 1)],
+        [
+            tensor("mean", 16),
+            tensor("encoder.weight", 16, 16),
+            tensor("val_12", 16, 4),
+            tensor("head.bias", 4),
+            tensor("val_72", 1),
+        ],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
