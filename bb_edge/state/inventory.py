@@ -92,8 +92,8 @@ class Inventory:
                 f"{header.owner.program.hex()[:12]}…, this is {self.owner.program.hex()[:12]}…",
                 name,
                 "run the artifact and targets that wrote it, or take over what it holds: --adopt"
-                " (docs/how-to/operations.md, A roll-out that keeps what was learned). With the folder moved"
-                " aside what it learned, and has not sent, is lost",
+                " (docs/how-to/upgrade.md). With the folder moved aside what it learned, and has not"
+                " sent, is lost",
             )
 
     def _misplaced(self, name: str, found: record_framing.Elsewhere) -> StateForeignError:

@@ -7,10 +7,13 @@ of any language, `<!-- file: NAME -->` makes a file of it, as a first line `# NA
 A `console` block has commands behind `$ `, each with what it prints. One without any `$ ` is what the block
 before it prints. In expected output `…` stands for part of a line, and a line that is `…` for any lines. A
 command ends with status 0, unless a comment behind it says `# exit code N`.
+
+Of a notebook each cell of code is run, and compared with the output that is stored with it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +61,8 @@ def read_page(path: Path) -> Page:
     """The page's steps. Raises PageError where it shows output of nothing, or output that says nothing."""
     page = Page(path.name)
     text = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        return _notebook(page, text)
     for piece in PIECE.finditer(text):
         line = text.count("\n", 0, piece.start("text" if piece["hidden"] is None else "script")) + 1
         if piece["hidden"] is not None:
@@ -77,6 +82,16 @@ def read_page(path: Path) -> Page:
         elif language in RUN:
             named = re.match(r"# (\S+\.py)\n", block) if language == "python" else None
             page.steps.append(Step("file", block, line, named[1]) if named else Step(language, block, line))
+    return page
+
+
+def _notebook(page: Page, text: str) -> Page:
+    """The cells of code, in their order, with what they print; a line is the number of a cell."""
+    for number, cell in enumerate(json.loads(text)["cells"], 1):
+        if cell["cell_type"] == "code":
+            shown = "".join(line for output in cell["outputs"] for line in output["text"])
+            expected = _telling(page, shown, number) if shown else None
+            page.steps.append(Step("python", "".join(cell["source"]) + "\n", number, expected=expected))
     return page
 
 

@@ -35,7 +35,7 @@ KINDS = ("tutorials", "how-to", "reference", "explanation")
 PAGES = [
     ROOT / "README.md",
     DOCS / "tour.md",
-    *sorted(path for kind in KINDS for path in (DOCS / kind).rglob("*.md")),
+    *sorted(path for kind in KINDS for end in ("md", "ipynb") for path in (DOCS / kind).rglob(f"*.{end}")),
 ]
 EVERY_PAGE = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 MOST_NOT_RUN = 15
