@@ -23,12 +23,14 @@ class BatchFit:
 
     Each row weighs 1/batch, so that the sum is the mean over the batch. With a `chunk`, the graph gets as
     many rows at a time: the batch is cut, and its end is filled up with copies of its first row, which weigh
-    nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is.
+    nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is. A
+    graph that takes statistics of a `whole` batch is given no parts of one: a chunk is the largest batch.
     """
 
-    def __init__(self, program: BackendProgram, chunk: int = 0) -> None:
+    def __init__(self, program: BackendProgram, chunk: int = 0, *, whole: bool = False) -> None:
         self._program = program
         self._chunk = chunk
+        self._whole = whole
         self._loss: Array = np.zeros((), np.float32)
         self._weights = np.zeros(0, np.float32)
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
@@ -38,7 +40,8 @@ class BatchFit:
     ) -> Array:
         """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32.
 
-        What the graph gives behind the gradients is written to `statistics`; it has no chunk then.
+        What the graph gives behind the gradients is written to `statistics`. ComponentError for a batch
+        without rows, and for one that is larger than a graph for whole batches takes.
         """
         rows = target.shape[0] if target.ndim else 0
         if not rows:
@@ -56,6 +59,13 @@ class BatchFit:
                 "their first dimensions differ",
                 where,
             )
+        if self._whole and rows > chunk:
+            raise ComponentError(
+                f"a batch of {rows} rows: its graph takes statistics of whole batches, {chunk} rows at most",
+                where,
+                f"train on {chunk} rows or fewer, or compile for {rows} (batch_size of the data source where"
+                " it is bound, or the shape of the input); --backend numpy takes any batch",
+            )
         total: Array = np.zeros((), np.float32)
         for start in range(0, rows, chunk):
             end = min(start + chunk, rows)
@@ -63,7 +73,7 @@ class BatchFit:
             arrays = x[start:end], target[start:end]
             if end - start < chunk:
                 arrays = self._filled(0, arrays[0]), self._filled(1, arrays[1])
-            total += self._run(gradient, *arrays, weights)
+            total += self._run(gradient, *arrays, weights, statistics)
         return total
 
     def _run(

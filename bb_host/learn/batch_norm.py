@@ -73,18 +73,25 @@ def with_statistics(imported: ImportedModel, where: str) -> tuple[ImportedModel,
 class InTraining:
     """A model as it is trained, and the ops that make new running statistics of values of it.
 
+    `weights` is its second input, f32 [n]: what each row weighs, 1/rows, or 0 for one that only fills the
+    batch up and has no part in the statistics. It is empty, and no input, where no statistics are taken.
     `updated` names the new value of each statistic, by the statistic.
     """
 
     function: Function
+    weights: str
     ops: tuple[Op, ...]
     updated: Mapping[str, str]
 
 
 def in_training(model: Function, statistics: Sequence[str]) -> InTraining:
     """The model with these statistics taken of the batch. LearnError where the rank of a batch is open."""
+    if not statistics:
+        return InTraining(model, "", (), {})
     types = infer_types(model)
-    write = _Writer({*model.inputs, *(v for op in model.ops for v in op.outputs)})
+    taken = {*model.inputs, *(v for op in model.ops for v in op.outputs)}
+    weights = fresh_name("row_weights", taken)
+    write = _Writer(taken, weights)
     ops: list[Op] = []
     updates: list[Op] = []
     updated: dict[str, str] = {}
@@ -97,14 +104,19 @@ def in_training(model: Function, statistics: Sequence[str]) -> InTraining:
             updates += write.running(op, len(known.shape), updated)
         else:
             ops.append(op)
-    return InTraining(dataclasses.replace(model, ops=tuple(ops)), tuple(updates), updated)
+    x, *parameters = model.inputs
+    shape = types[x].shape
+    declared = {**model.types, weights: ValueType(TENSOR_F32, shape[:1] if shape else (None,))}
+    function = dataclasses.replace(model, inputs=(x, weights, *parameters), ops=tuple(ops), types=declared)
+    return InTraining(function, weights, tuple(updates), updated)
 
 
 class _Writer:
     """Writes what stands for one normalization."""
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], weights: str) -> None:
         self._taken = taken
+        self._weights = weights
         self._ops: list[Op] = []
         self._of: dict[str, tuple[str, str]] = {}  # by a normalization's output: mean and variance of a batch
 
@@ -126,10 +138,9 @@ class _Writer:
     def normalized(self, op: Op, rank: int) -> list[Op]:
         """(x − mean)/√(variance + ε) · scale + bias, with mean and variance of the batch."""
         x, scale, bias = op.inputs[:3]
-        around = self._ints(*(axis for axis in range(rank) if axis != 1))
-        mean = self._op("ReduceMean", x, around, keepdims=1)
+        mean = self._mean(x, rank)
         centred = self._op("Sub", x, mean)
-        variance = self._op("ReduceMean", self._op("Mul", centred, centred), around, keepdims=1)
+        variance = self._mean(self._op("Mul", centred, centred), rank)
         epsilon = self._number(op.number("epsilon", 1e-5))
         deviation = self._op("Sqrt", self._op("Add", variance, epsilon))
         normal = self._op("Div", centred, deviation)
@@ -140,13 +151,26 @@ class _Writer:
         self._of[op.outputs[0]] = mean, variance
         return self._taken_ops()
 
+    def _mean(self, x: str, rank: int) -> str:
+        """Of each channel: first of each row, then of the rows by what they weigh; [1, channels, 1…]."""
+        if rank > 2:
+            x = self._op("ReduceMean", x, self._ints(*range(2, rank)), keepdims=1)
+        weights = self._op("Unsqueeze", self._weights, self._ints(*range(1, rank)))
+        return self._op("ReduceSum", self._op("Mul", x, weights), self._ints(0), keepdims=1)
+
+    def _entries(self, x: str, channels: str) -> str:
+        """How many entries a channel has in the rows that count: those weigh 1/rows each."""
+        rows_and_channels = self._op("Mul", self._op("Size", self._weights), self._op("Size", channels))
+        of_a_row = self._op("Cast", self._op("Div", self._op("Size", x), rows_and_channels), to=1)
+        squares = self._op("ReduceSum", self._op("Mul", self._weights, self._weights), keepdims=0)
+        return self._op("Div", of_a_row, squares)
+
     def running(self, op: Op, rank: int, updated: dict[str, str]) -> list[Op]:
         """kept · old + (1 − kept) · of the batch."""
         kept = op.number("momentum", 0.9)
         mean, variance = self._of[op.outputs[0]]
         around = self._ints(*(axis for axis in range(rank) if axis != 1))
-        size, channels = self._op("Size", op.inputs[0]), self._op("Size", mean)
-        entries = self._op("Cast", self._op("Div", size, channels), to=1)
+        entries = self._entries(op.inputs[0], mean)
         others = self._op("Max", self._op("Sub", entries, self._number(1)), self._number(1))
         for old, new, factor in ((op.inputs[3], mean, ""), (op.inputs[4], variance, "unbiased")):
             value = self._op("Squeeze", new, around)

@@ -92,9 +92,8 @@ def fit_function(
     own = (*gradient.forward.ops, *gradient.backward.ops, *trained.ops)
     taken = {v for op in own for v in (*op.inputs, *op.outputs)}
     seed = gradient.backward.inputs[-1]
-    weights, weighted, first, total = (
-        fresh_name(name, taken) for name in ("row_weights", "weighted", "first", "loss")
-    )
+    weights = trained.weights or fresh_name("row_weights", taken)
+    weighted, first, total = (fresh_name(name, taken) for name in ("weighted", "first", "loss"))
     ops = [
         *joined(gradient, {seed: weights}),
         Op("Mul", keys.ONNX_DOMAIN, (whole.rows, weights), (weighted,)),
@@ -102,7 +101,7 @@ def fit_function(
         Op("ReduceSum", keys.ONNX_DOMAIN, (weighted, first), (total,), {"keepdims": 0}),
         *trained.ops,
     ]
-    x, target, *parameters = whole.function.inputs
+    x, target, *parameters = (v for v in whole.function.inputs if v != weights)
     known = gradient.forward.types
     types = {v: known[v] for v in (x, target, *parameters) if v in known}
     types[weights] = known.get(whole.rows, ValueType(TENSOR_F32, (None,)))

@@ -89,10 +89,12 @@ def lowered_fit(
 ) -> Fit:
     """A graph `fit` for the chunk that is best for batches of `rows`, lowered; as it was where it stays.
 
-    `lower(function, for_good)` lowers a graph; not for good, it is asked what that would cost.
+    `lower(function, for_good)` lowers a graph; not for good, it is asked what that would cost. One that takes
+    statistics of a whole batch has as many rows as the largest batch.
     """
-    if function.facts.chunk == 0:
-        why = "it takes statistics of a whole batch, whose rows nobody fixes"
+    whole = function.facts.chunk == 0
+    if whole and rows is None and own_rows(function) is None:
+        why = "it takes statistics of a whole batch, and nobody says of how many rows"
         return Fit(function, Lowering((), (Kept(function.name, "its batch", why),)))
     parameters = sum(_bytes(function.types.get(name)) for name in function.inputs[3:])
 
@@ -103,7 +105,7 @@ def lowered_fit(
         return Cost(max(0, live - 2 * parameters), sum(model.written for model in found.models))
 
     try:
-        chunk = own_rows(function) or best_chunk(rows, parameters, cost)
+        chunk = own_rows(function) or (rows if whole else None) or best_chunk(rows, parameters, cost)
         changed, lowering = lower(for_rows(function, chunk), True)
     except NotLowered as error:
         return Fit(function, Lowering((), (Kept(function.name, "its batch", str(error)),)))

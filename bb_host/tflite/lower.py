@@ -80,9 +80,9 @@ def lower_program(program: Program, target: str, choice: BackendChoice = "numpy"
             if changed is not function:
                 slots.add(slot)
             function = changed
-        elif (slot := fit_slot(function, target)) and function.facts.chunk == 0:
-            kept.append(Kept(function.name, "BatchNormalization", "it learns statistics of whole batches"))
-        elif slot and _bound(program, target, keys.ROLE_BACKEND) == NUMPY_BACKEND:
+        elif (slot := fit_slot(function, target)) and _bound(
+            program, target, keys.ROLE_BACKEND
+        ) == NUMPY_BACKEND:
             rows = rows_of(program, slot)
             fit = lowered_fit(function, rows, partial(_fit, program.opsets, choice, extra))
             models += fit.lowering.models

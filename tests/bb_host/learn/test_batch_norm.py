@@ -137,14 +137,25 @@ def test_what_cannot_be_says_so(make: Any, message: str) -> None:
         make()
 
 
-def test_a_batch_whose_statistics_are_taken_is_not_cut() -> None:
-    with pytest.raises(ComponentError, match="2 rows of it at a time"):
-        component(chunked(learning(net()), 2))
+def test_a_batch_whose_statistics_are_taken_is_filled_up_and_never_cut() -> None:
+    """Rows that fill it up have no part in statistics, nor in the correction of the variance."""
+    plain, filled = component(learning(net())), component(chunked(learning(net()), 9))
+    for batch in TORCH["batches"]:
+        x, y = np.array(batch["x"], np.float32), np.array(batch["y"])
+        assert len(x) < 9
+        np.testing.assert_allclose(filled.train(CTX, x, y), plain.train(CTX, x, y), rtol=1e-5)
+        filled.step(CTX)
+        plain.step(CTX)
+        np.testing.assert_allclose(filled.params(CTX), plain.params(CTX), rtol=1e-4, atol=1e-6)
+    small = component(chunked(learning(net()), 2))
+    x, y = np.zeros((3, 1, 4, 4), np.float32), np.zeros(3, np.int64)
+    with pytest.raises(ComponentError, match=r"a batch of 3 rows: .*, 2 rows at most"):
+        small.train(CTX, x, y)
 
 
-def test_backends_of_one_shape_leave_its_graph_alone() -> None:
+def test_a_batch_that_nobody_knows_leaves_its_graph_alone() -> None:
     (fit,) = (f for f in learning(net()).construct("m").functions if f.name == "m.fit")
-    found = lowered_fit(fit, 8, lambda function, for_good: pytest.fail("it is not lowered"))
+    found = lowered_fit(fit, None, lambda function, for_good: pytest.fail("it is not lowered"))
     assert found.function is fit and "statistics of a whole batch" in found.lowering.kept[0].reason
 
 

@@ -22,8 +22,7 @@ from bb_host.build import build_edge
 from bb_host.learn import trainable
 from bb_host.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
 from bb_host.tflite.lower import TFLITE_BACKEND
-from benchmarks.models import Net
-from benchmarks.training_nets import CLASSES, NETS
+from benchmarks.training_nets import CLASSES, NETS, digits_cnn_bn
 
 SHAPES = {"MLP 64-32-10": (64,), "digits CNN": (1, 8, 8), "transformer block": (16, 32)}
 ROWS = 21
@@ -109,30 +108,31 @@ def test_numpy_leaves_the_graph_as_it_is():
     assert not artifact.lowering.chunks
 
 
-def test_statistics_of_batches_are_not_taken_of_chunks():
-    net = Net("normed", (1, 6))
-    y = net.op("Gemm", net.norm("x", 6), net.normal(6, CLASSES), net.normal(CLASSES))
-    graph = net.model(y)
-    for value in (*graph.graph.input, *graph.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "N"
-    del graph.graph.value_info[:]
-    compiler = Compiler().bind_model("model", GraphModel, trainable(graph, batch_norm="update"))
+@cache
+def normalized(backend: str, rows: int | None = ROWS) -> Any:
+    model = trainable(digits_cnn_bn(), learning_rate=0.1, batch_norm="update")
+    compiler = Compiler().bind_model("model", GraphModel, model)
+    return build_edge(program("digits CNN", rows), compiler, backend=backend).artifacts[0]
 
-    class Step(Module):
-        name = "Step"
-        model = ModelSlot("model")
 
-        def body(self, g: Graph) -> None:
-            x, y = g.input("x", np.float32, [ROWS, 6]), g.input("y", np.float32, [ROWS, CLASSES])
-            g.output("loss", self.model.train(g, x, y))
+def test_a_graph_that_takes_statistics_has_the_rows_of_the_batch(run_on):
+    artifact = normalized("tflite")
+    (chunk,) = artifact.lowering.chunks
+    assert (chunk.rows, chunk.batch, fit_of(artifact).facts.chunk) == (ROWS, ROWS, ROWS)
+    (model,) = fit_of(artifact).ops
+    assert model.op_type == "Model"
+    x, y = batch("digits CNN")
+    want = stepped(normalized("numpy").data, x, y)
+    for one, other in zip(run_on("invoked", artifact.data, [x, y]), want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
-    (artifact,) = build_edge(Step(), compiler, backend="tflite").artifacts
-    assert "it learns statistics of whole batches" in artifact.lowering.explain()
+
+def test_it_stays_on_numpy_where_nobody_knows_the_batch():
+    artifact = normalized("tflite", None)
+    assert "nobody says of how many rows" in artifact.lowering.explain()
     assert not fit_of(artifact).facts.chunk
-    x = np.random.default_rng(0).standard_normal((ROWS, 6)).astype(np.float32)
-    node = install(PeerId.from_name("t"), (), load(artifact.data), ["Step"], CONFIG)
-    node.invoke("Step", {"x": x, "y": batch("MLP 64-32-10")[1]})
-    assert [s.topic for s in node.poll(1) if isinstance(s, AppEvent)] == ["loss"]
+    loss, _ = stepped(artifact.data, *batch("digits CNN"))
+    assert np.isfinite(loss)
 
 
 class FromShard(Module):

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_host.learn import LOSSES
 from benchmarks import models
-from benchmarks.training_nets import NETS
+from benchmarks.training_nets import NETS, digits_cnn_bn
 
 spec = importlib.util.spec_from_file_location(
     "training_steps", Path(__file__).resolve().parent / "training_steps.py"
@@ -53,6 +53,36 @@ def test_xnnpack_takes_all_of_it(name, step):
     """One delegate that reads the graph's inputs and constants alone, and gives its outputs."""
     (model,) = step(name).lowered.ops
     assert steps.outside(model.attrs["model"]) == []
+
+
+@pytest.fixture(scope="module")
+def normalized():
+    return steps.Step(digits_cnn_bn(), BATCH, batch_norm="update")
+
+
+def test_statistics_of_a_batch_are_part_of_it(normalized, interpret):
+    """Gradients through them and new running ones, also where rows only fill the batch up."""
+    (model,) = normalized.lowered.ops
+    assert steps.outside(model.attrs["model"]) == []
+    feeds = normalized.feeds()
+    weights = normalized.function.inputs[2]
+    for filled in (0, 1):
+        share = np.zeros(BATCH, np.float32)
+        share[: BATCH - filled] = 1 / (BATCH - filled)
+        feeds[weights] = share
+        results = interpret(model.attrs["model"], [feeds[v] for v in model.inputs])
+        named = dict(zip(model.outputs, results, strict=True))
+        pairs = [
+            (named[v], wide)
+            for v, wide in zip(
+                normalized.function.outputs, steps.in_double(normalized.function, feeds), strict=True
+            )
+        ]
+        # A bias before a normalization changes nothing: its gradient is zero but for rounding.
+        idle = [got for got, want in pairs if np.abs(want).max() < 1e-6]
+        assert len(idle) == 2 and all(np.abs(got).max() < 1e-6 for got in idle)
+        moved = [(got, want) for got, want in pairs if np.abs(want).max() >= 1e-6]
+        assert steps.worst(*map(list, zip(*moved, strict=True))) < steps.LARGEST
 
 
 TINY = ("resnet8", "ds_cnn", "autoencoder", "transformer")

@@ -25,10 +25,16 @@ LARGEST = 1e-5
 class Step:
     """The graph `fit` of a net, (x, target, row_weights, parameters…) → (loss, gradients…), for some rows."""
 
-    def __init__(self, model: onnx.ModelProto, rows: int, loss: str = "softmax_cross_entropy") -> None:
-        made = trainable(model, loss)
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        rows: int,
+        loss: str = "softmax_cross_entropy",
+        batch_norm: str = "frozen",
+    ) -> None:
+        made = trainable(model, loss, batch_norm=batch_norm)
         self.parameters: Arrays = dict(made.model.parameters)
-        fit = fit_function(made.model.function, loss)
+        fit = fit_function(made.model.function, loss, made.statistics)
         assert fit is not None
         self.function: Function = for_rows(fit, rows)
         self.loss, self.rows = loss, rows
