@@ -18,37 +18,25 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
-from bb_edge.ir import keys, opsets, types
-from bb_edge.ir.opsets import OpDef, Opset, Ready
+from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
-from bb_host.errors import MalformedOp, UnresolvedType, UnsupportedType
+from bb_host.errors import UnresolvedType, UnsupportedType
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.backends import runs_on_kernels
-from bb_host.passes.analysis.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
-from bb_host.passes.analysis.onnx_inference import infer
-from bb_host.passes.analysis.type_relations import RELATIONS, Relation, axes_of, fit_op, relation_of
-from bb_host.passes.analysis.type_terms import Inferred, Shape, Terms, conflict
+from bb_host.passes.analysis.op_types import Key, OpRules, Solve
+from bb_host.passes.analysis.type_terms import Inferred, Shape, Terms
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
 _MOST_STEPS = 64
 """Visits per op on average; each but the last narrows something, and a program needs a handful."""
 
-_NO_LIMIT = 1 << 30
-
 _OF_ENGINE = frozenset({keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN})
-
-_MOST_REMEMBERED = 4096
-"""Combinations of types per kind of op."""
-
-Solve = Callable[[Op, Terms], None]
-Key = tuple[str, str]
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -127,16 +115,9 @@ class _Solver:
         self._done: dict[Key, Function] = {}
         self._given: dict[Key, list[ValueType | None]] = {}
         self._plans: dict[Key, Solve] = {}
-        self._own: dict[str, Opset] = {}
+        self._rules = OpRules(program, options)
         self._first_of: dict[tuple[int, Shape], ValueType] = {}
-        self._kernels = runs_on_kernels(program, options)
         self._inferred: Inferred = {}
-        self._promised = promises(program, options)
-        for binding in options.bindings:
-            declare = getattr(binding.component, "atomic_opset", None)
-            if callable(declare):
-                table = declare()
-                self._own[table.domain] = table
         if len(self._functions) > 1:
             for function in program.functions:
                 self._note_calls(function)
@@ -189,7 +170,7 @@ class _Solver:
         for index, op in enumerate(function.ops):
             plan = plans.get((op.domain, op.op_type))
             if plan is None:
-                plan = plans[op.domain, op.op_type] = self._plan(op, version)
+                plan = plans[op.domain, op.op_type] = self._rules.plan(op, version, self._functions)
             plan(op, terms)
             if touched:
                 changed = True
@@ -241,23 +222,6 @@ class _Solver:
                 todo.add((collectors[flow.wire_id(op)],))
         return changed
 
-    def _plan(self, op: Op, version: int) -> Solve:
-        """How ops of this kind are solved."""
-        domain = opsets.normalize_domain(op.domain)
-        row = opsets.lookup(domain, op.op_type)
-        if row is None and domain in self._own:
-            row = self._own[domain].ops.get(op.op_type)
-        if row is not None:
-            promised = self._promised if domain in _ROLE_DOMAINS else {}
-            solve = _by_row(row, relation_of(row), version, self._kernels, promised)
-            pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
-            return solve if pair is None else _in_pairs(solve, pair)
-        if domain == keys.ONNX_DOMAIN:
-            return _inferring(version, self._kernels)
-        if op.domain not in flow.LEAF_DOMAINS and (op.domain, op.op_type) in self._functions:
-            return _call
-        return _nothing
-
 
 class _Meetings:
     """Which ops meet in a value; found when the first value is asked for, which few programs do."""
@@ -300,159 +264,6 @@ class _Agenda:
         number = heapq.heappop(self._heap)
         self._there.discard(number)
         return number
-
-
-_PURE = frozenset(
-    name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv", "loop", "if"}
-)
-"""Relations that hang on nothing but their op's types, attributes and constants."""
-
-
-_ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
-
-
-_PAIR = {
-    **dict.fromkeys(("Forward", "ForwardKeyed"), note_forward),
-    **dict.fromkeys(("Backward", "BackwardKeyed", "BackwardInput"), like_output),
-}
-"""What a backward pass takes is what a forward pass of the same model yields."""
-
-
-def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:
-    def solve_pair(op: Op, terms: Terms) -> None:
-        solve(op, terms)
-        pair(op, op.slot, terms)
-
-    return solve_pair
-
-
-def _inferring(version: int, kernels: bool) -> Solve:
-    def solve(op: Op, terms: Terms) -> None:
-        infer(op, terms, version)
-        fit_op(op, terms, version, kernels)
-
-    return solve
-
-
-def _by_row(
-    row: OpDef, relation: Relation, version: int, kernels: bool, promised: Mapping[str, Promises]
-) -> Solve:
-    if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
-
-        def solve_wire(op: Op, terms: Terms) -> None:
-            relation(op, row, terms)
-
-        return solve_wire
-    fewest = row.min_inputs
-    most = _NO_LIMIT if row.max_inputs is None else row.max_inputs
-    needed = bool(row.relation and row.outputs) and row.outputs[0].ready is not Ready.OPTIONAL
-    yields = int(needed)
-    is_onnx = row.domain == keys.ONNX_DOMAIN
-
-    def solve(op: Op, terms: Terms) -> None:
-        count = len(op.inputs)
-        if count < fewest or (count > most and len(flow.data_inputs(op)) > most) or len(op.outputs) < yields:
-            raise _misfit(op, row)
-        if is_onnx:
-            axes_of(op, terms)
-            relation(op, row, terms)
-            fit_op(op, terms, version, kernels)
-            return
-        relation(op, row, terms)
-        if promised:
-            slot = op.slot
-            if slot in promised:
-                unify(op, ports_of(op, promised[slot]), terms)
-
-    return _remembering(solve, bool(promised)) if row.relation in _PURE else solve
-
-
-def _remembering(solve: Solve, by_slot: bool) -> Solve:
-    """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
-
-    Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
-    An op that reads one value twice, and whose inputs are narrowed, is asked every time: what narrows one of
-    them narrows the other.
-    """
-    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], bool, object]] = {}
-
-    def remembered(op: Op, terms: Terms) -> None:
-        inputs, outputs, facts = op.inputs, op.outputs, op.facts
-        known, constants = terms.types, terms.constants
-        asked: list[object] = [len(inputs)]
-        for name in inputs:
-            asked.append(id(known.get(name)) if name else "")
-            if name in constants:
-                asked.append(id(constants[name]))
-        for name in outputs:
-            asked.append(id(known.get(name)) if name else "")
-        if by_slot:
-            asked.append(facts.slot)
-        if facts.control:
-            asked.append(("control", facts.control))
-        if op.attrs:
-            asked += [(name, type(value), value) for name, value in op.attrs.items()]
-        key = tuple(asked)
-        try:
-            found = seen.get(key)
-        except TypeError:  # an attribute that is no plain value
-            solve(op, terms)
-            return
-        if found is not None and not found[0]:
-            return
-        names = inputs + outputs
-        if found is None:
-            before = [known.get(name) for name in names]
-            kept = before, [constants.get(name) for name in inputs]
-            solve(op, terms)
-            if len(seen) < _MOST_REMEMBERED and len(set(names)) == len(names):
-                pairs = enumerate(map(known.get, names))
-                narrowed = [(i, new) for i, new in pairs if new is not None and new is not before[i]]
-                seen[key] = (tuple(narrowed), any(i < len(inputs) for i, _ in narrowed), kept)
-            return
-        narrowings, by_inputs, _ = found
-        if by_inputs and len(set(names)) != len(names):
-            solve(op, terms)
-            return
-        for index, new in narrowings:
-            known[names[index]] = new
-            terms.touched.append(names[index])
-
-    return remembered
-
-
-def _misfit(op: Op, row: OpDef) -> MalformedOp:
-    takes = f"{row.min_inputs}" + (" or more" if row.max_inputs is None else f" to {row.max_inputs}")
-    return MalformedOp(
-        f"it has {len(flow.data_inputs(op))} inputs and {len(op.outputs)} outputs",
-        hint=f"it takes {takes} inputs and yields {len(row.outputs)} outputs",
-        op=op,
-    )
-
-
-def _nothing(op: Op, terms: Terms) -> None:
-    """An op of an opset that this host does not have: its author declared the types, or nothing does."""
-
-
-def _call(op: Op, terms: Terms) -> None:
-    callee = terms.functions[op.domain, op.op_type]
-    if len(op.inputs) > len(callee.inputs) or len(op.outputs) > len(callee.outputs):
-        raise conflict(
-            op,
-            f"{callee.name} has {len(callee.inputs)} inputs and {len(callee.outputs)} outputs",
-            "call it so",
-        )
-    for formal, actual in zip(callee.inputs, op.inputs, strict=False):
-        wanted = callee.types.get(formal)
-        if actual and wanted is not None:
-            terms.element(actual, wanted.node, op)
-    for formal, actual in zip(callee.outputs, op.outputs, strict=False):
-        yielded = callee.types.get(formal)
-        if actual and yielded is not None and yielded.node is not types.ANY:
-            shape = yielded.shape
-            if shape is not None and any(isinstance(d, str) for d in shape):
-                shape = tuple(d if isinstance(d, int) else None for d in shape)
-            terms.put(actual, ValueType(yielded.node, shape), op)
 
 
 # --- ops that meet in a named place -----------------------------------------------------------------------
