@@ -9,11 +9,11 @@ every bit, for any number of workers.
 from __future__ import annotations
 
 from bb_host.errors import ScenarioError, WorkerError
+from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import Conditions, read_trace
 from bb_host.simulate.dealing import Rule
 from bb_host.simulate.run import Outcome, State, simulate
 from bb_host.simulate.scenario import Dealt, Group, Member, Scenario
-from bb_host.simulate.shard import Event
 
 __all__ = [
     "Conditions",

@@ -19,6 +19,7 @@ from bb_edge.registry import load_all
 from bb_host.build import build_edge
 from bb_host.compiler import Compiler
 from bb_host.errors import ScenarioError
+from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
 from bb_host.simulate.report import (
@@ -32,7 +33,6 @@ from bb_host.simulate.report import (
 )
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
-from bb_host.simulate.shard import Event
 from bb_host.source_file import read_source
 
 LABELS = "y"

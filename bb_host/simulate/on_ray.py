@@ -10,8 +10,9 @@ from typing import Any
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.errors import ScenarioError, WorkerError
+from bb_host.simulate.accounts import Accounts, Progress
 from bb_host.simulate.scenario import Member, Scenario
-from bb_host.simulate.shard import Accounts, Progress, Shard
+from bb_host.simulate.shard import Shard
 from bb_host.simulate.workers import ONE_THREAD, portable
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bb_host.errors import ScenarioError
+from bb_host.simulate.accounts import Event
 from bb_host.simulate.run import Outcome, State
-from bb_host.simulate.shard import Event
 
 EVERY_S = 0.2
 EVERY_S_IN_A_FILE = 30.0

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from bb_edge.transport.in_process import Arrival, combined_trace
 from bb_host.errors import ScenarioError
+from bb_host.simulate.accounts import Event, Progress
 from bb_host.simulate.scenario import Scenario, placed
-from bb_host.simulate.shard import Event, Progress
 from bb_host.simulate.workers import Here, Processes, Workers
 
 

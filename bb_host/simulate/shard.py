@@ -7,17 +7,11 @@ class, so it depends on the program alone, and not on memory or on who shares th
 
 from __future__ import annotations
 
-import resource
 import tempfile
-import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from bb_edge.cli.render import plain
 from bb_edge.engine import steps
@@ -36,9 +30,10 @@ from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
 from bb_host.errors import ScenarioError
-from bb_host.simulate.dealing import Dealer
+from bb_host.simulate.accounts import Accounts, Event, Progress, peak_rss_bytes
 from bb_host.simulate.pooled import PoolingRegistry
-from bb_host.simulate.scenario import Dealt, Member, Scenario
+from bb_host.simulate.row_files import RowFile
+from bb_host.simulate.scenario import Member, Scenario
 
 TROUBLE = (
     *(steps.OpFailed, steps.WireReceiveFailed, steps.IngressDropped, steps.OutboundDropped),
@@ -53,42 +48,6 @@ GIVE_UP_AFTER = 10
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """An app event of a node: what a host would have read. `at_ns` is simulated time."""
-
-    at_ns: int
-    node: str
-    topic: str
-    value: Any
-
-
-@dataclass(slots=True)
-class Progress:
-    """What a shard tells after each window. `next_ns` is when its next event or poll is due, or None."""
-
-    next_ns: int | None = None
-    outgoing: list[Arrival] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
-    awake: int = 0
-    open_rounds: int = 0
-    delivered: int = 0
-    lost: int = 0
-    stuck: str = ""
-    """Why rounds will not go on by themselves; empty as long as they may."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accounts:
-    """What a shard tells at the end: digests of what was sent by pair, counters, trouble by kind."""
-
-    digests: Mapping[tuple[bytes, bytes], bytes]
-    counters: Mapping[str, int]
-    trouble: Mapping[str, tuple[int, str]]
-    sent_bytes: int
-    peak_rss: int
 
 
 class _Network(Simulation):
@@ -146,7 +105,7 @@ class Shard:
         self._registry: Registry = PoolingRegistry(default_registry())
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
-        self._dealers = {dealt.slot: _Rows(dealt, scenario) for dealt in scenario.dealt}
+        self._dealers = {dealt.slot: RowFile(dealt, scenario) for dealt in scenario.dealt}
         self._everybody = scenario.members()
         self._member_of = {scenario.peer_of(member): member for member in self._everybody}
         self._records = {scenario.peer_of(member): member for member in members}
@@ -431,52 +390,8 @@ class Shard:
         self._folder.cleanup()
 
 
-class _Rows:
-    """A file whose rows are dealt, in this worker."""
-
-    def __init__(self, dealt: Dealt, scenario: Scenario) -> None:
-        self.key = dealt.key
-        self._arrays = read_rows(dealt.path)
-        clients = max((group.count for group in scenario.groups if group.count > 1), default=1)
-        rows = len(next(iter(self._arrays.values())))
-        self._dealer = Dealer(
-            dealt.rule, rows, self._arrays.get(dealt.labels), clients, scenario.seed, self._arrays
-        )
-
-    def write(self, client: int, path: Path) -> Path:
-        """Writes the rows of one client to a file for its node."""
-        rows = self._dealer.rows_of(client)
-        np.savez(path, **{name: array[rows] for name, array in self._arrays.items()})  # type: ignore[arg-type]
-        return path
-
-
-def read_rows(path: Path) -> dict[str, npt.NDArray[np.generic]]:
-    """Reads arrays [rows, …] of one length from a .npz file. ScenarioError for another file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
-        why = error.strerror or error if isinstance(error, OSError) else "numpy.savez did not write it"
-        hint = "write it with numpy.savez(path, x=…, y=…)"
-        if path.suffix.lower() == ".csv":
-            hint = "read the CSV file with numpy.loadtxt, and write numpy.savez(path, x=…, y=…)"
-        raise ScenarioError(f"it cannot be read as .npz: {why}", str(path), hint) from error
-    lengths = {len(array) if array.ndim else 0 for array in arrays.values()}
-    if len(lengths) != 1 or lengths == {0}:
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "nothing"
-        raise ScenarioError(
-            f"its arrays have no rows in common: {shapes}", str(path), "one row per sample in each"
-        )
-    return arrays
-
-
 def _asks(content: tuple[bytes, bytes]) -> bool:
     """Whether an envelope carries values, and not only acknowledgements."""
     envelope = WireEnvelope()
     envelope.ParseFromString(content[0] + content[1])
     return bool(envelope.fills)
-
-
-def peak_rss_bytes() -> int:
-    """The most memory that this process has had, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -17,9 +17,10 @@ from typing import Any, Protocol
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.errors import ScenarioError, WorkerError
+from bb_host.simulate.accounts import Accounts, Progress
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
-from bb_host.simulate.shard import Accounts, Progress, Shard
+from bb_host.simulate.shard import Shard
 
 ONE_THREAD = {
     name: "1"

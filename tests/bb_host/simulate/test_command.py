@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from bb_host.cli import main
+from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.report import Columns, not_finite
-from bb_host.simulate.shard import Event
 
 PROGRAM = """
 import sys

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate import Conditions, Dealt, Outcome, Rule, Scenario, on_ray, simulate
 from bb_host.simulate import run as run_module
+from bb_host.simulate.accounts import Progress
 from bb_host.simulate.conditions import NS
-from bb_host.simulate.shard import Progress
 from bb_host.simulate.workers import Processes
 
 MS = 1_000_000
