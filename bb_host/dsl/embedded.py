@@ -19,7 +19,7 @@ from bb_host.dsl.session import ModuleRecord, Session
 from bb_host.dsl.slots import ComponentSlot
 from bb_host.errors import ModuleError
 from bb_host.ir.facts import FunctionFacts, OpFacts
-from bb_host.ir.program import AttrValue, Function, Op, Program, Slot, Subgraph
+from bb_host.ir.program import AttrValue, Function, Op, Program, Slot
 from bb_host.ir.proto import from_proto
 
 _DEFAULT_BACKEND = "backend"
@@ -166,7 +166,7 @@ class ModelModule(Part):
         attrs: dict[str, AttrValue] = dict(op.attrs)
         for key, graph in op.subgraphs():
             inner = tuple(self._moved_op(o, names, slots) for o in graph.ops)
-            attrs[key] = _with_ops(graph, inner)
+            attrs[key] = dataclasses.replace(graph, ops=inner)
         facts = op.facts
         slot = facts.slot
         if self.is_compiled and slot:
@@ -179,10 +179,6 @@ class ModelModule(Part):
                 facts = facts.without("slot")
         op_type = names.get((op.domain, op.op_type), op.op_type)
         return dataclasses.replace(op, op_type=op_type, attrs=attrs, facts=facts)
-
-
-def _with_ops(graph: Subgraph, ops: tuple[Op, ...]) -> Subgraph:
-    return dataclasses.replace(graph, ops=ops)
 
 
 def _naming(module: Part, function: Function) -> Callable[[str], ModuleRecord]:

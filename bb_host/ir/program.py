@@ -300,6 +300,11 @@ class Function:
         """What a call names: `(domain, op_type)`."""
         return self.domain, self.name
 
+    @property
+    def is_tensor_work(self) -> bool:
+        """Whether a backend runs it: a run of ONNX ops, or a graph that a component brought."""
+        return self.domain in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
+
     def with_ops(self, ops: Iterable[Op]) -> Function:
         """The function with these ops; itself where they are its own."""
         new = ops if isinstance(ops, tuple) else tuple(ops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import OpKind
+from bb_edge.ir.opsets import OpDef, OpKind, Ready
 from bb_host.ir.program import Function, Op, Subgraph
 
 ONNX_DOMAINS = (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
@@ -39,6 +39,19 @@ def unfit_for_body(domain: str, op_type: str) -> str:
     if op_type == "When" and domain == keys.SYSCALL_DOMAIN:
         return "may not fire, and its body would not end"
     return ""
+
+
+def is_entry(op: Op) -> bool:
+    """Whether an op starts executions."""
+    if op.inputs or op.domain not in (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN):
+        return False
+    row = opsets.lookup(op.domain, op.op_type)
+    return row is not None and row.kind is OpKind.ENTRY
+
+
+def fires_on_one(row: OpDef | None) -> bool:
+    """Whether ops of a catalog row run as soon as one of their inputs is there."""
+    return row is not None and any(port.ready is Ready.ANY for port in row.inputs)
 
 
 def has_subgraph(op: Op) -> bool:

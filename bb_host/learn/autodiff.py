@@ -9,11 +9,10 @@ equal ops are one.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bb_edge.ir import keys
-from bb_edge.ir.types import ValueType
 from bb_host.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import live
@@ -109,13 +108,11 @@ def differentiate(
     known = dict(forward.types)
     if target in known:
         known[seed] = known[target]
-    backward = with_types(dataclasses.replace(backward, types=_of(backward.inputs, known)))
+    backward = with_types(
+        dataclasses.replace(backward, types={n: known[n] for n in backward.inputs if n in known})
+    )
     unreached = tuple((v, _end_of(g, function.ops, v)) for v in wrt if found[v] is None)
     return Gradient(forward, backward, tuple(wrt), tuple(activations), unreached)
-
-
-def _of(names: Iterable[str], types: Mapping[str, ValueType]) -> dict[str, ValueType]:
-    return {name: types[name] for name in names if name in types}
 
 
 def _zeros(g: GradientBuilder, value: str) -> str:

@@ -38,7 +38,7 @@ class DeviceHints:
     def run(self, program: Program, options: Options, stats: Stats) -> Program:
         stats.count("device_hints", 0)
         met: set[str] = set()
-        functions = tuple(self._function(f, stats, met) for f in program.functions)
+        functions = tuple(f.with_ops(self._op(op, stats, met) for op in f.ops) for f in program.functions)
         missing = [scope for scope in self.stages if scope not in met]
         if missing:
             raise BindingError(f"no ONNX op stands in scope {missing[0]!r}", self.NAME, "see g.with_module")
@@ -51,9 +51,6 @@ class DeviceHints:
         if extra == program.extra and are_same(functions, program.functions):
             return program
         return dataclasses.replace(program, functions=functions, extra=extra)
-
-    def _function(self, function: Function, stats: Stats, met: set[str]) -> Function:
-        return function.with_ops(self._op(op, stats, met) for op in function.ops)
 
     def _op(self, op: Op, stats: Stats, met: set[str]) -> Op:
         if op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):

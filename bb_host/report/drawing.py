@@ -220,8 +220,8 @@ def _wire_edges(tops: list[Function], ops: bool) -> Iterator[str]:
             continue
         source = f"f{found[0]}_{found[1] if ops else 0}"
         target = f"f{number}_{i if ops else 0}"
-        label = _quoted(_wire_label(found[2], tops[found[0]]))
-        yield f'  {source} -> {target} [label={label}, color="#1f5fa8", penwidth=2, constraint={_true(ops)}];'
+        label, constraint = _quoted(_wire_label(found[2], tops[found[0]])), str(ops).lower()
+        yield f'  {source} -> {target} [label={label}, color="#1f5fa8", penwidth=2, constraint={constraint}];'
 
 
 def _wire_label(send: Op, function: Function) -> str:
@@ -232,10 +232,6 @@ def _wire_label(send: Op, function: Function) -> str:
     if send.facts.durable:
         parts.append("durable")
     return "\n".join(filter(None, parts))
-
-
-def _true(value: bool) -> str:
-    return "true" if value else "false"
 
 
 def _is_constant(op: Op) -> bool:

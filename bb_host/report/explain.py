@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_host.compiler.driver import Compiler, Source
 from bb_host.errors import UnknownStage
@@ -28,7 +27,6 @@ Run: TypeAlias = "Callable[[Observer], Sequence[PassReport]]"
 _QUIET = ("source", "scope")
 """Facts of every op that say nothing about a pass."""
 
-_WORK = (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
 
 _LONG_BYTES = re.compile(r"0x([0-9a-f]{16})[0-9a-f]{48,}")
 _CONTEXT_LINES = 3
@@ -126,7 +124,7 @@ def _of(unit: Program | Function | TargetProgram) -> str:
     """What tells a pass's runs apart: the target, the function of a program's tensor work."""
     if isinstance(unit, TargetProgram):
         return unit.target
-    return unit.name if isinstance(unit, Function) and unit.domain in _WORK else ""
+    return unit.name if isinstance(unit, Function) and unit.is_tensor_work else ""
 
 
 def _text(unit: Program | Function | TargetProgram) -> str:

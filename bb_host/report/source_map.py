@@ -18,7 +18,6 @@ import hashlib
 import json
 from typing import Any
 
-from bb_edge.ir import keys
 from bb_edge.ir.opsets import lookup
 from bb_host.ir.program import Op, Program
 from bb_host.passes.device.strip import Stripped
@@ -34,7 +33,7 @@ def source_map(collapsed: Program, origins: Origins, stripped: Stripped, artifac
     for function in stripped.program.functions:
         original = before[function.key]
         values = {new: old for old, new in stripped.names.get(function.key, {}).items()}
-        graph = function.domain in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
+        graph = function.is_tensor_work
         ops: dict[str, list[dict[str, str]]] = {}
         index = 0
         for op, short in zip(original.ops, function.ops, strict=True):

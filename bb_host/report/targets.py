@@ -117,9 +117,7 @@ def describe_target(
 
 
 def _engine_ops(functions: Sequence[Function]) -> int:
-    outside = (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
-    own = [f for f in functions if f.domain not in outside]
-    return sum(not is_constant(op) for f in own for op in walk_ops(f.ops))
+    return sum(not is_constant(op) for f in functions if not f.is_tensor_work for op in walk_ops(f.ops))
 
 
 def _entries(state: Subgraph) -> int:

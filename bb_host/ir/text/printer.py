@@ -16,7 +16,6 @@ from bb_host.ir.program import (
     Function,
     Op,
     Program,
-    RawAttribute,
     RawTensor,
     Slot,
     Subgraph,
@@ -191,10 +190,6 @@ def _attr(value: AttrValue, indent: str) -> str:
     if isinstance(value, RawTensor):
         shape = ",".join(map(str, value.shape))
         return f"tensor({value.elem_type})[{shape}]0x{value.data.hex()}"
-    return _raw(value)
-
-
-def _raw(value: RawAttribute) -> str:
     return f"attribute({value.kind})0x{value.data.hex()}"
 
 

@@ -22,12 +22,20 @@ import numpy as np
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.bodies import BODY_ATTRS, BODY_END, FIXED_INPUTS, body_keys
-from bb_edge.ir.opsets import OpKind, Ready
+from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.types import ValueType
 from bb_host.errors import OpInSubgraph, WireInSubgraph
 from bb_host.ir.facts import NO_FACTS, FunctionFacts
 from bb_host.ir.program import AttrValue, Function, Op, Subgraph, are_same, walk_ops
-from bb_host.ir.queries import ONNX_DOMAINS, captured, has_subgraph, is_constant, is_onnx, unfit_for_body
+from bb_host.ir.queries import (
+    ONNX_DOMAINS,
+    captured,
+    fires_on_one,
+    has_subgraph,
+    is_constant,
+    is_onnx,
+    unfit_for_body,
+)
 from bb_host.ir.rename import fresh_name
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.inlining import Inliner
@@ -35,15 +43,13 @@ from bb_host.passes.analysis.inlining import Inliner
 _COPIED = 1024
 """Bytes of a constant up to which a body has its own copy."""
 
-_OTHERS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
-
 
 def outline(functions: Sequence[Function]) -> tuple[Function, ...]:
     """The functions with their bodies as functions behind them; the same ones where there are none."""
-    if not any(f.domain not in _OTHERS and flow.summary(f.ops).has_subgraphs for f in functions):
+    if not any(not f.is_tensor_work and flow.summary(f.ops).has_subgraphs for f in functions):
         return tuple(functions)
     outliner = _Outliner({f.key: f for f in functions})
-    found = [f if f.domain in _OTHERS else outliner.of(f) for f in functions]
+    found = [f if f.is_tensor_work else outliner.of(f) for f in functions]
     return (*found, *outliner.bodies)
 
 
@@ -197,7 +203,7 @@ def _ended(body: Function) -> Function:
     ops = kept[::-1]
     waited = set(body.outputs)
     for op in ops:
-        if not _fires_on_one(op):
+        if not fires_on_one(opsets.lookup(op.domain, op.op_type)):
             waited.update((*op.inputs, *captured(op)))
     taken = {*body.inputs, *(name for op in ops for name in op.outputs)}
     kinds = dict(body.types)
@@ -226,11 +232,6 @@ def _computes(op: Op) -> bool:
         return not has_subgraph(op) or all(map(_computes, _inner(op)))
     row = opsets.lookup(op.domain, op.op_type)
     return row is not None and row.kind is OpKind.SOURCE
-
-
-def _fires_on_one(op: Op) -> bool:
-    row = opsets.lookup(op.domain, op.op_type)
-    return row is not None and any(port.ready is Ready.ANY for port in row.inputs)
 
 
 def slots_of(op: Op, keyed: Mapping[tuple[str, str], Function]) -> frozenset[str]:

@@ -229,6 +229,20 @@ def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iter
                 yield op, keyed[key]
 
 
+def reached(
+    heads: Iterable[Function], keyed: Mapping[tuple[str, str], Function]
+) -> dict[tuple[str, str], Function]:
+    """These functions and all that they call, to any depth, by key; callees after callers."""
+    found = {head.key: head for head in heads}
+    todo = list(found.values())
+    while todo:
+        for _, callee in calls(todo.pop(0), keyed):
+            if callee.key not in found:
+                found[callee.key] = callee
+                todo.append(callee)
+    return found
+
+
 def callees(op: Op) -> tuple[tuple[str, str], ...]:
     """The keys of the functions of the program that an op calls, if they are there, or runs as bodies."""
     if op.domain not in LEAF_DOMAINS:

@@ -66,7 +66,7 @@ def _executions(op: Op, joins: Joins) -> set[int] | None:
 def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], target: str) -> None:
     """Raises BackwardWithoutForward for a model that is never run forward, or was built without gradient."""
     graphs = _graphs(slot, components, target)
-    train = _first(ops, "Train")
+    train = next((op for op in ops if (op.domain, op.op_type) == (keys.ROLE_MODEL_DOMAIN, "Train")), None)
     if train is not None and "forward" in graphs and "fit" not in graphs:
         raise BackwardWithoutForward(
             f"the model in {slot!r} cannot be trained on batches: it has no gradient, or its output no rows",
@@ -93,10 +93,6 @@ def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], tar
             hint="make it with trainable(…, learning=True)",
             op=backward[0],
         )
-
-
-def _first(ops: Sequence[Op], op_type: str) -> Op | None:
-    return next((op for op in ops if (op.domain, op.op_type) == (keys.ROLE_MODEL_DOMAIN, op_type)), None)
 
 
 def _graphs(slot: str, components: Iterable[Function], target: str) -> set[str]:

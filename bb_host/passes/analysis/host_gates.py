@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import OpKind
+from bb_edge.ir import keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP
-from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import reads
+from bb_host.ir.program import Function
+from bb_host.ir.queries import is_entry, reads
 from bb_host.passes.analysis import flow
 
 ACROSS = "across"
@@ -38,7 +37,7 @@ def span_gates(main: Function) -> Function:
         found = _NOWHERE.union(*inputs)
         if (op.domain, op.op_type) == _GATE and len(inputs) > 1 and _opened_by_host(inputs[0], inputs[1]):
             wanted.add(index)
-        elif _is_entry(op):
+        elif is_entry(op):
             found = frozenset((_ANSWERS if op.op_type == OP_RECV_RESP else f"#{index}",))
         origins.update((name, found) for name in op.outputs if name)
     return main.with_ops(
@@ -50,10 +49,3 @@ def span_gates(main: Function) -> Function:
 def _opened_by_host(value: Origins, trigger: Origins) -> bool:
     from_host = bool(trigger) and not any(name.startswith("#") for name in trigger)
     return from_host and bool(value) and value.isdisjoint(trigger) and _ANSWERS not in value
-
-
-def _is_entry(op: Op) -> bool:
-    if op.inputs or op.domain not in (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN):
-        return False
-    row = opsets.lookup(op.domain, op.op_type)
-    return row is not None and row.kind is OpKind.ENTRY

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import OpDef, OpKind, Ready
+from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import OP_RECV, OP_RECV_REQ, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.errors import CrossExecutionJoin, JoinAcrossSends, named
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import reads
+from bb_host.ir.queries import fires_on_one, is_entry, reads
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.host_gates import ACROSS
 
@@ -63,12 +63,7 @@ def _entries(function: Function) -> int:
     count = 1 if function.inputs else 0
     if flow.summary(function.ops).domains.isdisjoint((keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN)):
         return count
-    for op in function.ops:
-        if not op.inputs and op.domain in (keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN):
-            row = opsets.lookup(op.domain, op.op_type)
-            if row is not None and row.kind is OpKind.ENTRY:
-                count += 1
-    return count
+    return count + sum(map(is_entry, function.ops))
 
 
 def _where(index: int, op: Op, state: Joins) -> Where | None:
@@ -81,7 +76,7 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
     names = [n for n in reads(op) if n and n in state.values]
     if not names:
         return None
-    if row is not None and (_fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
+    if row is not None and (fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
         return _any_of(names, state)
     found = _meeting(index, op, names, state)
     if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
@@ -94,10 +89,6 @@ def _open_child(index: int, op: Op, state: Joins) -> None:
     number = op.facts.request
     state.opened_by[index] = number
     state.parents[index] = frozenset(state.asking.get(number, {_INVOKE: _NO_REQUESTS}))
-
-
-def _fires_on_one(row: OpDef) -> bool:
-    return any(p.ready is Ready.ANY for p in row.inputs)
 
 
 def _any_of(names: Sequence[str], state: Joins) -> Where:

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from bb_edge.ir import keys, opsets
-from bb_edge.ir.opsets import OpKind, Ready
+from bb_edge.ir.opsets import OpKind
 from bb_host.errors import MalformedOp, named, source
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import reads
+from bb_host.ir.queries import fires_on_one, reads
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.host_gates import ACROSS
 from bb_host.passes.one_pass import Stats
@@ -103,7 +103,7 @@ def _certain(op: Op, behind: Mapping[str, frozenset[int]]) -> frozenset[int]:
         return _NOTHING.union(*inputs)
     if row.kind is OpKind.ENTRY:
         return _NOTHING  # answers come in executions of their own
-    if any(port.ready is Ready.ANY for port in row.inputs):
+    if fires_on_one(row):
         return frozenset.intersection(*inputs)
     return _NOTHING.union(*inputs)
 

@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from bb_edge.ir import keys, opsets, types
+from bb_edge.ir import keys, types
 from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
-from bb_edge.ir.opsets import OpKind
 from bb_edge.ir.opsets.wire import (
     ONNX_OPS_OVER_PEERS,
     OP_RECV_RESP_BATCHED,
@@ -25,7 +24,7 @@ from bb_edge.ir.opsets.wire import (
 )
 from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
 from bb_host.ir.program import Function, Op, Slot
-from bb_host.ir.queries import DRAWS, reads
+from bb_host.ir.queries import DRAWS, is_entry, reads
 from bb_host.passes.analysis import flow
 
 _PEER_SYSCALLS = frozenset(
@@ -172,7 +171,7 @@ class _Placer:
 
     def _facts(self) -> None:
         """What needs no inference: slots that live somewhere, entries, selectors of peers."""
-        slots, entries = self.slots, (keys.SYSCALL_DOMAIN, keys.WIRE_DOMAIN)
+        slots = self.slots
         for index, op in enumerate(self.ops):
             slot = slots.get(op.facts.slot)
             if slot is not None and op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
@@ -184,10 +183,8 @@ class _Placer:
                 self._place(index, self._of_rounds())
             elif op.op_type in BODY_ATTRS and (where := self._of_bodies(op)):
                 self._place(index, where)
-            elif not op.inputs and op.domain in entries:
-                row = opsets.lookup(op.domain, op.op_type)
-                if row is not None and row.kind is OpKind.ENTRY:
-                    self._place(index, op.facts.at or self.home)
+            elif not op.inputs and is_entry(op):
+                self._place(index, op.facts.at or self.home)
 
     def _of_rounds(self) -> str:
         """The class on which the rounds are that an op ends."""

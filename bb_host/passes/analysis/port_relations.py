@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bb_edge.ir import types
-from bb_edge.ir.opsets import OpDef, Ready
+from bb_edge.ir.opsets import OpDef
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.ir.program import Op
+from bb_host.ir.queries import fires_on_one
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.type_terms import ANY, Terms, conflict, described
 
@@ -111,5 +112,5 @@ def _joined(op: Op, a: ValueType, b: ValueType, is_output: bool, terms: Terms) -
 def _arity(op: Op, row: OpDef, names: Sequence[str]) -> None:
     least = row.min_inputs
     given = sum(1 for n in names if n)
-    if given < least and not any(p.ready is Ready.ANY for p in row.inputs):
+    if given < least and not fires_on_one(row):
         raise conflict(op, f"it has {given} inputs, {least} at least")

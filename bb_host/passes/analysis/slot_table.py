@@ -40,16 +40,8 @@ def targets_of(program: Program) -> tuple[TargetSlots, ...]:
     for main in program.functions:
         if not flow.is_main(main):
             continue
-        reached = {main.key: main}
         start = keyed.get((main.domain, main.name + keys.BOOTSTRAP_SUFFIX))
-        if start is not None:
-            reached[start.key] = start
-        todo = list(reached.values())
-        while todo:
-            for _, callee in flow.calls(todo.pop(0), keyed):
-                if callee.key not in reached:
-                    reached[callee.key] = callee
-                    todo.append(callee)
+        reached = flow.reached([main] if start is None else [main, start], keyed)
         ops: dict[str, list[Op]] = {}
         declared: dict[str, Slot] = {}
         for function in reached.values():

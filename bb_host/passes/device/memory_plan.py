@@ -97,7 +97,7 @@ def plan_program(
     where the device's backend would refuse an operator.
     """
     table = {f.key: f for f in program.functions}
-    protos = {f.key: function_to_proto(f) for f in program.functions if _is_tensor_work(f)}
+    protos = {f.key: function_to_proto(f) for f in program.functions if f.is_tensor_work}
     found: list[PlannedGraph] = []
     functions: list[Function] = []
     for function in program.functions:
@@ -127,10 +127,6 @@ def plan_program(
             function = dataclasses.replace(function, facts=function.facts | FunctionFacts(memory_plan=text))
         functions.append(function)
     return program.with_functions(functions), tuple(found)
-
-
-def _is_tensor_work(function: Function) -> bool:
-    return function.domain in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN)
 
 
 def _other_backend(program: Program, target: str, function: Function) -> str:

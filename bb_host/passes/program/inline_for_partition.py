@@ -52,14 +52,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 def _reached(functions: tuple[Function, ...], heads: int) -> tuple[Function, ...]:
     """Rule 5, behind rule 4: what only a body called stands in the body now. Callees come after callers."""
-    keyed = {f.key: f for f in functions}
-    found = {f.key: f for f in functions[:heads]}
-    todo = list(found.values())
-    while todo:
-        for _, callee in flow.calls(todo.pop(0), keyed):
-            if callee.key not in found:
-                found[callee.key] = callee
-                todo.append(callee)
+    found = flow.reached(functions[:heads], {f.key: f for f in functions})
     return (*found.values(), *(f for f in functions if f.domain == keys.COMPONENT_DOMAIN))
 
 

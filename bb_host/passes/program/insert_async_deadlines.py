@@ -24,14 +24,13 @@ from bb_host.passes.options import Options
 LATER_DEADLINE_NS = 30_000_000_000
 """How long an op of a component may take where nobody says otherwise."""
 
-_NOT_OURS = (keys.COMPONENT_DOMAIN, keys.BACKEND_DOMAIN)
 _AT_ONCE = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, keys.GATE_DOMAIN, keys.SYSCALL_DOMAIN})
 """Domains whose ops answer at once, or wait on purpose."""
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("async_deadlines_stamped", 0)
-    functions = tuple(f if f.domain in _NOT_OURS else _stamp(f, stats) for f in program.functions)
+    functions = tuple(f if f.is_tensor_work else _stamp(f, stats) for f in program.functions)
     return program.with_functions(functions)
 
 

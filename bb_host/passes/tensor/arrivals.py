@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import lookup
-from bb_edge.ir.opsets.records import Ready
 from bb_edge.ir.types import TENSOR, ValueType, compatible
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import DRAWS, ONNX_DOMAINS, is_constant, reads
+from bb_host.ir.queries import DRAWS, ONNX_DOMAINS, fires_on_one, is_constant, reads
 from bb_host.passes.analysis.host_gates import ACROSS
 
 _PASSING = frozenset(
@@ -111,7 +110,7 @@ def _take(found: Arrivals, op: Op, before: int) -> None:
     definition = lookup(op.domain, op.op_type)
     together = op.domain in _TOGETHER
     passes = together or op.op_type in _PASSING
-    if definition is None or any(port.ready is Ready.ANY for port in definition.inputs):
+    if definition is None or fires_on_one(definition):
         passes = False
     across = ACROSS in op.attrs and op.op_type == "Gate"  # its value may come in another execution
     passes = passes and not across

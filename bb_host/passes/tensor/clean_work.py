@@ -48,7 +48,7 @@ def clean_work(
     kept: dict[_Key, _Kept] = {}
     functions: dict[_Key, Function] = {}
     for function in program.functions:
-        if function.domain in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN):
+        if function.is_tensor_work:
             new, names = _cleaned(function, observe, reports)
             if new is not function:
                 kept[function.key] = names

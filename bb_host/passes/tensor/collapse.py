@@ -66,7 +66,7 @@ def collapse(program: Program) -> Collapsed:
     origins: Origins = {}
     functions = []
     for function in program.functions:
-        if function.domain not in (keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN):
+        if not function.is_tensor_work:
             function = collapse_function(function, program.opsets, bodies, origins)
         functions.append(function)
     if all(new is old for new, old in zip(functions, program.functions, strict=True)):
