@@ -10,8 +10,6 @@ written as `value`.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from bb_edge.backends import NumPyBackend
@@ -33,23 +31,20 @@ def run(function: Function) -> Function:
     values = Values(function)
     constants = dict(values.constants)
     ops: list[Op] = []
-    changed = False
     for op in function.ops:
         array = constant_array(op)
         if array is not None:
-            changed |= "value" not in op.attrs
             ops.append(op if "value" in op.attrs else constant(op.outputs[0], array))
             continue
         results = _folded(op, function, values, constants)
         if results is None:
             ops.append(op)
             continue
-        changed = True
         for name, result in zip(op.outputs, results, strict=False):
             if name:
                 constants[name] = result
                 ops.append(constant(name, result))
-    return dataclasses.replace(function, ops=tuple(ops)) if changed else function
+    return function.with_ops(ops)
 
 
 def _folded(
@@ -103,7 +98,4 @@ def _shape(op: Op, values: Values) -> tuple[Array, ...] | None:
         return None
     if op.op_type == "Size":
         return (np.asarray(int(np.prod(shape, dtype=np.int64)), np.int64),)
-    start, end = op.attrs.get("start", 0), op.attrs.get("end", len(shape))
-    assert isinstance(start, int)
-    assert isinstance(end, int)
-    return (np.asarray(shape[start:end], np.int64),)
+    return (np.asarray(shape[op.integer("start", 0) : op.integer("end", len(shape))], np.int64),)

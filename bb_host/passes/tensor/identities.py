@@ -47,18 +47,14 @@ def run(function: Function) -> Function:
         removed.add(id(op))
     if not removed:
         return function
-    ops = tuple(op for op in function.ops if id(op) not in removed)
-    shorter = rename_values(dataclasses.replace(function, ops=ops), names)
-    if not promoted:
-        return shorter
-    shorter = rename_values(shorter, promoted)
-    ops = tuple(
+    shorter = function.with_ops(op for op in function.ops if id(op) not in removed)
+    shorter = rename_values(rename_values(shorter, names), promoted)
+    return shorter.with_ops(
         dataclasses.replace(op, outputs=tuple(promoted.get(name, name) for name in op.outputs))
         if any(name in promoted for name in op.outputs)
         else op
         for op in shorter.ops
     )
-    return dataclasses.replace(shorter, ops=ops)
 
 
 def _does_nothing(op: Op, values: Values) -> bool:

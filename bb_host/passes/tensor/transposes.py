@@ -56,7 +56,6 @@ def _perm(op: Op | None, values: Values) -> tuple[int, ...] | None:
 def _merge(function: Function) -> Function:
     values = Values(function)
     ops = []
-    changed = False
     for op in function.ops:
         outer = _perm(op, values)
         maker = values.maker.get(op.inputs[0]) if outer is not None else None
@@ -65,9 +64,8 @@ def _merge(function: Function) -> Function:
             perm = [inner[axis] for axis in outer]
             op = dataclasses.replace(op, inputs=maker.inputs, attrs={**op.attrs, "perm": perm})
             values.maker[op.outputs[0]] = op
-            changed = True
         ops.append(op)
-    return dataclasses.replace(function, ops=tuple(ops)) if changed else function
+    return function.with_ops(ops)
 
 
 def _move_one_layer(function: Function) -> Function:
