@@ -8,7 +8,7 @@ which are added up.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.ir.construction import config_of
 from bb_host.ir.facts import FunctionFacts
-from bb_host.ir.program import Function, Op, Program, walk_ops
+from bb_host.ir.program import Function, Op, Program, Slot, walk_ops
 from bb_host.ir.queries import component_graph
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowered import Chunk, Kept, Lowering
@@ -62,9 +62,14 @@ def rows_of(program: Program, slot: str) -> int | None:
     They are those of the batch's type, or what the configuration of the data source says that gives it.
     """
     found: list[int | None] = []
+    sources: dict[str, list[int | None]] = {}  # bodies of loops have no slots: those of the partitions
+    for function in program.functions:
+        for name, known_slot in function.slots.items():
+            sources.setdefault(name, []).append(_batch_size(known_slot))
     for function in program.functions:
         makers = {v: op for op in function.ops for v in op.outputs if v}
-        found += [_rows(function, makers, op) for op in walk_ops(function.ops) if _trains(op, slot)]
+        trains = (op for op in walk_ops(function.ops) if _trains(op, slot))
+        found += [rows for op in trains for rows in _rows(function, makers, sources, op)]
     known = [n for n in found if n is not None]
     return max(known) if known and len(known) == len(found) else None
 
@@ -73,14 +78,23 @@ def _trains(op: Op, slot: str) -> bool:
     return op.op_type == "Train" and op.domain == keys.ROLE_MODEL_DOMAIN and op.slot == slot
 
 
-def _rows(function: Function, makers: dict[str, Op], op: Op) -> int | None:
+def _rows(
+    function: Function, makers: dict[str, Op], sources: Mapping[str, Sequence[int | None]], op: Op
+) -> Sequence[int | None]:
     name = op.inputs[0]
     known = function.types.get(name)
     if known is not None and known.shape and isinstance(known.shape[0], int):
-        return known.shape[0]
+        return [known.shape[0]]
     maker = makers.get(name)
-    source = None if maker is None else function.slots.get(maker.slot)
-    size = None if source is None or source.state is None else config_of(source.state).get("batch_size")
+    if maker is None:
+        return [None]
+    own = function.slots.get(maker.slot)
+    return sources.get(maker.slot, [None]) if own is None else [_batch_size(own)]
+
+
+def _batch_size(source: Slot) -> int | None:
+    """Of the data source that a slot is bound to; None where it says none, or all that there is."""
+    size = None if source.state is None else config_of(source.state).get("batch_size")
     return size if isinstance(size, int) and size > 0 else None
 
 

@@ -146,13 +146,24 @@ class FromShard(Module):
         g.output("loss", self.model.train(g, x, y))
 
 
-def test_the_batch_is_what_the_data_source_gives():
+class InALoop(FromShard):
+    name = "InALoop"
+
+    def body(self, g: Graph) -> None:
+        start = g.input("start", np.int64, [])
+        with g.loop(3, after=start):
+            x, y = self.shard.next_batch(g)
+            self.model.step(g, after=self.model.train(g, x, y))
+
+
+@pytest.mark.parametrize("module", [FromShard, InALoop])
+def test_the_batch_is_what_the_data_source_gives(module):
     compiler = (
         Compiler()
         .bind_model("model", GraphModel, trainable(NETS["MLP 64-32-10"]()))
         .bind_data_source("shard", ArrayDataSource, {"batch_size": 24, "one_hot": CLASSES})
     )
-    (artifact,) = build_edge(FromShard(), compiler, backend="tflite").artifacts
+    (artifact,) = build_edge(module(), compiler, backend="tflite").artifacts
     assert [c.batch for c in artifact.lowering.chunks] == [24]
 
 
