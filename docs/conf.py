@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 project = "BytesAndBrains for the edge"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx_copybutton"]
+# Of a console its commands are copied, without their prompts and what they print.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 html_theme = "furo"
