@@ -43,13 +43,14 @@ def export_training(trainable: TrainableModel) -> onnx.ModelProto:
         raise LearnError(what, "export_training", "leave it out; a program of ours trains with it")
     parameters = dict(trainable.model.parameters)
     whole = _with_loss(trainable)
-    gradient = differentiate(whole, tuple(parameters))
+    learned = [name for name in parameters if name not in trainable.model.untrained]
+    gradient = differentiate(whole, learned)
     one = np.array(1.0, np.float32)
     seed = Op("Constant", keys.ONNX_DOMAIN, (), (gradient.backward.inputs[-1],), {"value": one})
     ops = [seed, *joined(gradient)]
     gradients = gradient.backward.outputs
     update = _Update(trainable, ops)
-    for name, found in zip(parameters, gradients, strict=True):
+    for name, found in zip(learned, gradients, strict=True):
         update.step(name, found, parameters[name])
     return _model(trainable, whole, tuple(ops), update, parameters)
 

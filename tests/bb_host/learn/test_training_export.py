@@ -53,6 +53,15 @@ def test_a_trainer_that_follows_the_bindings_learns(loss, momentum, batch):
     assert losses[1] < losses[0]
 
 
+def test_what_is_sent_and_not_trained_is_no_part_of_a_step(batch):
+    model = trainable(mlp([6, 8, 3], seed=1), frozen=["w1"], sent=["w1"])
+    exported = export_training(model)
+    assert {entry.key for entry in exported.training_info[0].update_binding} == {"b1", "w2", "b2"}
+    losses = train(exported, *batch, 2)
+    assert losses[1] < losses[0]
+    np.testing.assert_array_equal(train.state["w1"], model.model.parameters["w1"])
+
+
 def test_a_step_is_the_learning_rate_times_the_gradient(batch):
     x, target = batch
     model = trainable(mlp([6, 3], seed=2), learning_rate=0.25)
