@@ -11,8 +11,8 @@ ONNX files do not say what is a parameter. The rule, in this order:
    Not so the ones and zeros of an InstanceNormalization that its exporter has named: what it has of its own
    is multiplied and added behind it.
 5. Another operand of an elementwise operator is learned behind the first layer, unless its name is one that
-   exporters invent (`val_72`, `onnx::Mul_31`) or it is a single number. Before the first layer it normalizes
-   the input, and is not learned.
+   exporters invent (`val_72`, `onnx::Mul_31`), it is a single number, or it holds what no parameter does
+   (infinities, −10⁹) and so is a mask. Before the first layer it normalizes the input, and is not learned.
 6. What else is read is learned only where its name is a module's path (`encoder.pos`).
 """
 
@@ -76,6 +76,8 @@ _ANONYMOUS = re.compile(
     re.IGNORECASE,
 )
 """Names that exporters invent for what had none."""
+_MASK = 1e4
+"""What no parameter measures, and masks do: attention adds −10⁹, −65504 or −∞ to what is not to be seen."""
 _PATH = re.compile(r"\w+(?:\.\w+)+")
 
 _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -274,7 +276,12 @@ def _decide(
         return is_(True, layer or "a parameter of the module, its exporter says")
     if not shape:
         return is_(False, "a single number")
-    return is_(bool(layer), layer) if layer else is_(*uses.operand(name, shape))
+    if layer:
+        return is_(True, layer)
+    learned, why = uses.operand(name, shape)
+    if learned and isinstance(tensor, np.ndarray) and not (np.abs(tensor) < _MASK).all():
+        return is_(False, f"{why}, a mask: it holds {tensor.flat[np.argmax(~(np.abs(tensor) < _MASK))]:g}")
+    return is_(learned, why)
 
 
 class _Uses:
