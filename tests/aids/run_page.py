@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 
 from page_steps import Step, appears, matches, read_page
 
-LONGEST_S = 200
+LONGEST_S = 200 * float(os.environ.get("BB_TEST_PATIENCE", "1"))
 """For one step. Only what hangs is ended by it."""
 
 

@@ -79,7 +79,11 @@ def tools(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.timeout(ROOM_S)
 @pytest.mark.parametrize("page", RUNNING, ids=named)
 def test_what_a_page_shows_works(
-    page: Path, tmp_path: Path, tools: dict[str, str], start_broker: Callable[..., Broker]
+    page: Path,
+    tmp_path: Path,
+    tools: dict[str, str],
+    start_broker: Callable[..., Broker],
+    patience: float,
 ) -> None:
     text = "".join(step.text for step in read_page(page).steps)
     port = 0
@@ -104,7 +108,7 @@ def test_what_a_page_shows_works(
             command, cwd=folder, env=tools, text=True, start_new_session=True, stdout=done, stderr=wrong
         )
         try:
-            code = reader.wait(ROOM_S)
+            code = reader.wait(ROOM_S * patience)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(reader.pid, signal.SIGKILL)
