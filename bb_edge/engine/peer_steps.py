@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from bb_edge.engine.step import EngineStep
 from bb_edge.ir.ids import PeerId
+
+MOST_SPANS: Final = 50
+"""So many spans of records stand in the text of a line; a step has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +59,52 @@ class PeerRestarts(EngineStep):
 class StateRolledBack(EngineStep):
     """A node goes on from a state that is older than what it did before: a backup, an image, a copy.
 
-    `own` tells whose state that is: this node's, or the peer's. `numbers` are those of the durable envelopes
-    that were acknowledged and are not known there any more, of many the last 64, in `epoch` of their flow:
-    the old one is the receiver then. Of what was acknowledged from `first` on, up to the first of these,
-    nobody knows what is there. Without numbers it is the sender: what it sent since that state is not known
-    to it, and may come twice.
+    `own` tells whose state that is: this node's, or the peer's. None: one of the two was put back more than
+    once, and nobody can tell which. `numbers` are those of the durable envelopes that were acknowledged and
+    are not known there any more, of many the last 64, in `epoch` of their flow: the old one is the receiver
+    then. Of what was acknowledged from `first` on, up to the first of these, nobody knows what is there.
+    Without numbers it is the sender: what it sent since that state is not known to it, and may come twice.
+    Where that is this node, or may be, `records` names those of its outbox that it had not heard to be taken,
+    by their ids: they go out once more, and each of them may come twice. So may what it does again; nothing
+    names that before it is done.
     """
 
     peer: PeerId
-    own: bool
+    own: bool | None
     epoch: int
     numbers: tuple[int, ...] = ()
     first: int = 0
+    records: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """What that means, for a log."""
+        again = f": records {_spans(self.records)} of the outbox" if self.records else ""
+        if self.own is None:
+            return (
+                f"one of the two states was put back twice; what this node sends may have come before{again}"
+            )
         whose = "this node's state" if self.own else "its state"
         if self.numbers:
             known, last = len(self.numbers), self.numbers[-1]
             many = f"{known}" if self.first == self.numbers[0] else f"{known} to {last - self.first + 1}"
             span = f"numbers {self.first} to {last}"
             return f"{whose} lacks {many} durable envelopes that were acknowledged, of the {span}"
-        return f"{whose} lacks durable envelopes that were sent from it; what it sends may have come before"
+        text = f"{whose} lacks durable envelopes that were sent from it; what it sends may have come before"
+        return text + again
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Numbers in ascending order, as "3 to 7, 9"."""
+    spans: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = spans[-1][0], number
+        else:
+            spans.append((number, number))
+    told = [f"{first}" if first == last else f"{first} to {last}" for first, last in spans[:MOST_SPANS]]
+    more = sum(last - first + 1 for first, last in spans[MOST_SPANS:])
+    return ", ".join(told) + (f" and {more} more" if more else "")
 
 
 @dataclass(frozen=True, slots=True)

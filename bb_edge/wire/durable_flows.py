@@ -108,17 +108,20 @@ class Say(NamedTuple):
 
 
 class RolledBack(NamedTuple):
-    """A state is older than the world. `own` tells whose: that of this node, or that of the peer.
+    """A state is older than the world. `own` tells whose: this node's, or the peer's. None: one of the two
+    was put back more than once, and nobody can tell which.
 
     `lost` are the numbers that were acknowledged and are not known there now, of many the last 64, and from
-    `first` on others may be; of a sender that is old, nothing.
+    `first` on others may be; of a sender that is old, nothing. `again` are the ids of an old sender's records
+    that go out once more: the peer may have taken each of them under a number that is not known here.
     """
 
     peer: PeerId
-    own: bool
+    own: bool | None
     epoch: int
     lost: tuple[int, ...] = ()
     first: int = 0
+    again: tuple[int, ...] = ()
 
 
 class NoWindow(NamedTuple):

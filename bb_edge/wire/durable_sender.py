@@ -242,9 +242,8 @@ class DurableSender:
         self._turn(flow, FlowEvent.TOOK)
         flow.answer, flow.above = took.token, highest.epoch
         flow.sender_is_old = (highest.epoch, highest.highest) > (flow.epoch, flow.last)
-        if flow.sender_is_old:
-            self.out.append(RolledBack(flow.peer, True, highest.epoch))
-            flow.question.told_old(now_ns)
+        # What the peer had when this epoch began was heard then, and it takes nothing but this epoch since.
+        never_given = flow.heard.epoch < highest.epoch < flow.epoch
         lost = flow.heard.lost(took.windows)
         if lost:
             first = flow.heard.first_lost(lost, took.windows)
@@ -256,6 +255,12 @@ class DurableSender:
             if window.epoch == flow.epoch:
                 for seq in [seq for seq in flow.open if seq in window]:
                     self._settle(flow, flow.open[seq])
+        if flow.sender_is_old or never_given:
+            again = [held.id for held in (*flow.open.values(), *flow.waiting)]
+            own = flow.sender_is_old or None
+            self.out.append(RolledBack(flow.peer, own, highest.epoch, again=tuple(again)))
+        if flow.sender_is_old:
+            flow.question.told_old(now_ns)
         self._fill(flow)
 
     # --- numbers -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from abused.flood import BUDGET, Flood
-from abused.reports import ReportWorld
+from abused.reports import HUB, Heard, ReportWorld
 from abused.world import World
 
 from bb_edge.ir.ids import PeerId
@@ -77,14 +77,24 @@ def test_every_durable_report_is_heard_once_whoever_is_away_killed_put_back_or_f
 def test_the_oracle_of_reports_sees_what_is_lost_and_what_comes_twice(tmp_path: Path) -> None:
     world = ReportWorld(tmp_path, devices=1)
     world.due["device-0"] = 3
-    world.heard["device-0"] |= {1: [0], 2: [0, 1], 3: [0]}
+    heard, ran = world.heard["device-0"], world.ran["device-0"]
+    heard |= {1: [Heard(0, 0)], 2: [Heard(0, 0), Heard(1, 0)], 3: [Heard(0, 0)]}
+    ran |= {1: {0}, 2: {0}, 3: {0}}
     assert not world.wrong(), "the hub was killed between the two"
-    world.heard["device-0"][3] = [0, 0]
-    assert "heard twice, by disturbances before: {3: [0, 0]}" in world.wrong()[0]
-    world.under_way["device-0"][3] = 1
-    assert not world.wrong(), "it was under way when its device was put back, which told it anew"
-    world.heard["device-0"][3] = [0, 0, 0]
-    assert "{3: [0, 0, 0]}" in world.wrong()[0]
-    del world.heard["device-0"][1]
+    heard[3] = [Heard(0, 0), Heard(0, 1)]
+    assert world.wrong() == ["device-0: [3] were heard again, neither named nor run again"]
+    ran[3] = {0, 1}
+    assert not world.wrong(), "its round was run again"
+    ran[3] = {0}
+    world.is_old("device-0", "StateRolledBack peer=hub (Q) own=True text=x: records 1, 3 to 4 of the outbox")
+    assert not world.wrong(), "its record was named"
+    assert world.named["device-0"] == {1: 1, 3: 1, 4: 1}
+    heard[3] = [Heard(0, 0), Heard(0, 0)]
+    assert world.wrong() == ["device-0: [3] were heard twice"]
+    del heard[1]
     assert "[1] of 3" in world.wrong()[0]
+    world.is_old("device-0", "StateRolledBack peer=hub (Q) own=False text=x")
+    assert not world.old["device-0"], "a device does not tell of itself"
+    world.is_old(HUB, "StateRolledBack peer=device-0 (Q) own=False text=x")
+    assert world.old["device-0"] == 1
     world.close()

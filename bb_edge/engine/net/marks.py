@@ -52,8 +52,9 @@ class Marks:
         if isinstance(effect, Say):
             self._say(effect)
         elif isinstance(effect, RolledBack):
-            runtime.count("marks.rolled_back" if effect.own else "peers.rolled_back")
-            runtime.bus.publish(Bus.STATE_ROLLED_BACK if effect.own else Bus.PEER_ROLLED_BACK)
+            of_peer = effect.own is False
+            runtime.count("peers.rolled_back" if of_peer else "marks.rolled_back")
+            runtime.bus.publish(Bus.PEER_ROLLED_BACK if of_peer else Bus.STATE_ROLLED_BACK)
             runtime.emit(steps.StateRolledBack(*effect))
         else:
             runtime.count("peers.began_anew")

@@ -221,6 +221,42 @@ def test_an_old_state_is_told_once_with_its_numbers(make):
     assert node.counters["peers.rolled_back"] == 1
 
 
+def test_an_epoch_that_this_node_never_began_is_told_with_the_records_that_may_come_twice(make):
+    node = met(make())
+    for _ in range(2):
+        say(node, to=(A,))
+    ((_, asked),) = said(kept(node, 2))
+    ((_, opened),) = said(take(node, 10, marks.encoded(Took(asked.token, 77))))
+    ((_, asked),) = said(take(node, 70 * S, marks.encoded(Took(0, 78))))
+    other = marks.encoded(Took(asked.token, 78, (Taken(opened.epoch - 1, 5),)))
+    found = take(node, 71 * S, other)
+    (step,) = of(steps.StateRolledBack, found)
+    assert step == steps.StateRolledBack(A, None, opened.epoch - 1, records=(1, 2))
+    assert step.text == (
+        "one of the two states was put back twice; what this node sends may have come before: "
+        "records 1 to 2 of the outbox"
+    )
+    assert node.counters["marks.rolled_back"] == 1 and "peers.rolled_back" not in node.counters
+
+
+@pytest.mark.parametrize(
+    ("records", "told"),
+    [
+        ((), ""),
+        ((7,), ": records 7 of the outbox"),
+        ((9, 3, 4, 5), ": records 3 to 5, 9 of the outbox"),
+        (tuple(range(0, 110, 2)), " and 5 more of the outbox"),
+    ],
+)
+def test_records_that_may_come_twice_are_told_as_spans(records, told):
+    step = steps.StateRolledBack(A, True, 9, records=records)
+    text = (
+        "this node's state lacks durable envelopes that were sent from it; what it sends may have come before"
+    )
+    assert step.text.startswith(text) and step.text.endswith(told)
+    assert step.text.count(",") < 50 and (told or step.text == text)
+
+
 def test_of_more_than_can_be_named_the_bounds_are_told(make):
     node = met(make())
     ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))

@@ -117,6 +117,22 @@ def test_a_teller_that_is_put_back_is_told_at_both_ends_and_goes_on_with_new_num
     assert pair.heard == [1, 2, 3, 4], "a new record under an old number is no old one"
 
 
+def test_a_teller_that_is_put_back_names_the_records_that_may_come_twice(pair):
+    pair.say(1)
+    pair.net.down["hearer"] = pair.net.now_ns + 5 * S
+    pair.teller.node.peer_presence(pair.hearer.node.peer_id, False, epoch=pair.hearer.node.epoch)
+    pair.say(2, 3)
+    old = copy.deepcopy(pair.teller.disk)
+    pair.run(8 * S)
+    assert pair.heard == [1, 2, 3]
+    pair.restart(pair.teller, old)
+    (step,) = [step for step in pair.teller.said if isinstance(step, steps.StateRolledBack)]
+    assert step.own and step.records == (1, 2, 3), "no snapshot says that the first was taken"
+    assert step.text.endswith("; what it sends may have come before: records 1 to 3 of the outbox")
+    assert pair.heard == [1, 2, 3, 1, 2, 3]
+    assert [step.records for step in pair.hearer.said if isinstance(step, steps.StateRolledBack)] == [()]
+
+
 def test_a_hearer_with_an_empty_folder_has_begun_anew_which_is_a_note(pair):
     pair.say(1)
     pair.restart(pair.hearer, Disk())

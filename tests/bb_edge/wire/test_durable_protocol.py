@@ -256,7 +256,7 @@ def test_questions_are_repeated_and_limited() -> None:
     assert state(one) == "ASKING"
     # An old sender is told, numbers above what the peer knows, and asks a minute later at the earliest.
     one.took(A, Took(token, 7, (Taken(500, 3),)), ASK_AGAIN_NS)
-    assert RolledBack(A, True, 500) in one.out
+    assert RolledBack(A, True, 500, again=(1,)) in one.out
     write_all(one)
     assert one.inspect()[str(A)]["epoch"] > 500
     one.took(A, Took(token, 7), 0)
@@ -881,12 +881,38 @@ def test_a_sender_is_old_where_the_peer_has_taken_more_than_it_has_given() -> No
         window = taken._replace(epoch=epoch + taken.epoch)
         effects = opened(one, A, window, now_ns=10 * ASK_AGAIN_NS, run=2)
         told = [effect for effect in effects if isinstance(effect, RolledBack) and effect.own]
-        assert told == [RolledBack(A, True, epoch + taken.epoch)] * is_old
+        again = (
+            () if taken.epoch == 0 else (1, 2)
+        )  # what the peer has under the numbers of this state is settled
+        assert told == [RolledBack(A, True, epoch + taken.epoch, again=again)] * is_old
         one.send(record(), 0)
         last = [
             marks.decoded(marks_in(said.payload)) for said in [*effects, *write_all(one)] if type(said) is Say
         ]
         assert {said.sender_is_old for said in last if isinstance(said, Open)} <= {is_old}
+
+
+@pytest.mark.parametrize("before", [(), (Taken(40, 1),)], ids=["nothing taken", "an epoch before"])
+def test_an_epoch_that_is_not_the_senders_says_that_one_of_the_two_is_old(before) -> None:
+    one = sender()
+    for _ in range(2):
+        one.send(record(), 0)
+    rows = rows_of(opened(one, A, *before))
+    epoch = one.inspect()[str(A)]["epoch"]
+    # A sender that was put back has given it, and so may have sent what this state has not heard to be taken.
+    for windows, said in (
+        (before, []),
+        ((Taken(epoch, 1),), []),
+        ((Taken(epoch - 1, 5),), [RolledBack(A, None, epoch - 1, again=(1, 2))]),
+    ):
+        copied = sender()
+        copied.restore(one.save(), rows)
+        effects = opened(copied, A, *windows)
+        assert [effect for effect in effects if isinstance(effect, RolledBack)] == said
+        opens = [marks.decoded(marks_in(effect.payload)) for effect in effects if isinstance(effect, Say)]
+        assert not any(said.sender_is_old for said in opens if isinstance(said, Open))
+        effects = opened(copied, A, *windows, now_ns=10 * ASK_AGAIN_NS, run=2)
+        assert not [effect for effect in effects if isinstance(effect, RolledBack)], "once"
 
 
 def test_an_epoch_is_drawn_above_all_that_either_end_knows() -> None:

@@ -81,7 +81,24 @@ GUARDS = (
         "later epochs are lower",
     ),
     _sender("an old receiver is reported", "if lost:", "if False:", "later epochs are lower"),
-    _sender("an old sender is reported", "if flow.sender_is_old:", "if False:", "a sender is restored"),
+    _sender(
+        "an old sender is reported",
+        "if flow.sender_is_old or never_given:",
+        "if never_given:",
+        "a sender is restored",
+    ),
+    _sender(
+        "an old sender names what has a number",
+        "for held in (*flow.open.values(), *flow.waiting)]",
+        "for held in flow.waiting]",
+        "both are restored",
+    ),
+    _sender(
+        "an old sender names what has none yet",
+        "for held in (*flow.open.values(), *flow.waiting)]",
+        "for held in flow.open.values()]",
+        "a sender is restored",
+    ),
     _sender(
         "a receiver that began anew is reported",
         "if flow.heard.epoch and not took.windows:",

@@ -35,6 +35,8 @@ class Report(NamedTuple):
 
     peer: int
     kind: str
+    again: frozenset[bytes] = frozenset()
+    """What may come twice, as it is named where the sender is old, or either of the two."""
 
 
 class Disk(NamedTuple):
@@ -287,7 +289,9 @@ class Node:
             elif isinstance(effect, Say):
                 self._say(effect)
             elif isinstance(effect, RolledBack):
-                self.reports.append(Report(PLACES[effect.peer], "sender" if effect.own else "receiver"))
+                again = frozenset(self.contents[number][1] for number in effect.again)
+                kind = {True: "sender", False: "receiver", None: "either"}[effect.own]
+                self.reports.append(Report(PLACES[effect.peer], kind, again))
             elif isinstance(effect, NoWindow):
                 self.reports.append(Report(PLACES[effect.peer], "receiver"))
         for effect in self._taken(self.receiver.out):

@@ -282,21 +282,20 @@ def _excuse(world: World, plan: Plan, node: Node, reports: list[Report]) -> None
     Broken where a state is called old that was never put back.
     """
     for report in reports:
-        old = report.peer if report.kind == "receiver" else node.place
-        if world.budget.restores[old] == plan.restores_of(old):
+        old = {"receiver": [report.peer], "sender": [node.place]}.get(report.kind, [report.peer, node.place])
+        if all(world.budget.restores[place] == plan.restores_of(place) for place in old):
             raise Broken(f"node {old} is said to be old, and is not", world.way)
         there = {content for src, content in world.nodes[report.peer].applied if src == node.place}
-        unsettled = node.unsettled(report.peer)
         if report.kind == "receiver":
             gone = {content for dst, content in node.disk.promised if dst == report.peer}
-            gone -= unsettled | there
+            gone -= node.unsettled(report.peer) | there
             world.lost |= {(node.place, report.peer, content) for content in gone}
         else:
-            world.twice |= {(node.place, report.peer, content) for content in unsettled & there}
+            world.twice |= {(node.place, report.peer, content) for content in report.again & there}
 
 
 def _check(world: World, plan: Plan) -> None:
-    """Nothing is delivered twice, unless the report of an old sender said so before."""
+    """Nothing is delivered twice, unless the report of an old sender named it before."""
     for flow in plan.flows:
         there = [content for src, content in world.nodes[flow.dst].applied if src == flow.src]
         for content in set(there):

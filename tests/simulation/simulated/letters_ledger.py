@@ -117,9 +117,11 @@ class LettersLedger(Ledger):
         if isinstance(step, steps.PeerBeganAnew):
             kind, sender, receiver, older = "anew", by, peer, peer
         else:
-            older, other = (by, peer) if step.own else (peer, by)
+            older, other = (peer, by) if step.own is False else (by, peer)
             kind = "receiver" if step.numbers else "sender"
             sender, receiver = (other, older) if step.numbers else (older, other)
+            if step.own is None and not self.older[by]:
+                older = peer  # one of the two was put back
         assert self.older[older], f"{machine.name}: {step}: nobody has put that state back"
         self.reports.append(Report(by, peer, kind, sender, receiver, self.world.network.now_ns))
 
