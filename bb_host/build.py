@@ -27,7 +27,7 @@ from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir.plain_values import from_json
 from bb_host.compiler.driver import Compiler, as_program
 from bb_host.diagnostics import ProgramWarning, issue
-from bb_host.errors import BudgetError, EdgeError, NothingToQuantizeError, OverwriteError
+from bb_host.errors import EdgeError, NothingToQuantizeError, OverwriteError
 from bb_host.ir.program import Program
 from bb_host.ir.proto import from_proto, to_bytes
 from bb_host.ir.spelling import module_of
@@ -54,18 +54,8 @@ from bb_host.passes.tensor.collapse import Collapsed
 from bb_host.plain import compile_plain, is_plain
 from bb_host.report.source_map import source_map, to_json
 from bb_host.report.targets import TargetReport, describe_target
-from bb_host.tflite.lower import BackendChoice, Lowering
-
-__all__ = [
-    "Artifact",
-    "Build",
-    "BudgetError",
-    "EdgeError",
-    "Limits",
-    "build_edge",
-    "compile_edge",
-]
-
+from bb_host.tflite.lower import BackendChoice
+from bb_host.tflite.lowered import Lowering
 
 DevicePass: TypeAlias = "Pass[TargetProgram, DeviceOptions]"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -280,6 +279,3 @@ def as_program(module: Source) -> Program:
 def options_of(compiler: Compiler, name: str) -> Options:
     """The options that a compiler gives its passes, for a module of that name."""
     return Options(name, compiler.bindings, compiler.strict_types, compiler.per_hop_budget_ns)
-
-
-__all__ = ["Compilation", "Compiler", "Mapping", "Recordable", "Source", "as_program", "options_of"]

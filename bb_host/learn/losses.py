@@ -25,19 +25,6 @@ from bb_host.errors import LearnError
 from bb_host.ir.program import Array, AttrValue, Function, Op
 from bb_host.learn.shapes import with_types
 
-__all__ = [
-    "LOSSES",
-    "OUTPUT",
-    "ROWS",
-    "TARGET",
-    "class_count",
-    "has_rows",
-    "loss_function",
-    "probabilities",
-    "row_losses",
-    "target_type",
-]
-
 OUTPUT, TARGET, ROWS = "output", "target", "rows"
 """What the values of a loss's function are called."""
 

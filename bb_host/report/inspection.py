@@ -28,11 +28,11 @@ from bb_edge.ir.opsets.wire import (
 from bb_edge.ir.plain_values import from_cbor
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto
 from bb_edge.ir.types import by_wire_hash
+from bb_host.columns import columns
 from bb_host.ir.program import Function, Op, Program, Slot, Subgraph, walk_ops
 from bb_host.ir.proto import array_of
 from bb_host.ir.queries import is_constant
 from bb_host.report.reach import Reach, reach_of
-from bb_host.report.targets import columns
 
 ORDINARY = "ordinary ONNX model"
 """The form of a model that was not recorded here."""

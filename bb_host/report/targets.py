@@ -20,9 +20,7 @@ from bb_host.passes.one_pass import PassReport
 if TYPE_CHECKING:
     from bb_host.passes.device.budget import Budget
     from bb_host.passes.device.memory_plan import PlannedGraph
-    from bb_host.tflite.lower import Lowering
-
-__all__ = ["TargetReport", "columns", "describe_target", "table"]
+    from bb_host.tflite.lowered import Lowering
 
 
 @dataclass(frozen=True, slots=True)

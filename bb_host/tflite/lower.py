@@ -45,11 +45,6 @@ from bb_host.tflite.reshapes import separate, shorten
 from bb_host.tflite.table import apply
 from bb_host.tflite.writer import write
 
-__all__ = [
-    "MODEL", "NUMPY_BACKEND", "TFLITE_BACKEND", "BackendChoice", "Kept", "Lowered", "Lowering",
-    "lower_gradient", "lower_program",
-]  # fmt: skip
-
 BackendChoice = Literal["auto", "numpy", "tflite"]
 MODEL = "Model"
 _OPEN = {"Reshape": -1, "Expand": 1}

@@ -28,7 +28,7 @@ from bb_host.errors import BudgetError
 from bb_host.ir.program import Function, Program, RawTensor, Slot, Subgraph, walk_ops
 from bb_host.ir.proto import array_of
 from bb_host.passes.device.memory_plan import PlannedGraph
-from bb_host.tflite.lower import Lowered
+from bb_host.tflite.lowered import Lowered
 
 KIB, MIB = 1024, 1024 * 1024
 

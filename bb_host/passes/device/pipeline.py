@@ -30,7 +30,8 @@ from bb_host.passes.one_pass import Pass, Stats
 from bb_host.passes.one_pass import Promise as P
 from bb_host.passes.tensor.collapse import Origins, collapse
 from bb_host.passes.verify import check_functions
-from bb_host.tflite.lower import BackendChoice, Lowering, lower_program
+from bb_host.tflite.lower import BackendChoice, lower_program
+from bb_host.tflite.lowered import Lowering
 
 
 @dataclass(frozen=True, slots=True, eq=False)
