@@ -11,7 +11,7 @@ from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.ir.program import Function, Op, Program
 from bb_host.passes.analysis import flow
 
-_PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
+PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
 """What is taken out here was put in there, under the name that the attribute says."""
 
 _HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
@@ -164,7 +164,7 @@ class Bundles:
     def _sources(self, function: Function, op: Op) -> Iterator[str]:
         """The values that may become an op's result."""
         yield from flow.data_inputs(op)
-        put = _PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        put = PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
         if put is not None:
             for other in function.ops:
                 if other.op_type == put[0] and other.attrs.get(put[1]) == op.attrs.get(put[1]):

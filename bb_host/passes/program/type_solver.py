@@ -28,6 +28,7 @@ from bb_host.errors import UnresolvedType, UnsupportedType
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.bundles import PUTS
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
 from bb_host.passes.analysis.type_terms import Inferred, Shape, Terms
 from bb_host.passes.one_pass import Stats
@@ -79,15 +80,16 @@ def _resolved(function: Function, strict: bool, stats: Stats) -> None:
 
 
 def _unresolved(name: str, op: Op) -> UnresolvedType:
-    taken = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
-    if taken is None:
+    put = PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+    if put is None:
         return UnresolvedType(f"nothing says the type of {name!r}", hint="declare it", op=op)
-    place = op.attrs.get(taken[0])
+    attribute = put[1]
+    place = op.attrs.get(attribute)
     text = place.decode() if isinstance(place, bytes) else ""
-    put = "g.hold_stash" if taken[0] == "slot" else "g.serialize_enqueue"
+    call = "g.hold_stash" if attribute == "slot" else "g.serialize_enqueue"
     return UnresolvedType(
-        f"nothing puts a value of one type into {taken[0]} {text!r}, so that of {name!r} is unknown",
-        hint=f"record {put}({text!r}, …) in the same module; values of one type, under the same name",
+        f"nothing puts a value of one type into {attribute} {text!r}, so that of {name!r} is unknown",
+        hint=f"record {call}({text!r}, …) in the same module; values of one type, under the same name",
         op=op,
     )
 
@@ -153,7 +155,7 @@ class _Solver:
         for op in function.ops if engine else ():
             if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_RESP:
                 replies[flow.wire_id(op)] = op
-            elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in _LINKS:
+            elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in PUTS:
                 linked = True
         terms = Terms(function, self._functions, replies, self._inferred)
         terms.types = self._shared(function.types)
@@ -268,29 +270,25 @@ class _Agenda:
 
 # --- ops that meet in a named place -----------------------------------------------------------------------
 
-_LINKS: Mapping[str, tuple[str, str]] = {
-    "Hold.Stash": ("slot", "put"),
-    "Hold.Flush": ("slot", "take"),
-    "Serialize.Enqueue": ("queue", "put"),
-    "Serialize.Dequeue": ("queue", "take"),
-}
+_PUT_UNDER = dict(PUTS.values())
+"""What is put somewhere, by the attribute that says where."""
 
 
 def _link(function: Function, terms: Terms) -> None:
     """What is taken out of a queue or a hold is what was put in."""
     there: dict[tuple[str, object], ValueType] = {}
     for op in function.ops:
-        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
-        if place is not None and place[1] == "put" and op.inputs:
+        attribute = _PUT_UNDER.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if attribute is not None and op.inputs:
             known = terms.get(op.inputs[0])
-            key = (place[0], op.attrs.get(place[0]))
+            key = (attribute, op.attrs.get(attribute))
             if known is not None and known.node is not types.ANY:
                 before = there.get(key)
                 same = before is None or before.node is known.node
                 there[key] = known if before is None else ValueType(known.node if same else types.ANY)
     for op in function.ops:
-        place = _LINKS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
-        if place is not None and place[1] == "take" and op.outputs:
-            found = there.get((place[0], op.attrs.get(place[0])))
+        put = PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
+        if put is not None and op.outputs:
+            found = there.get((put[1], op.attrs.get(put[1])))
             if found is not None and found.node is not types.ANY:
                 terms.put(op.outputs[0], found, op)
