@@ -7,7 +7,7 @@ import pytest
 
 from bb_host.errors import LoweringError
 from bb_host.tflite.graph import DYNAMIC, Quantization, TfliteGraph
-from bb_host.tflite.schema import DTYPES, OPERATORS
+from bb_host.tflite.schema import DTYPES, NONE, OPERATORS, RELU
 from bb_host.tflite.writer import write
 from benchmarks import models
 
@@ -66,6 +66,15 @@ def test_constants_are_aligned_and_shared(schema):
     assert data.count(same.tobytes()) == 1
     assert data.index(same.tobytes()) % 16 == 0
     assert len(_read(schema, data).buffers) == 2
+
+
+def test_an_operator_has_no_activation_where_none_is_named():
+    graph = TfliteGraph()
+    x = graph.input("x", (4,))
+    graph.op("ADD", [x, x], (4,))
+    graph.op("ADD", [x, x], (4,), options={"act": RELU})
+    graph.op("TANH", [x], (4,))
+    assert [op.options for op in graph.operators] == [{"act": NONE}, {"act": RELU}, {}]
 
 
 def test_unknown_operators_options_and_dtypes_are_refused():
