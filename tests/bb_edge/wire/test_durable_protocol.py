@@ -237,6 +237,16 @@ def test_a_peer_that_answers_again_is_asked_at_once() -> None:
     assert one.next_deadline_ns() == now_ns + ASK_AGAIN_NS
 
 
+def test_a_record_is_found_by_its_id_and_by_its_peer_once_it_has_a_number() -> None:
+    one, kept = sender(), record()
+    number = one.send(kept, 0)
+    assert one.record(number) == kept and one.record(number + 1) is None
+    assert one.open_of(A) == () == one.open_of(B)
+    opened(one)
+    assert one.open_of(A) == (number,)
+    assert one.drop(number) and one.record(number) == kept and one.open_of(A) == ()
+
+
 def test_questions_are_repeated_and_limited() -> None:
     one = sender()
     assert one.next_deadline_ns() is None
