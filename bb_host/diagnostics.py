@@ -20,6 +20,7 @@ CODES: Final[Mapping[str, str]] = {
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
     "component": "a component's configuration warns about itself",
     "count-below-one": "a number of peers or of neighbours below one: nobody is chosen, nothing is found",
+    "early-aggregate": "an aggregate that does not wait for the answers that its slot sums",
     "empty-body": "a body records nothing",
     "empty-name": "an event, a metric or a record without a name",
     "enough-above-n": "a request waits for more answers than it asks peers",

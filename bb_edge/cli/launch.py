@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from bb_edge.cli.component_notes import component_notes
+from bb_edge.cli.component_notes import chosen_backends, component_notes
 from bb_edge.cli.endings import BoardFailure, MayPass, text_of
 from bb_edge.cli.idle_targets import what_nothing_starts
 from bb_edge.cli.offloading import Offloading
@@ -323,6 +323,8 @@ class Launch:
 
         config, node = self.config, self.node
         held = without_effect(config, node) if config.train_when else []
+        for text in chosen_backends(node):
+            self._log("info", text)
         for note in (*component_notes(node), *held):
             self._log("warning", note)
         if config.run_bootstraps:

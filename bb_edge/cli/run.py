@@ -179,7 +179,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         from bb_edge.cli.kept import keeper_of
 
         keeper = keeper_of(node, launch.store, config, report, transport.wake)
-    saved = None
+    saved, unsaved = None, list[str]()
     if config.save_model is not None:
         from bb_edge.cli.saved_models import open_saved
 
@@ -222,7 +222,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
 
         driver.run(over if ends else None)
         if saved is not None:
-            saved.finish()
+            unsaved = saved.finish()
     if config.summary:
         memory = board.memory.info()
         output.record(
@@ -247,6 +247,12 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         )
         if unwritten := node.counters["outbound.unwritten"]:
             output.log("error", f"{unwritten} durable envelopes were not on the disk, and are lost")
+    if unsaved:
+        output.log(
+            "error",
+            f"what changed since was not saved (slot {', '.join(unsaved)}): the file of --save-model is older"
+            " than the model",
+        )
     gave_up = ends and over() and report.unfinished > 0
     if gave_up:
         output.log(
@@ -254,6 +260,6 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
             f"given up ({config.called('give_up_after')}): {most} rounds in a row have reached nobody",
         )
     output.log("info", f"{name} has stopped")
-    if failed or output.lost:
+    if failed or unsaved or output.lost:
         return Exit.FAILED
     return Exit.NO_RESULT if gave_up else Exit.DONE

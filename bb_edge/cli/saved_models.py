@@ -126,9 +126,11 @@ class SavedModels:
         if self._rounds >= self._every:
             self._write(changed)
 
-    def finish(self) -> None:
-        """Writes every model that has changed since it was last written."""
-        self._write([model for model in self._models if model.changed()])
+    def finish(self) -> list[str]:
+        """Writes every model that has changed since it was last written; the slots of those that failed."""
+        changed = [model for model in self._models if model.changed()]
+        self._write(changed)
+        return [model.slot for model in changed if model.changed()]
 
     def _write(self, models: list[_Model]) -> None:
         from bb_shims import StorageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -40,14 +41,20 @@ class Restartable(Slow):
 
 @contextlib.contextmanager
 def forgotten_components() -> Iterator[None]:
-    """Classes that are registered in the block leave the default registry with it."""
+    """Classes that are registered in the block leave the default registry with it.
+
+    So do modules that were imported in it and registered some: who imports them again registers them again.
+    """
     registry = default_registry()
-    before = set(registry.type_names())
+    before, modules = set(registry.type_names()), set(sys.modules)
     try:
         yield
     finally:
         for name in set(registry.type_names()) - before:
+            module = registry.lookup(name).__module__
             registry.forget(name)
+            if module not in modules:
+                sys.modules.pop(module, None)
 
 
 def slow(restartable: bool) -> type[Slow]:

@@ -44,6 +44,7 @@ def _breaks(guard: Guard) -> bool:
     return False
 
 
+@pytest.mark.timeout(600)  # some 40 s of processor time
 def test_without_any_one_check_a_promise_is_broken() -> None:
     guards = [*GUARDS, NOTHING_TAKEN_OUT]
     # In processes of their own, because each loads the protocol anew.

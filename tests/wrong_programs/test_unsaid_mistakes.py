@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from bb_edge.components import ConstantView, FedAvg, GraphModel
-from bb_host import AggregatorSlot, Compiler, Graph, ModelSlot, Module, PeerSelectorSlot, S
-from bb_host.errors import ArityError, BindingError, CallError, LearnError, ModuleError, TypeConstraintFailed
+from bb_host import AggregatorSlot, Compiler, DataSourceSlot, Graph, ModelSlot, Module, PeerSelectorSlot, S
+from bb_host.errors import (
+    ArityError,
+    BindingError,
+    CallError,
+    CrossClassDataflow,
+    LearnError,
+    ModuleError,
+    TypeConstraintFailed,
+)
 from bb_host.learn import mlp, trainable
 from tests.aids.refusals import quiet, refused, warned
 
@@ -93,6 +101,34 @@ def test_an_aggregate_to_which_nothing_is_contributed() -> None:
         g.app_emit("mean", m.agg.aggregate(g, after=start)[0])  # <-
 
     warned("missing-half", "nothing is contributed", "contribute(g, …)", program=Sums(body))
+
+
+def summed(after: Callable[[Any, Graph, Any, Any], Any], together: bool = True) -> Any:
+    """A body whose aggregate waits for what `after` gives of module, graph, start and request."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            behind = after(m, g, start, r)
+            mean, _ = m.agg.aggregate(g, **({} if behind is None else {"after": behind}))  # <-
+            g.app_emit("mean", g.bundle([start.round, mean]) if together else mean)
+
+    return body
+
+
+@pytest.mark.parametrize("after", [lambda m, g, start, r: None, lambda m, g, start, r: start])
+def test_an_aggregate_that_does_not_wait_for_its_answers(after: Any) -> None:
+    warned("early-aggregate", "'agg'", "the round before", "after=r.closed", program=Sums(summed(after)))
+
+
+def test_an_aggregate_behind_its_answers_or_of_another_start_is_quiet() -> None:
+    bound = Compiler().bind_aggregator("agg", FedAvg)
+    for after in (lambda m, g, start, r: r.closed, lambda m, g, start, r: r.missing):
+        quiet(Sums(summed(after)), bound)
+    quiet(Sums(summed(lambda m, g, start, r: g.interval(S), together=False)), bound)
 
 
 def test_an_aggregate_of_a_stack_is_whole() -> None:
@@ -297,3 +333,19 @@ def test_a_misspelt_argument_of_trainable() -> None:
 def test_a_width_that_is_no_whole_number(sizes: Any, named: str) -> None:
     with refused(LearnError, named, marked=False):
         mlp(sizes)
+
+
+def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:
+    class Typo(Module):
+        name, home = "Typo", "Server"
+        clients = PeerSelectorSlot("clients", ConstantView, peer_class="Clent", at="Server")
+        shard = DataSourceSlot("shard", at="Client")
+
+        def body(self, g: Graph) -> None:
+            with g.rounds(2) as start:
+                peers = self.clients.sample(g, n=2, after=start)
+                r = g.request("ask", peers, g.constant(FOUR), deadline_ns=S)
+                r.reply(self.shard.num_samples(g, after=r.value))  # <-
+
+    with refused(CrossClassDataflow, "Clent and Client are two classes", "misspelt"):
+        Compiler().compile(Typo())

@@ -32,9 +32,9 @@ class TFLiteBackend(Backend):
     --tune` wrote), and `arena_limit` of the NumPy backend. `tensor_bytes` is that of the NumPy backend, and
     what an interpreter may allocate for a batch of another size than one.
 
-    `fallbacks` counts the models that run on NumPy because no interpreter runs here; `notes` say, model by
-    model, what runs it and why. The kernels are imported when something first runs on NumPy: a program that
-    is one model never needs them, and starts faster without.
+    `fallbacks` counts the models that run on NumPy because no interpreter runs here, which `notes` say;
+    `chosen` says, model by model, what runs the others. The kernels are imported when something first runs on
+    NumPy: a program that is one model never needs them, and starts faster without.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.TFLiteBackend"
@@ -60,6 +60,7 @@ class TFLiteBackend(Backend):
         self.tuning = dict(tuning or {})
         self.fallbacks = 0
         self.notes: list[str] = []
+        self.chosen: list[str] = []
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> TFLiteBackend:
@@ -162,10 +163,11 @@ class TFLiteBackend(Backend):
     ) -> BackendProgram:
         return self.numpy.prepare(function, functions, resident)
 
-    def _note(self, text: str) -> None:
+    @staticmethod
+    def _note(text: str, told: list[str]) -> None:
         """What is the same of several models is said once: they have no names on a device."""
-        if text not in self.notes:
-            self.notes.append(text)
+        if text not in told:
+            told.append(text)
 
     def model(
         self, node: Any, functions: Functions, inputs: Sequence[ValueType | None], outputs: Sequence[Any]
@@ -197,7 +199,7 @@ class TFLiteBackend(Backend):
                 self._tensor_bytes,
             )
             program.expect(inputs, outputs)
-            self._note(f"{where}: {chosen.package}, threads {threads}")
+            self._note(f"{where}: {chosen.package}, threads {threads}", self.chosen)
             return program
         if not attributes.get("fallback"):
             raise TFLiteInterpreterError(
@@ -213,8 +215,8 @@ class TFLiteBackend(Backend):
         ):
             raise TFLiteModelError(f"its fallback {name!r} is missing, or has other inputs or outputs", where)
         if on_numpy:
-            self._note(f"{where}: NumPy, which measured faster on this device")
+            self._note(f"{where}: NumPy, which measured faster on this device", self.chosen)
         else:
             self.fallbacks += 1
-            self._note(f"{where}: NumPy, because there is {chosen}")
+            self._note(f"{where}: NumPy, because there is {chosen}", self.notes)
         return fallback

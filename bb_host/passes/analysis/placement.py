@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.bodies import BODY_ATTRS
@@ -22,6 +23,7 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
     SEND_FLAVORED,
 )
+from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
 from bb_host.ir.program import Function, Op, Slot
 from bb_host.ir.queries import DRAWS, is_entry, reads
@@ -409,9 +411,11 @@ class _Placer:
         listed = " and ".join(f"{text} on {side}" for side, text in sides.items())
         if len(sides) == 1:
             listed = f"{listed}, and runs on {where}"
-        return CrossClassDataflow(
-            f"it needs {listed}", hint="send the value: g.net_out(…), g.request(…)", op=op
-        )
+        hint = "send the value: g.net_out(…), g.request(…)"
+        for side, other in combinations(dict.fromkeys((*sides, where)), 2):
+            if suggestion(side, [other], "").startswith("did you mean"):
+                hint = f"{side} and {other} are two classes: is one of them misspelt? Else {hint}"
+        return CrossClassDataflow(f"it needs {listed}", hint=hint, op=op)
 
     def _origin(self, name: str) -> str:
         op = next((op for op in self.ops if name in op.outputs), None)

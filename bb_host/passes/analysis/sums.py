@@ -5,20 +5,23 @@
    starts it all. Each op says how many executions up the asking one is.
 2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
-4. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
+4. An `Aggregate` that does not wait for the answers that it should sum gives a warning.
+5. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
    `sent` is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from bb_edge.ir import keys
+from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.errors import MissingRound, TypeConstraintFailed, source
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, walk_ops
+from bb_host.ir.queries import is_constant, reads
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.joins import Joins, check_joins
 from bb_host.passes.one_pass import Stats
@@ -53,6 +56,7 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
         by_slot.setdefault(op.slot, []).append((index, op))
     joins = check_joins(function)
     changed: dict[int, Op] = {}
+    _warn_of_early(function, [op for found in by_slot.values() for _, op in found], stats)
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
@@ -81,6 +85,61 @@ def _warn(op: Op, shapes: str, stats: Stats) -> None:
         source(op),
         "give what was sent, contribute(…, sent=params), or reshape what is replied",
     )
+
+
+def _warn_of_early(function: Function, found: Sequence[Op], stats: Stats) -> None:
+    """Warns of aggregates that run with the request whose answers they should sum, so one round too early.
+
+    One that another entry starts as well, such as an interval, is meant so.
+    """
+    makers = {name: op for op in function.ops for name in op.outputs}
+    answered = {op.slot for op in found if op.op_type == "Contribute" and _meets(op, makers, OP_RECV_RESP)}
+    asking = [op for op in function.ops if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_REQ]
+    asks = {id(op) for request in asking for op in _above(request, makers)}
+    for op in found:
+        if op.op_type != "Aggregate" or op.slot not in answered or _meets(op, makers, *_ANSWERS):
+            continue
+        above = _above(op, makers)
+        if all(id(other) in asks for other in above) and (above or _started_by_readers(op, function, makers)):
+            stats.warn(
+                "early-aggregate",
+                f"slot {op.slot!r} sums answers, and this aggregate does not wait for them: it gives what"
+                " came of the round before",
+                source(op),
+                "aggregate(g, after=r.closed), r being the request",
+            )
+
+
+def _started_by_readers(op: Op, function: Function, makers: Mapping[str, Op]) -> bool:
+    """Whether an op that waits for nothing runs since one that reads its results waits for something else."""
+    for other in function.ops:
+        above = _above(other, makers)
+        if any(one is op for one in above) and any(
+            one is not op and not reads(one) and not is_constant(one) for one in above
+        ):
+            return True
+    return False  # `never-started` says so
+
+
+_ANSWERS = (OP_RECV_RESP, OP_RECV_RESP_BATCHED)
+
+
+def _meets(op: Op, makers: Mapping[str, Op], *kinds: str) -> bool:
+    """Whether an op waits for a wire op of these kinds."""
+    return any(one.domain == keys.WIRE_DOMAIN and one.op_type in kinds for one in _above(op, makers))
+
+
+def _above(op: Op, makers: Mapping[str, Op]) -> list[Op]:
+    """All ops that an op waits for."""
+    seen: dict[int, Op] = {}
+    waiting = [op]
+    while waiting:
+        for name in reads(waiting.pop()):
+            maker = makers.get(name)
+            if maker is not None and id(maker) not in seen:
+                seen[id(maker)] = maker
+                waiting.append(maker)
+    return list(seen.values())
 
 
 def _check_sent(op: Op, given: ValueType | None, sent: ValueType | None) -> None:

@@ -365,6 +365,15 @@ def test_a_full_disk_stops_nothing_and_the_next_round_tries_again(saving, node, 
     np.testing.assert_array_equal(unpack(disk.files["first.npz"]).arrays["b1"], 3 * np.ones(3))
 
 
+def test_what_cannot_be_saved_at_the_end_is_named(saving, node):
+    disk, saved = saving(every=2)
+    invoke(node, delta=np.ones(15, np.float32))
+    disk.full = True
+    assert saved.finish() == ["first", "second"]
+    disk.full = False
+    assert saved.finish() == []
+
+
 class CutBoard:
     """Its storage is over a disk whose power goes."""
 

@@ -55,13 +55,18 @@ class Training(Module):
 def _beside_its_modules(folder: Path) -> Iterator[None]:
     """Some examples import what lies beside them, as `bb-host compile` lets them."""
     sys.path.insert(0, str(folder))
+    _forget_modules(folder)  # what they register may be forgotten since they were imported
     try:
         yield
     finally:
         sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):  # two examples have a module of the same name
-            if Path(getattr(module, "__file__", None) or "/").parent == folder:
-                del sys.modules[name]
+        _forget_modules(folder)  # two examples have a module of the same name
+
+
+def _forget_modules(folder: Path) -> None:
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").parent == folder:
+            del sys.modules[name]
 
 
 def _example(name: str, **options: Any) -> tuple[Artifact, ...]:
