@@ -20,7 +20,7 @@ class Exit(IntEnum):
     FAILED = 1  # unexpected, or something of the machine that may pass: another try can succeed
     USAGE = 2  # the command line is wrong
     REFUSED = 3  # artifact, configuration or state: a restart ends in the same way
-    NO_RESULT = 4  # with --until-done, where too many rounds in a row have reached nobody
+    NO_RESULT = 4  # with --until-done, where too many rounds in a row have reached nobody, or each has failed
 
 
 class MayPass(BBError):

@@ -259,7 +259,13 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
             "error",
             f"given up ({config.called('give_up_after')}): {most} rounds in a row have reached nobody",
         )
+    rounds = node.counters.get("rounds.ended", 0)
+    in_vain = ends and 0 < rounds == node.counters.get("rounds.failed", 0)
+    if in_vain:
+        output.log(
+            "error", f"an op has failed in each of {rounds} rounds: OpFailed above says which, and why"
+        )
     output.log("info", f"{name} has stopped")
     if failed or unsaved or output.lost:
         return Exit.FAILED
-    return Exit.NO_RESULT if gave_up else Exit.DONE
+    return Exit.NO_RESULT if gave_up or in_vain else Exit.DONE

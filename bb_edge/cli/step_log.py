@@ -60,7 +60,13 @@ class StepLog:
             self._event(step)
         elif isinstance(step, steps.RoundsCompleted):
             self.unfinished -= 1
-            output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
+            failed = self._node.counters.get("rounds.failed", 0)
+            if failed:
+                output.log(
+                    "warning", "rounds completed", target=step.target, rounds=step.rounds, failed=failed
+                )
+            else:
+                output.log("info", "rounds completed", target=step.target, rounds=step.rounds)
         elif isinstance(step, steps.BootstrapStarted | steps.BootstrapComplete):
             self._waiting.clear()
             self._bootstrap(step)

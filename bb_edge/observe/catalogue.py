@@ -38,6 +38,7 @@ METRICS: Mapping[str, Metric] = {
         executions__starved="executions that ended with ops that had only some of their inputs",
         rounds__ended="rounds that have ended",
         rounds__backed_off="rounds that failed or reached nobody, so that the next one waited",
+        rounds__failed="rounds in which an op has failed; they are counted as rounds",
         rounds__waited="times that a round began to wait for the peers that it needs",
         ticks__skipped="ticks of an interval that were left out because the node was behind",
         deadlines__expired="deadlines that have passed: of executions, questions, and what waits to be sent",

@@ -154,6 +154,8 @@ class Rounds:
         else:
             self.round, self.attempt = self.round + 1, FIRST_ATTEMPT
             self._runtime.count("rounds.ended")
+            if execution.failed:
+                self._runtime.count("rounds.failed")
             if execution.ends_rounds or (self.times and self.round > self.times):
                 self.finished = True
                 self._runtime.emit(steps.RoundsCompleted(self.target, self.round - 1))

@@ -352,6 +352,25 @@ function program.Main() -> () {entry=1, partition=Main}
 """  # noqa: E501
 
 
+FAILING = """program P {module=P, targets="Main"}
+function program.Main() -> () {entry=1, partition=Main}
+  round: I64[] = syscall.Repeat<times=3>()
+  two: I64[1] = Constant<value=I64[1]{2}>()
+  bad: I64[2] = Reshape(round, two)
+  syscall.AppEmit<name="bad">(bad)
+"""
+
+
+@pytest.mark.broker
+def test_rounds_that_all_fail_are_no_result(configured, start, tmp_path, compile_text):
+    path = configured(limits={"round_backoff_ns": 1_000_000}, until_done=True)
+    (tmp_path / "program.onnx").write_bytes(compile_text(FAILING))
+    node = start("run", "--config", str(path))
+    node.says("warning rounds completed target=Main rounds=3 failed=3")
+    node.says("an op has failed in each of 3 rounds")
+    assert node.process.wait(PATIENCE_S) == 4
+
+
 @pytest.mark.broker
 def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_path, compile_text):
     path = configured(limits={"round_backoff_ns": 1_000_000}, until_done=True, give_up_after=4)
