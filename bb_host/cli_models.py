@@ -48,21 +48,18 @@ def add_trainable(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="write nothing; list what of a model a program would train, and why (docs/how-to/models.md)",
     )
-    for verb, effect in (("freeze", "do not train"), ("train", "train")):
-        p.add_argument(
-            f"--{verb}",
-            action="append",
-            default=[],
-            metavar="PATTERN",
-            help=f"with --trainable: {effect} the initializers of that name or glob (repeatable)",
-        )
     p.add_argument(
         "--train-last",
         type=int,
         metavar="N",
         help="with --trainable: train the last N layers only",
     )
-    for option, effect in (("personal", "do not send"), ("sent", "send, though they are not trained,")):
+    for option, effect in (
+        ("freeze", "do not train"),
+        ("train", "train"),
+        ("personal", "do not send"),
+        ("sent", "send, though they are not trained,"),
+    ):
         p.add_argument(
             f"--{option}",
             action="append",

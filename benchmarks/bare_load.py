@@ -24,13 +24,12 @@ if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), *(str(ROOT / folder) for folder in ("kernels", "firmware_shims"))]
 
 from bb_edge import NodeConfig, PeerId, install  # noqa: E402
-from bb_edge.engine import steps  # noqa: E402
 from bb_edge.ir.address import Address  # noqa: E402
 from bb_edge.transport.topics import Topics  # noqa: E402
 from bb_edge.wire import envelope  # noqa: E402
 from bb_edge.wire.codecs import decode_value  # noqa: E402
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope  # noqa: E402
-from benchmarks.load_clients import CAPS, LARGEST  # noqa: E402
+from benchmarks.load_clients import CAPS, LARGEST, fills_asked  # noqa: E402
 from benchmarks.load_clients import EPOCH as CLIENT_EPOCH  # noqa: E402
 
 EPOCH = 7
@@ -44,11 +43,8 @@ def question(artifact: Path, server: PeerId, clients: list[PeerId]) -> bytes:
         for peer in clients[number : number + 256]:
             way = Address.empty().with_peer(peer).to_bytes()
             node.peer_presence(peer, True, (way,), epoch=CLIENT_EPOCH, classes=("Client",))
-        for step in node.poll(now_ns):
-            if isinstance(step, steps.SendEnvelope):
-                read = envelope.decode(step.body + step.rest, CAPS)
-                if read.kind == REQUEST and read.fills:
-                    return envelope.encode(Envelope(read.fills, schema_version=0))
+        if (fills := fills_asked(node.poll(now_ns))) is not None:
+            return fills
     raise AssertionError("the server's node asks nobody")
 
 

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,6 +60,16 @@ def packet(first: int, body: bytes) -> bytes:
     """A packet of less than 16 KB."""
     length = bytes((len(body),)) if len(body) < 128 else bytes((len(body) & 127 | 128, len(body) >> 7))
     return bytes((first,)) + length + body
+
+
+def fills_asked(told: Iterable[steps.EngineStep]) -> bytes | None:
+    """The fills of the first request among a node's steps, as bytes; None where it sends none."""
+    for step in told:
+        if isinstance(step, steps.SendEnvelope):
+            read = envelope.decode(step.body + step.rest, CAPS)
+            if read.kind == REQUEST and read.fills:
+                return envelope.encode(Envelope(read.fills, schema_version=0))
+    return None
 
 
 class Answers:

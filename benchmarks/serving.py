@@ -25,7 +25,6 @@ import onnx
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.components import GraphModel, PresenceSelector
-from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.transport.packets import (
     PUBACK,
@@ -44,7 +43,7 @@ from bb_host import Compiler, ModelSlot, Module, PeerSelectorSlot, S
 from bb_host.build import Build, build_edge
 from bb_host.dsl import Graph
 from bb_host.learn import trainable
-from benchmarks.load_clients import CAPS, CONNACK, EPOCH, LARGEST, LIMITS, SUBACK, packet, text
+from benchmarks.load_clients import CAPS, CONNACK, EPOCH, LARGEST, LIMITS, SUBACK, fills_asked, packet, text
 from benchmarks.models import ALL, example
 from benchmarks.tflite import flatbuffer_of
 from federated_digits.brokers import start_broker
@@ -80,25 +79,19 @@ def build(model: onnx.ModelProto) -> Build:
     return build_edge(Serve(shape), compiler, backend="tflite")
 
 
-class Question:
+def question(artifact: bytes, x: np.ndarray) -> bytes:
     """A request's fills as the asker's node writes them."""
-
-    def __init__(self, artifact: bytes, x: np.ndarray) -> None:
-        config = NodeConfig.edge().with_(caps=CAPS, ingress_bytes=LARGEST, invoke_bytes=LARGEST)
-        node = install(PeerId.from_name(ASKER), (), artifact, ["Asker"], config, seed=1)
-        server = PeerId.from_name(SERVER)
-        way = Address.empty().with_peer(server).to_bytes()
-        node.peer_presence(server, True, (way,), epoch=EPOCH, classes=("Server",))
-        node.poll(1)
-        node.invoke("Asker", {"x": x})
-        for now_ns in range(2, 20):
-            for step in node.poll(now_ns):
-                if isinstance(step, steps.SendEnvelope):
-                    read = envelope.decode(step.body + step.rest, CAPS)
-                    if read.kind == REQUEST and read.fills:
-                        self.fills = envelope.encode(Envelope(read.fills, schema_version=0))
-                        return
-        raise AssertionError("the asker's node asks nobody")
+    config = NodeConfig.edge().with_(caps=CAPS, ingress_bytes=LARGEST, invoke_bytes=LARGEST)
+    node = install(PeerId.from_name(ASKER), (), artifact, ["Asker"], config, seed=1)
+    server = PeerId.from_name(SERVER)
+    way = Address.empty().with_peer(server).to_bytes()
+    node.peer_presence(server, True, (way,), epoch=EPOCH, classes=("Server",))
+    node.poll(1)
+    node.invoke("Asker", {"x": x})
+    for now_ns in range(2, 20):
+        if (fills := fills_asked(node.poll(now_ns))) is not None:
+            return fills
+    raise AssertionError("the asker's node asks nobody")
 
 
 class Client:
@@ -214,7 +207,7 @@ def compare(name: str, requests: int, pairs: int) -> tuple[list[list[float]], li
     built = build(model)
     x = next(iter(example(model).values()))
     by_target = {artifact.target: artifact for artifact in built.artifacts}
-    fills = Question(by_target["Asker"].data, x).fills
+    fills = question(by_target["Asker"].data, x)
     events = Events()
     ours: list[list[float]] = []
     bare: list[list[float]] = []

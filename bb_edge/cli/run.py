@@ -260,7 +260,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
             f"given up ({config.called('give_up_after')}): {most} rounds in a row have reached nobody",
         )
     rounds = node.counters.get("rounds.ended", 0)
-    in_vain = ends and 0 < rounds == node.counters.get("rounds.failed", 0)
+    in_vain = ends and report.unfinished <= 0 and 0 < rounds == node.counters.get("rounds.failed", 0)
     if in_vain:
         output.log(
             "error", f"an op has failed in each of {rounds} rounds: OpFailed above says which, and why"

@@ -144,7 +144,7 @@ def import_onnx(
 
 
 def load_source(source: Any) -> tuple[str, onnx.ModelProto]:
-    """Where a model is from, and the model with its weights, checked. ModelImportError where it is none."""
+    """Where a model is from, and the model with its weights. ModelImportError for what is no model."""
     where = str(source) if isinstance(source, (str, Path)) else "model"
     try:
         if isinstance(source, (str, Path)):

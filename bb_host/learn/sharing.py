@@ -1,4 +1,4 @@
-"""What is trained, and what is sent: the last layers alone, personal ones, and what is sent untrained.
+"""Which parameters are trained, and which are sent: the last layers alone, personal ones, untrained ones.
 
 All of it works on the list of a model's initializers, each learned or not.
 """

@@ -37,7 +37,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What a shard tells at the end: digests of what was sent by pair, counters, trouble by kind."""
+    """What a shard tells at the end: a digest of the messages of each pair, counters, trouble by kind."""
 
     digests: Mapping[tuple[bytes, bytes], bytes]
     counters: Mapping[str, int]

@@ -61,7 +61,7 @@ class OpRules:
 _PURE = frozenset(
     name for name in RELATIONS if name not in {"constant", "subgraph", "send", "recv", "loop", "if"}
 )
-"""Relations that hang on nothing but their op's types, attributes and constants."""
+"""Relations that only their op's types, attributes and constants decide."""
 
 
 _ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)

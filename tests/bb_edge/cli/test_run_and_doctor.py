@@ -369,6 +369,11 @@ def test_rounds_that_all_fail_are_no_result(configured, start, tmp_path, compile
     node.says("warning rounds completed target=Main rounds=3 failed=3")
     node.says("an op has failed in each of 3 rounds")
     assert node.process.wait(PATIENCE_S) == 4
+    path = configured(limits={"round_backoff_ns": 60 * 10**9}, until_done=True)
+    (tmp_path / "program.onnx").write_bytes(compile_text(FAILING))
+    node = start("run", "--config", str(path))
+    node.says("RoundBackedOff")
+    assert node.end() == 0, "it was asked to stop, with rounds to come"
 
 
 @pytest.mark.broker
