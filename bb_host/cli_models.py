@@ -69,6 +69,11 @@ def add_trainable(p: argparse.ArgumentParser) -> None:
         )
 
     p.add_argument(
+        "--output",
+        metavar="NAME",
+        help="with --trainable: the output that is trained, or an inner value such as the logits",
+    )
+    p.add_argument(
         "--loss",
         metavar="NAME",
         help="with --trainable: warn and refuse as for that loss (docs/how-to/models.md lists them)",
@@ -88,6 +93,7 @@ _LISTED: Mapping[str, str] = {
     "sent": "sent",
     "loss": "loss",
     "batch_norm": "batch_norm",
+    "output": "output",
 }
 """Options of a list of what is learned, and what `trainable` calls them."""
 
@@ -116,12 +122,14 @@ def list_trainable(arguments: argparse.Namespace, show: Show) -> int:
     given = {argument: getattr(arguments, option) for option, argument in _LISTED.items()}
     chosen = {argument: value for argument, value in given.items() if value not in (None, [])}
     patterns = {a: value for a, value in chosen.items() if a not in ("loss", "batch_norm")}
-    imported = import_onnx(arguments.file, **patterns)
     refusal: BBError | None = None
     try:
         model = make_trainable(arguments.file, TrainableSettings(**chosen))
     except BBError as error:
-        refusal, listed = error, imported.initializers
+        try:
+            refusal, listed = error, import_onnx(arguments.file, **patterns).initializers
+        except BBError:
+            raise error from None
     else:
         listed = model.initializers
     if not arguments.json:

@@ -25,9 +25,14 @@ class ModelFile:
 
 
 def open_model_file(path: str | Path, config: Mapping[str, Any] | None = None) -> ModelFile:
-    """Reads an ONNX file; `config` are keys of GraphModel. Raises LearnError, which names the file."""
+    """Reads an ONNX file. Raises LearnError, which names the file.
+
+    `config` are keys of GraphModel, and `output`, the one of several that is trained and answered.
+    """
     rest = dict(config or {})
-    arguments = {key: rest.pop(key) for key in ("learning_rate", "momentum", "optimizer") if key in rest}
+    arguments = {
+        key: rest.pop(key) for key in ("learning_rate", "momentum", "optimizer", "output") if key in rest
+    }
     settings = TrainableSettings(config=rest, **arguments)
     try:
         return ModelFile(make_trainable(path, settings))

@@ -24,6 +24,7 @@ from bb_host.errors import ModelImportError, SparseTensorError, TrainingModeErro
 from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.ir.proto import array_of, read_graph
 from bb_host.ir.sparse_tensors import densified
+from bb_host.learn.chosen_output import cut_to
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching, unsendable
 from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
@@ -76,6 +77,8 @@ def import_onnx(
     personal: Collection[str] = (),
     sent: Collection[str] = (),
     *,
+    output: str | None = None,
+    one_output: bool = False,
     part_statistics: bool = False,
 ) -> ImportedModel:
     """Reads an inference model: from a proto, a file (external data beside it), or bytes.
@@ -86,8 +89,9 @@ def import_onnx(
     what matches a pattern of `personal` is learned and not sent, and comes first among the parameters; what
     matches one of `sent` and is not learned is a parameter all the same, and comes last.
 
-    With `part_statistics`, means and variances that an exporter has merged with other initializers are
-    initializers of their own.
+    With `output` the model is cut to that value, an output or an inner one; with `one_output`, several
+    outputs of which none is chosen are a LearnError. With `part_statistics`, means and variances that an
+    exporter has merged with other initializers are initializers of their own.
 
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
@@ -97,6 +101,8 @@ def import_onnx(
         hint = "give the ONNX file that it binds; bb-host export takes a model out of a compiled program"
         raise ModelImportError("it is a program of ours and not a model", where, hint)
     kinds = exporter_kinds(model)
+    if one_output or output is not None:
+        model = cut_to(model, output, where)
     model = _at_our_opset(model, where)
     try:
         graph = read_graph(model.graph, where)

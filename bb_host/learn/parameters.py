@@ -220,7 +220,7 @@ def matching(patterns: Iterable[str], names: Collection[str], verb: str, where: 
     matched: set[str] = set()
     for pattern in patterns:
         hits = {pattern} if pattern in names else {n for n in names if fnmatchcase(n, pattern)}
-        if not hits:
+        if not hits and not (verb == "freeze" and pattern == "*"):  # all of it, also where that is nothing
             hint = suggestion(pattern, names, "initializers: ") or "it has no initializers"
             raise ModelImportError(f"no initializer {pattern!r} to {verb}", where, hint)
         matched |= hits

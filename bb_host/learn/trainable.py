@@ -135,8 +135,8 @@ class TrainableModel:
                 ProgramWarning(
                     "probabilities-as-output",
                     f"{self.loss} takes logits, and the model ends in {place_of(last)}",
-                    hint="export it without that operator, or cut the model at"
-                    f" {last.inputs[0]!r} (onnx.utils.extract_model)",
+                    hint="export it without that operator, or train what lies before it:"
+                    f" output={last.inputs[0]!r} (--output {last.inputs[0]})",
                 )
             )
         return tuple(found)
@@ -265,11 +265,14 @@ def trainable(
     optimizer: str = "sgd",
     batch_norm: str = "frozen",
     huber_delta: float | None = None,
+    output: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
     """Makes an inference model trainable.
 
-    `model` has one input and one output. Its parameters are the weights, biases, scales and tables of its
+    `model` has one input (`join_inputs` makes several one), and is trained by one output: `output` names it
+    where there are several, or an inner value such as the logits before a softmax. What only other outputs
+    need is left out. Its parameters are the weights, biases, scales and tables of its
     layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
     model).table())` shows what is learned and why; docs/how-to/models.md has the rule. `loss` is what `Train`
     and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain output
@@ -302,6 +305,7 @@ def trainable(
         personal,
         sent,
         huber_delta,
+        output,
     )
     try:
         return make_trainable(model, settings)
@@ -326,6 +330,7 @@ class TrainableSettings(NamedTuple):
     personal: object = ()
     sent: object = ()
     huber_delta: object = None
+    output: object = None
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -358,11 +363,25 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     if last is not None and (not isinstance(last, int) or isinstance(last, bool) or last < 1):
         what = f"train_last is a number of layers, not {last!r}"
         raise LearnError(what, "trainable", "write train_last=1, or leave it out")
+    if given.output is not None and not isinstance(given.output, str):
+        what = f"output is the name of a value, not {given.output!r}"
+        raise LearnError(what, "trainable", 'write output="logits"')
     where = str(model) if isinstance(model, (str, Path)) else "model"
     try:
         statistics: tuple[str, ...] = ()
         updates = given.batch_norm == "update" and given.learning
-        imported = import_onnx(model, "model", frozen, train, last, personal, sent, part_statistics=updates)
+        imported = import_onnx(
+            model,
+            "model",
+            frozen,
+            train,
+            last,
+            personal,
+            sent,
+            output=given.output,
+            one_output=True,
+            part_statistics=updates,
+        )
         if updates:
             imported, statistics = with_statistics(imported, where)
         imported, gradient = _differentiated(imported, given.learning, where)
@@ -388,8 +407,7 @@ def _differentiated(
     imported: ImportedModel, learning: bool, where: str
 ) -> tuple[ImportedModel, Gradient | None]:
     function = imported.function
-    _exactly_one("inputs", imported.inputs, where)
-    _exactly_one("outputs", function.outputs, where)
+    _one_input(imported.inputs, where)
     try:
         if learning:
             function = folded(function)
@@ -420,16 +438,14 @@ def _differentiated(
     return imported, gradient
 
 
-def _exactly_one(what: str, names: Sequence[str], where: str) -> None:
-    if len(names) != 1:
-        named = f" ({', '.join(map(repr, names))})" if names else ""
-        raise LearnError(
-            f"it has {len(names)} {what}{named}, a trainable model has one",
-            where,
-            "bb_host.learn.join_inputs(model) makes them one"
-            if what == "inputs"
-            else "cut the model to one of them (onnx.utils.extract_model)",
-        )
+def _one_input(names: Sequence[str], where: str) -> None:
+    if len(names) > 1:
+        named = ", ".join(map(repr, names))
+        hint = "trainable(join_inputs(model)) makes them one: from bb_host.learn import join_inputs"
+        raise LearnError(f"it has {len(names)} inputs ({named}), and a slot's model has one", where, hint)
+    if not names:
+        what, hint = "it has no input: its result is always the same", "export it with an input"
+        raise LearnError(what, where, hint)
 
 
 def _nothing_learned(initializers: Sequence[Initializer], where: str) -> LearnError:

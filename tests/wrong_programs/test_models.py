@@ -367,18 +367,24 @@ def test_operators_before_what_is_trained_need_no_rule():
 
 def test_several_inputs_are_refused_by_name():
     model = net([("Add", "x mask", "s"), ("MatMul", "s w", "y")], {"w": (4, 3)}, inputs=("x", "mask"))
-    with refused(LearnError, "2 inputs ('x', 'mask')", "a trainable model has one", marked=False):
+    with refused(LearnError, "2 inputs ('x', 'mask')", "a slot's model has one", "join_inputs", marked=False):
         trainable(model)
 
 
 def test_several_outputs_are_refused_by_name():
     model = net([("MatMul", "x w", "y"), ("Relu", "y", "z")], {"w": (4, 3)}, outputs=("y", "z"))
-    with refused(LearnError, "2 outputs ('y', 'z')", "a trainable model has one", marked=False):
+    with refused(LearnError, "2 outputs ('y', 'z')", "a slot's model has one", "output='y'", marked=False):
         trainable(model)
+    with refused(LearnError, "no output and no inner value 'Z_'", "did you mean 'z'?", marked=False):
+        trainable(model, output="Z_")
+    with refused(LearnError, "no output and no inner value 'logits'", "'y', 'z'", marked=False):
+        trainable(model, output="logits")
+    with refused(LearnError, "output is the name of a value, not 1", marked=False):
+        trainable(model, output=1)
 
 
 def test_no_input_at_all_is_refused():
-    with refused(LearnError, "0 inputs", marked=False):
+    with refused(LearnError, "it has no input", marked=False):
         trainable(net([("Relu", "w", "y")], {"w": (4, 3)}, inputs=()))
 
 

@@ -66,7 +66,7 @@ def test_it_computes_the_same_and_learns(opset: int) -> None:
 
 
 def test_trainable_says_how() -> None:
-    with refused(LearnError, "it has 2 inputs ('image', 'ids')", "bb_host.learn.join_inputs(model)"):
+    with refused(LearnError, "it has 2 inputs ('image', 'ids')", "trainable(join_inputs(model))"):
         trainable(net())  # <-
 
 

@@ -8,24 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnx.utils
 import pytest
 
-from bb_host.errors import ModelImportError
+from bb_host.errors import LearnError
 from bb_host.learn import trainable
 
 FOLDER = Path(__file__).with_name("sklearn_models")
 
 
 @pytest.mark.parametrize("name", ["classifier", "two_classes", "regressor"])
-def test_gradients_are_those_of_scikit_learn(name, tmp_path, runtime):
+def test_gradients_are_those_of_scikit_learn(name, runtime):
     arrays = np.load(FOLDER / f"{name}.npz")
-    file = FOLDER / f"{name}.onnx"
-    if name != "regressor":  # labels come with probabilities; learning needs what lies before both
-        file = tmp_path / "logits.onnx"
-        onnx.utils.extract_model(str(FOLDER / f"{name}.onnx"), str(file), ["X"], [str(arrays["at"])])
-    model = trainable(file)
+    # Labels come with probabilities; learning needs what lies before both.
+    output = None if name == "regressor" else str(arrays["at"])
+    model = trainable(FOLDER / f"{name}.onnx", output=output)
     gradient = model.gradient
     assert gradient is not None
     inputs = {"X": arrays["x"], **model.model.parameters}
@@ -38,6 +34,8 @@ def test_gradients_are_those_of_scikit_learn(name, tmp_path, runtime):
         np.testing.assert_allclose(found[output], arrays[f"d:{parameter}"], rtol=1e-4, atol=1e-7)
 
 
-def test_a_classifier_with_its_labels_says_what_to_cut():
-    with pytest.raises(ModelImportError, match=r"cut the label off with onnx\.utils\.extract_model"):
+def test_a_classifier_with_its_labels_says_what_to_name():
+    with pytest.raises(LearnError, match=r"2 outputs .* output='probabilities'"):
         trainable(FOLDER / "classifier.onnx")
+    (warning,) = trainable(FOLDER / "classifier.onnx", output="probabilities").warnings()
+    assert f"output={str(np.load(FOLDER / 'classifier.npz')['at'])!r}" in warning.hint
