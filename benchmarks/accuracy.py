@@ -1,16 +1,19 @@
 """What federated averaging costs in accuracy: digits, in folds, against central training of the same model.
 
-    PYTHONPATH=.:examples python -m benchmarks.accuracy --net cnn-bn --folds 5
+    PYTHONPATH=.:examples python -m benchmarks.accuracy --net cnn-bn --folds 5 --torch /venv/bin/python
 
-All 1,797 digits, each once in a test set. The program is the example's, simulated in one process; central
-training is the same program with one client that has everything. Even data on four clients, four passes over
-its shard per client and round, and Dirichlet(0.3) on ten, against as many rounds of as many passes. Gates:
-1 point below central training for even data, 2.5 points for uneven ones, over the mean of the folds.
+All 1,797 digits, each once in a test set. The program is the example's, simulated in one process. Even data
+on four clients, four passes over its shard per client and round, and Dirichlet(0.3) on ten, against central
+training of as many passes: in PyTorch, by the interpreter of `--torch`, from the same first weights on the
+same rows; else by the same program with one client that has everything. Gates: 1 point below central training
+for even data, 2.5 points for uneven ones, over the mean of the folds.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
 from bb_host import Compiler
@@ -50,13 +54,21 @@ def image(x: data.Floats) -> data.Floats:
     return x.reshape(-1, 1, 8, 8)
 
 
+def source(kind: str) -> onnx.ModelProto:
+    """One of the models, as an exporter writes it."""
+    if kind == "mlp":
+        return mlp([data.PIXELS, 32, CLASSES], seed=0)
+    return digits_cnn_bn() if kind == "cnn-bn" else digits_cnn()
+
+
 def net(kind: str) -> TrainableModel:
     """One of the models, ready to be trained."""
-    if kind == "mlp":
-        return trainable(mlp([data.PIXELS, 32, CLASSES], seed=0), learning_rate=0.1)
-    model: onnx.ModelProto = digits_cnn_bn() if kind == "cnn-bn" else digits_cnn()
     updates = "update" if kind == "cnn-bn" else "frozen"
-    return trainable(model, learning_rate=0.05, batch_norm=updates)
+    return trainable(source(kind), learning_rate=_rate(kind), batch_norm=updates)
+
+
+def _rate(kind: str) -> float:
+    return 0.1 if kind == "mlp" else 0.05
 
 
 def folds(labels: data.Labels, count: int) -> list[data.Indices]:
@@ -103,6 +115,29 @@ def accuracy(kind: str, who: Federation, test: data.Indices, rounds: int, folder
     return float(scored[-1][2])
 
 
+def torch_accuracy(python: str, kind: str, test: data.Indices, rounds: int, folder: Path, seed: int) -> float:
+    """The same share after central training in PyTorch, by another interpreter; `seed` orders the rows."""
+    x, y = data.load_digits()
+    x = x if kind == "mlp" else image(x)
+    rest = np.setdiff1d(np.arange(len(y)), test)
+    first = [numpy_helper.to_array(tensor) for tensor in source(kind).graph.initializer]
+    if kind == "mlp":  # [in, out] here, rows of outputs there
+        first = [np.ascontiguousarray(array.T) for array in first]
+    path = folder / "central.npz"
+    np.savez(
+        path, kind=kind, rate=_rate(kind), passes=PASSES * rounds, batch=BATCH, seed=seed, x=x[rest],
+        y=y[rest], test_x=x[test], test_y=y[test], **{f"w{i}": array for i, array in enumerate(first)},
+    )  # fmt: skip
+    # Not as a file: its folder would come first in sys.path, with modules called `compile` and `inference`.
+    run = "import runpy, sys; runpy.run_path(sys.argv[1])['central'](sys.argv[2])"
+    words = [python, "-c", run, str(Path(__file__).with_name("accuracy_torch.py")), str(path)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{python} has not trained: it needs torch and numpy")
+    return float(done.stdout)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints a table; 1 where a gate is missed."""
     parser = argparse.ArgumentParser(
@@ -111,13 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--net", choices=("mlp", "cnn", "cnn-bn"), default="mlp")
     parser.add_argument("--folds", type=int, default=5, help="of the five, how many are run")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--torch", metavar="PYTHON", help="train centrally in PyTorch, by this interpreter")
     given = parser.parse_args(arguments)
     tests = folds(data.load_digits()[1], 5)[: given.folds]
     found: dict[Federation, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for who in (CENTRAL, EVEN, UNEVEN):
             found[who] = [
-                accuracy(given.net, who, test, given.rounds, Path(folder), seed)
+                torch_accuracy(given.torch, given.net, test, given.rounds, Path(folder), seed)
+                if given.torch and who is CENTRAL
+                else accuracy(given.net, who, test, given.rounds, Path(folder), seed)
                 for seed, test in enumerate(tests)
             ]
             print(
