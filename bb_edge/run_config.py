@@ -30,7 +30,7 @@ class RunConfig:
 
     `snapshot_interval_s` is 300: a crash costs a node without durable sends five minutes at most, and flash
     some nine thousand snapshots a month. `snapshot_rounds` is 1: a server that is killed loses the round in
-    which it was; nodes without rounds of their own ignore it.
+    which it was, and those that ended within the last second; nodes without rounds of their own ignore it.
     """
 
     artifact: Path | None = None

@@ -21,6 +21,7 @@ import numpy as np
 
 from bb_edge.array_files import ArrayFileError, read_arrays
 from bb_edge.cli.arguments import file_name
+from bb_edge.cli.run_settings import parse_set
 from bb_edge.inference import InferenceError, Model, open_model
 from bb_edge.input_files import FileRefused, refuse_special
 from bb_edge.ir.types import dtype_of_elem
@@ -37,13 +38,14 @@ MAX_RUNS = 1_000_000
 """Runs that can be asked for: their times take 8 MB."""
 
 _FRESH = """
+import json
 import sys
 import numpy as np
 import bb_edge
-if sys.argv[4:]:
+if sys.argv[5:]:
     from bb_edge.registry import load_all
-    load_all(sys.argv[4:])
-model = bb_edge.open_model(sys.argv[1], sys.argv[2])
+    load_all(sys.argv[5:])
+model = bb_edge.open_model(sys.argv[1], sys.argv[2], components=json.loads(sys.argv[4]))
 with np.load(sys.argv[3]) as inputs:
     model.run(dict(inputs))
 with open("/proc/self/status") as status:
@@ -55,6 +57,7 @@ def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("bench", help="measure inference on this device")
     p.add_argument("artifact", type=file_name, help="a compiled .onnx file")
     p.add_argument("--target", metavar="NAME", help="partition, if there are several")
+    p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
     p.add_argument(
         "--inputs", type=file_name, metavar="IN.npz", help="an array per input (default: seeded noise)"
     )
@@ -111,16 +114,17 @@ def measure(model: Model, inputs: Mapping[str, Array], runs: int) -> dict[str, f
     return figures
 
 
-def cold_start(artifact: Path, target: str, inputs: Path, load: Sequence[str] = ()) -> dict[str, float]:
+def cold_start(model: Sequence[str], load: Sequence[str] = ()) -> dict[str, float]:
     """Measures the time from spawn to first output (median, ms) and the peak of memory (largest, bytes).
 
-    Each fresh process loads the files and modules of `load` first. Raises InferenceError where one fails.
+    `model`: the artifact, its target, a file of inputs, and the configuration of slots as JSON. Each fresh
+    process loads the files and modules of `load` first. Raises InferenceError where one fails.
     """
     times, peaks = [], []
     for _ in range(COLD_RUNS):
         began = time.perf_counter()
         done = subprocess.run(
-            [sys.executable, "-c", _FRESH, str(artifact), target, str(inputs), *load],
+            [sys.executable, "-c", _FRESH, *model, *load],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             capture_output=True,
             text=True,
@@ -171,8 +175,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not 0 < arguments.runs <= MAX_RUNS:
         raise InferenceError(f"--runs {arguments.runs} is out of range", hint=f"give 1 to {MAX_RUNS}")
+    components = parse_set(arguments.set)
     began = time.perf_counter()
-    model = open_model(arguments.artifact, arguments.target)
+    model = open_model(arguments.artifact, arguments.target, components=components)
     opened = (time.perf_counter() - began) * 1000
     inputs = _load(arguments.inputs) if arguments.inputs else noise(model)
     began = time.perf_counter()
@@ -195,7 +200,8 @@ def run(arguments: argparse.Namespace) -> int:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "inputs.npz"
             np.savez(path, **inputs)  # type: ignore[arg-type]
-            figures.update(cold_start(arguments.artifact, model.target, path, arguments.load))
+            again = (str(arguments.artifact), model.target, str(path), json.dumps(components))
+            figures.update(cold_start(again, arguments.load))
     if arguments.json:
         print(json.dumps(figures))
         return 0

@@ -254,9 +254,8 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
                     wrong = error
                     self._file.go_to(before)
                     breaks = list(self._file.breaks)
-                    if n:
-                        self._file.read(n)  # it stays before the wrong row
-                    self._file.breaks[:] = breaks
+                    self._file.read(n)  # it stays before the wrong row, in the file that has it
+                    self._file.breaks[:] = breaks  # each is told once
                     break
                 self._skipped += 1
                 self._first_skipped = self._first_skipped or f"{error.where}: {error.what}"

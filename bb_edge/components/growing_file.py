@@ -58,9 +58,10 @@ class GrowingFile:
             with open_regular(self.path) as file:
                 now = _identity(file)
                 if now != self._file:
-                    lines = self._rest_of_former(most)
-                    if len(lines) >= most:
-                        return lines
+                    rest = self._rest_of_former(most)
+                    if rest is not None and len(rest) >= most:
+                        return rest
+                    lines = rest or []
                     self._begin(now)
                 elif not self._goes_on(file):
                     self.breaks.append(
@@ -81,8 +82,11 @@ class GrowingFile:
     def _begin(self, identity: tuple[int, int]) -> None:
         self._file, self._offset, self._number, self._before = identity, 0, 0, b""
 
-    def _rest_of_former(self, most: int) -> list[Line]:
-        """Returns what is left of the file that the path led to before; its last line ends with the file."""
+    def _rest_of_former(self, most: int) -> list[Line] | None:
+        """Returns what is left of the file that the path led to before; its last line ends with the file.
+
+        None where that file is gone, which `breaks` says then.
+        """
         for place in self._neighbours():
             try:
                 with open_regular(place) as file:
@@ -92,7 +96,7 @@ class GrowingFile:
                 continue
         what = f"{self.path} was rotated, and the former file is gone: what came after its line"
         self.breaks.append(f"{what} {self._number} is lost")
-        return []
+        return None
 
     def _neighbours(self) -> list[str]:
         folder = os.path.dirname(os.path.realpath(self.path)) or "."

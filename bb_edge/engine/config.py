@@ -18,6 +18,8 @@ MAX_FRAMES = 100_000
 """Bound of `max_executions` × `max_children`: all frames are made at install."""
 MOST = 1 << 60
 """Bound of every other capacity and time: 36 years in nanoseconds, and a number that a snapshot can hold."""
+SHORTEST_NS = MS
+"""No time of a node is shorter: a poll may take as long. Less is most likely a number of seconds."""
 
 
 class ConfigError(BBError):
@@ -28,8 +30,8 @@ class ConfigError(BBError):
 class NodeConfig:
     """Capacities and times of one node. Counts are entries, sizes bytes, times nanoseconds.
 
-    Every count and size is at least 1; a time may be 0 where its comment says what that means. ConfigError
-    beyond a bound. The numbers here are a small board's.
+    Every count and size is at least 1, a time 1 ms; 0 is possible where the comment says what that means.
+    ConfigError beyond a bound. The numbers here are a small board's.
 
     `edge()` is the default of `bb-edge`, `host()` has the wider budget of a gateway or server.
     """
@@ -93,14 +95,14 @@ class NodeConfig:
     outbox_bytes: int = 64 * MIB
     # Deadline of a `Later` that names none; 0: it waits for ever. Longer than any inference on a board.
     later_deadline_ns: int = 30 * S
-    # How long a lone acknowledgement waits for company; 0: not at all. Well below `resend_ns`, and long
-    # enough for the reply to a request to carry it.
+    # How long a lone acknowledgement waits for company; 0: not at all. Below `resend_ns`, and long enough for
+    # the reply to a request to carry it.
     ack_delay_ns: int = 20 * MS
     # Earliest first repetition of a request, reply or durable envelope that nobody acknowledged; later where
     # round trips to its peer take longer; doubles. One through an idle broker takes 1 to 300 ms.
     resend_ns: int = 1 * S
-    # Back-off of rounds that failed or asked nobody: first wait and longest. 60 s is what a fleet that comes
-    # back after a power cut may cost a server.
+    # Back-off of rounds that failed or asked nobody: first wait and longest, no shorter one. 60 s is what a
+    # fleet that comes back after a power cut may cost a server.
     round_backoff_ns: int = 1 * S
     round_backoff_max_ns: int = 60 * S
     # Failures in a row after which a peer counts as down. One lost answer is weather, five are a dead peer.
@@ -119,17 +121,21 @@ class NodeConfig:
             value = getattr(self, spec.name)
             if isinstance(value, bool) or not isinstance(value, int):
                 continue
-            if value < (0 if spec.name in may_be_zero else 1):
-                raise ConfigError(
-                    f"{spec.name} = {value}",
-                    where="NodeConfig",
-                    hint="capacities and times are at least 1"
-                    if spec.name not in may_be_zero
-                    else "at least 0",
-                )
+            least = SHORTEST_NS if spec.name.endswith("_ns") else 1
             most = MAX_EXECUTIONS if spec.name == "max_executions" else MOST
-            if value > most:
-                raise ConfigError(f"{spec.name} = {value}", "NodeConfig", f"{most} at most")
+            if least <= value <= most or (value == 0 and spec.name in may_be_zero):
+                continue
+            bounds = f"{least} at least, {most} at most" + (", or 0" if spec.name in may_be_zero else "")
+            if spec.name.endswith("_ns"):
+                bounds += f"; in nanoseconds: 1 s is {S}"
+            raise ConfigError(f"{spec.name} = {value}", "NodeConfig", bounds)
+        self._check_pairs()
+
+    def _check_pairs(self) -> None:
+        for lower, upper in (("ack_delay_ns", "resend_ns"), ("round_backoff_ns", "round_backoff_max_ns")):
+            less, more = getattr(self, lower), getattr(self, upper)
+            if less > more:
+                raise ConfigError(f"{lower} = {less}", "NodeConfig", f"at most {upper}, which is {more}")
         if self.max_executions * self.max_children > MAX_FRAMES:
             raise ConfigError(
                 f"max_executions × max_children = {self.max_executions} × {self.max_children}",

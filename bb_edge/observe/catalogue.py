@@ -85,6 +85,7 @@ METRICS: Mapping[str, Metric] = {
         requests__failures_sent="failures that this node answered, because it had no reply",
         requests__refused="answers that do not count: they cannot be read, or their execution failed",
         requests__declined="requests that were declined: train_when did not hold, or an op declined",
+        data__breaks="times that a data source may have missed samples: a file was truncated, or is gone",
         data__left_out="samples that data sources left out: rows that cannot be read, or have values missing",
         contributions__clipped="contributions that were shortened to the clip_norm of their aggregator",
         contributions__dominant="contributions that counted a hundred times as much as is usual in theirs",

@@ -128,7 +128,10 @@ def _telling(component: DataSource, slot: str, method: Callable[..., object]) ->
             return method(ctx)
         finally:
             for left_out in component.take_left_out():
-                ctx.runtime.count("data.left_out", left_out.samples)
+                if left_out.samples:
+                    ctx.runtime.count("data.left_out", left_out.samples)
+                else:
+                    ctx.runtime.count("data.breaks")
                 ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
 
     return next_batch

@@ -58,6 +58,9 @@ class Broker:
         except ValueError as error:  # its text may quote the URL, with the password
             raise BrokerUrlError("its host is not well formed", "broker", hint) from error
         # A URL may hold a password, so no message repeats it whole.
+        if "://" not in url:  # host:port, which would be split as scheme:path
+            shown = url.rpartition("@")[2]
+            raise BrokerUrlError(f"{shown!r} is not a broker URL", "broker", _with_scheme(shown) or hint)
         shown = f"{parts.netloc.rpartition('@')[2]}{parts.path.rpartition('@')[2]}"
         if parts.scheme:
             shown = f"{parts.scheme}://{shown}"
@@ -146,6 +149,15 @@ def _unfit(names: str, error: OSError, hint: str) -> BrokerFileError:
 _HEX = re.compile("%(?![0-9A-Fa-f]{2})")
 _MOST_HOST = 253
 """Characters of the longest name of a host: RFC 1035, section 2.3.4, without the length bytes."""
+
+
+def _with_scheme(text: str) -> str:
+    """What to write for a host, or a host and a port, that have no scheme; "" for any other text."""
+    try:
+        Broker.from_url(f"mqtt://{text}")
+    except BrokerUrlError:
+        return ""
+    return f"write mqtt://{text}"
 
 
 def _is_host(host: str) -> bool:

@@ -31,7 +31,9 @@ MAX_OPEN_JOURNALS: Final = 8
 FOLDER_IN_USE: Final = "another storage has this folder open; each node needs a folder of its own"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FULL_ADVICE = "free some space, or lower the node's storage budgets"
+_FULL_ADVICE = (
+    "free some space there; limits.outbox_bytes and disk, in a configuration, bound what its node takes"
+)
 
 
 class Storage(Protocol):

@@ -209,7 +209,9 @@ def test_one_file_of_another_node_is_refused_and_an_emptied_one_is_told(mosquitt
     assert d.f.end(child)[0] == 0
 
 
-def test_a_server_without_durable_sends_that_is_killed_loses_one_round_at_most(mosquitto_broker, federation):
+def test_a_server_without_durable_sends_that_is_killed_loses_the_round_in_which_it_was(
+    mosquitto_broker, federation
+):
     f = federation(mosquitto_broker, rounds=0, at_least=3, pause_ms=1500)  # longer than the gap of snapshots
     for number in range(3):
         f.client(number)

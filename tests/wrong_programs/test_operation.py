@@ -248,6 +248,27 @@ def test_capacities_beyond_all_bounds(limits) -> None:
     assert NodeConfig(max_executions=10_000, max_children=10)
 
 
+@pytest.mark.parametrize("name", ["later_deadline_ns", "ack_delay_ns", "resend_ns", "round_backoff_ns"])
+def test_times_that_were_meant_in_seconds(name) -> None:
+    with refused(ConfigError, f"{name} = 30", "1000000 at least", "1 s is 1000000000", marked=False):
+        NodeConfig(**{name: 30})
+    assert NodeConfig(later_deadline_ns=0, ack_delay_ns=0, round_backoff_ns=1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"round_backoff_ns": 61 * 10**9}, "at most round_backoff_max_ns, which is 60000000000"),
+        ({"round_backoff_max_ns": 10**9 - 1}, "at most round_backoff_max_ns, which is 999999999"),
+        ({"ack_delay_ns": 2 * 10**9}, "at most resend_ns, which is 1000000000"),
+    ],
+)
+def test_a_first_wait_is_no_longer_than_the_last(limits, said) -> None:
+    with refused(ConfigError, said, marked=False):
+        NodeConfig(**limits)
+    assert NodeConfig(round_backoff_ns=60 * 10**9, ack_delay_ns=10**9)
+
+
 def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys) -> None:
     def full(path: Path) -> Any:
         raise MemoryError

@@ -78,6 +78,21 @@ def test_bench_makes_inputs_of_its_own(
     assert "cold_start_ms" not in out
 
 
+def test_bench_sets_slots_as_run_does(
+    artifact: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = ["bench", str(artifact()), "--runs", "2"]
+    assert main([*bench, "--json", "--set", "backend.arena_limit=1000000"]) == 0
+    assert said(capsys)["cold_start_ms"] > 0  # fresh processes set it, too
+    for wrong, why in (
+        ("backend.arena_limit=16", "arena"),
+        ("backend.x=1", "'x'"),
+        ("back.x=1", "did you mean 'backend'"),
+    ):
+        assert main([*bench, "--set", wrong]) == 1
+        assert why in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("runs", ["0", "-1"])
 def test_bench_refuses_no_runs(
     runs: str, artifact: Callable[..., Path], capsys: pytest.CaptureFixture[str]

@@ -184,6 +184,28 @@ def test_a_truncated_file_that_is_longer_again_is_noticed(ctx: Ctx, log: Log) ->
     assert len(told(source)) == 1
 
 
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("config", [{}, {"bad_rows": "refuse"}])
+def test_a_break_before_a_row_that_cannot_be_read_is_told_once(
+    ctx: Ctx, log: Log, config: dict[str, str], gone: bool
+) -> None:
+    source = log.arrivals(**config)
+    log.add(1)
+    assert batches(source, ctx) == [1]
+    if gone:
+        log.path.rename(log.path.with_name("old"))
+    log.begin("5,50\n")  # a logger that does not write the header again
+    log.path.with_name("old").unlink(missing_ok=True)
+    for _ in range(3):
+        with pytest.raises(ComponentError, match="no column 'n'"):
+            batch(source, ctx)
+    assert len(told(source)) == 1
+    log.begin()
+    log.add(6, 7)
+    assert batches(source, ctx) == [6, 7]
+    assert told(source) == []  # nothing of the file was read, so nothing can be missed
+
+
 def test_a_file_that_is_away_for_a_moment(ctx: Ctx, log: Log) -> None:
     source = log.arrivals()
     log.add(1)
@@ -395,7 +417,16 @@ def test_the_node_tells_and_counts_what_is_left_out(node: Callable[..., Any], lo
     (step,) = b.of(steps.DataLeftOut)
     assert (step.target, step.slot, step.samples) == ("Main", "d", 1)
     assert b.node.counters["data.left_out"] == 1
-    assert [y.tolist() for y in b.events("y")] == [[1, 2]]
+    assert "data.breaks" not in b.node.counters
+    log.begin()
+    log.add(3, 4)
+    for _ in range(2):
+        b.node.invoke("Main", {"go": TRIGGER})
+        b.settle()
+    (_, step) = b.of(steps.DataLeftOut)
+    assert "truncated" in step.why and step.samples == 0
+    assert (b.node.counters["data.left_out"], b.node.counters["data.breaks"]) == (1, 1)
+    assert [y.tolist() for y in b.events("y")] == [[1, 2], [3, 4]]
 
 
 def test_columns_that_the_program_was_not_compiled_for_are_refused_at_install(

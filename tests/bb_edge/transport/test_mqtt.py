@@ -187,6 +187,23 @@ def test_a_bad_url_is_refused(text):
         Broker.from_url(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("localhost:21883", "'localhost:21883' is not a broker URL (write mqtt://localhost:21883)"),
+        ("localhost", "'localhost' is not a broker URL (write mqtt://localhost)"),
+        ("192.168.1.5:1883", "'192.168.1.5:1883' is not a broker URL (write mqtt://192.168.1.5:1883)"),
+        ("ann:secret@host:1883", "'host:1883' is not a broker URL (write mqtt://host:1883)"),
+        ("mqtt:localhost", "'mqtt:localhost' is not a broker URL (for example mqtt://192.168.1.10:1883)"),
+        ("http://host", "'http://host' is not a broker URL (for example mqtt://192.168.1.10:1883)"),
+    ],
+)
+def test_a_broker_without_a_scheme_is_quoted_as_it_was_written(text, said):
+    with pytest.raises(BrokerUrlError) as error:
+        Broker.from_url(text)
+    assert str(error.value) == f"broker: {said}"
+
+
 def test_urls_carry_credentials_and_tls():
     broker = Broker.from_url("mqtts://u%40x:p%3Aw@host")
     assert (broker.host, broker.port, broker.tls, broker.username, broker.password) == (
