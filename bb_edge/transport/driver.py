@@ -100,13 +100,17 @@ class Driver:
         self._polled = polled
         self._beat = beat
         self._max_wait_s = max_wait_s
-        self._stop = threading.Event()
+        # No Event: a second signal may interrupt the handler of the first within `set`, which holds a lock.
+        self._stopped = False
         self._thread = 0
         self.polls = 0
 
     def stop(self) -> None:
-        """Ends `run` after the current poll; may be called from any thread and from a signal handler."""
-        self._stop.set()
+        """Ends `run` after the current poll; may be called from any thread and from a signal handler.
+
+        Also from a handler that interrupts this call: `timeout` and service managers send SIGTERM twice.
+        """
+        self._stopped = True
         self._transport.wake()
 
     def run(self, idle: Callable[[], bool] | None = None) -> None:
@@ -118,7 +122,7 @@ class Driver:
         node.set_waker(self._wake)
         transport.start()
         try:
-            while not self._stop.is_set() and not (idle is not None and idle()):
+            while not self._stopped and not (idle is not None and idle()):
                 now = clock.monotonic_ns()
                 self._poll(now)
                 if beat is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
 
 import pytest
 
@@ -181,6 +184,33 @@ def test_who_has_something_to_do_first_is_waited_for(
     driver = Driver(loop, loop, loop, keeper=loop)
     driver.run(lambda: driver.polls >= 1)
     assert loop.waited == [pytest.approx((due - 1) / 1e9)], "the clock says 1"
+
+
+def test_a_stop_may_interrupt_a_stop_at_each_of_its_lines() -> None:
+    """`timeout` sends SIGTERM to the process and to its group: the second handler runs within the first."""
+    loop = Loop([[]])
+    driver = Driver(loop, loop, loop)
+    interrupted = set[int]()
+
+    def again(frame: FrameType, _event: str, _value: object) -> object:
+        interrupted.add(frame.f_lineno)
+        driver.stop()
+        return again
+
+    def stop() -> None:
+        sys.settrace(again)
+        try:
+            driver.stop()
+        finally:
+            sys.settrace(None)
+
+    handler = threading.Thread(target=stop, daemon=True)
+    handler.start()
+    handler.join(10)
+    assert not handler.is_alive(), "a stop waits for the one that it has interrupted"
+    assert len(interrupted) >= 3
+    driver.run()
+    assert driver.polls == 1, "no turn of the loop, but the poll of the end"
 
 
 def test_the_simulation_goes_on_to_when_a_keeper_has_something_to_do() -> None:
