@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from bb_edge.ir.tensors import Array
 
-__all__ = ["ArrayFileError", "TooManyBytes", "read_arrays", "unpacked"]
+__all__ = ["NUMBERS", "ArrayFileError", "TooManyBytes", "read_arrays", "unpacked"]
 
+NUMBERS = "biufcUS"
+"""The kinds of NumPy's dtypes that are read: numbers, and text."""
 _MAX_HEADER = 10_000
 """Bytes of a header; NumPy writes some 100."""
 
@@ -100,7 +102,7 @@ def _array(stream: IO[bytes], size: int, where: str, name: str = "") -> Array:
         raise ArrayFileError(f"{whose} is not an array of numbers", where, _WRITE)
     read: Any = np.lib.format.read_array_header_1_0 if version == (1, 0) else _header_2_0
     shape, fortran, dtype = read(stream, max_header_size=_MAX_HEADER)
-    if dtype.hasobject or dtype.kind not in "biufcUS":
+    if dtype.hasobject or dtype.kind not in NUMBERS:
         raise ArrayFileError(f"{whose} holds {dtype}, not numbers", where, _WRITE)
     announced = prod(shape) * dtype.itemsize
     there = size - stream.tell()

@@ -233,9 +233,9 @@ class Node:
 
         `classes` are those that it was said in. `session` and `seq` count the peer's connections of an epoch,
         and what it said in one; 0 where the transport does not. Raises IngressFull where too many notices
-        wait already.
+        wait already. `meta` is kept, and does not change any more: many peers may say the same.
         """
-        facts = dict(meta or {})
+        facts = {} if meta is None else meta
         self.ingress.notice(self._peers.presence, peer, up, epoch, classes, addresses, facts, session, seq)
 
     def presence_cleared(self, peer: PeerId, peer_class: str | None = None) -> None:

@@ -39,7 +39,7 @@ class ArrayDataSource(StoredSamples):
     def construct(cls, env: ComponentEnv) -> ArrayDataSource:
         read = env.settings(cls)
         if read["path"] is not None:
-            x, y = _load(env, Path(read["path"]), read["max_bytes"])
+            x, y = cls._load(env, Path(read["path"]), read["max_bytes"])
         elif "x" in env.tensors:
             x, y = env.tensors["x"], env.tensors.get("y")
         elif "value" in env.tensors:
@@ -47,6 +47,11 @@ class ArrayDataSource(StoredSamples):
         else:
             raise env.error("no data", "path", f"name an .npz file: --set {env.slot}.path=FILE")
         return cls(x, y, **cls.batching(env, read))
+
+    @classmethod
+    def read_file(cls, path: Path, max_bytes: int) -> Mapping[str, Array]:
+        """Returns `x` and `y` of a file, as far as it has them. Raises what `read_arrays` raises."""
+        return read_arrays(path, max_bytes, ("x", "y"))
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
@@ -62,21 +67,21 @@ class ArrayDataSource(StoredSamples):
             ports["NextBatch.labels"] = rows_of(y)
         return ports
 
-
-def _load(env: ComponentEnv, path: Path, max_bytes: int) -> tuple[Array, Array | None]:
-    try:
-        arrays = read_arrays(path, max_bytes, ("x", "y"))
-    except FileNotFoundError as error:
-        raise env.error(f"there is no file {path.absolute()}", "path") from error
-    except TooManyBytes as error:
-        hint = "raise max_bytes, or save fewer samples"
-        raise env.error(
-            f"{path} holds {error.nbytes} bytes, max_bytes is {max_bytes}", "max_bytes", hint
-        ) from error
-    except (ArrayFileError, FileRefused) as error:
-        raise env.error(f"{path} cannot be read: {error.what}", "path", error.hint) from error
-    except OSError as error:
-        raise env.error(f"{path} cannot be read: {error.strerror or error}", "path") from error
-    if "x" not in arrays:
-        raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
-    return arrays["x"], arrays.get("y")
+    @classmethod
+    def _load(cls, env: ComponentEnv, path: Path, max_bytes: int) -> tuple[Array, Array | None]:
+        try:
+            arrays = cls.read_file(path, max_bytes)
+        except FileNotFoundError as error:
+            raise env.error(f"there is no file {path.absolute()}", "path") from error
+        except TooManyBytes as error:
+            hint = "raise max_bytes, or save fewer samples"
+            raise env.error(
+                f"{path} holds {error.nbytes} bytes, max_bytes is {max_bytes}", "max_bytes", hint
+            ) from error
+        except (ArrayFileError, FileRefused) as error:
+            raise env.error(f"{path} cannot be read: {error.what}", "path", error.hint) from error
+        except OSError as error:
+            raise env.error(f"{path} cannot be read: {error.strerror or error}", "path") from error
+        if "x" not in arrays:
+            raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
+        return arrays["x"], arrays.get("y")

@@ -345,7 +345,7 @@ class Simulation:
         member, content = self._members.get(arrival.target), arrival.content
         if isinstance(content, Presence):
             if member is not None:
-                address = Address.empty().with_peer(arrival.source).to_bytes()
+                address = Address(arrival.source).to_bytes()
                 member.node.peer_presence(
                     arrival.source,
                     content.up,
@@ -362,7 +362,7 @@ class Simulation:
             self.lost += 1
             return
         try:
-            observed = Address.empty().with_peer(arrival.source).to_bytes()
+            observed = Address(arrival.source).to_bytes()
             body, rest = content  # joined here and not before: copies for all peers at once would be many
             member.node.deliver_inbound(body + rest, arrival.source, observed)
             self.delivered += 1

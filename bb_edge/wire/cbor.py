@@ -46,6 +46,13 @@ def head(major: int, number: int) -> bytes:
     return bytes((major | 27,)) + number.to_bytes(8, "big")
 
 
+def head_bytes(number: int) -> int:
+    """Returns how many bytes `head` returns for a number or length."""
+    if number < 24:
+        return 1
+    return 2 if number < 0x100 else 3 if number < 0x10000 else 5 if number < 0x100000000 else 9
+
+
 def dumps(value: object) -> bytes:
     """Returns a value as CBOR: None, bool, int, float, bytes, str, and lists, tuples and dicts of them.
 

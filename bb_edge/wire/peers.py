@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from bb_edge.ir.ids import PeerId
+from bb_edge.ir.ids import BY_BYTES, PeerId
 from bb_edge.ir.transitions import Table
+from bb_edge.wire.cbor import dumps
 from bb_edge.wire.places import PeersFullError, Places
-from bb_edge.wire.presence import MAX_CLASSES, Presence, decode_presence, encode_presence
+from bb_edge.wire.presence import MAX_CLASSES, Presence, decode_presence, encode_presence, presence_bytes
 
 
 class PresenceChange(enum.Enum):
@@ -107,6 +108,7 @@ class PeerTable:
         "_by_class",
         "_displaced",
         "_known",
+        "_measured",
         "_peers",
         "_places",
         "_restored",
@@ -140,6 +142,7 @@ class PeerTable:
         self._known: dict[str, tuple[PeerId, ...]] = {}  # in any state, as they were handed out last
         self._written: dict[PeerId, tuple[Presence, bytes]] = {}  # as the last snapshot has them
         self._restored: set[PeerId] = set()  # of whose presence nothing was heard since `restore`
+        self._measured: tuple[Mapping[str, object], int] = {}, 1  # the last metadata, and its bytes
         self.forgotten = 0  # peers that made room for others
 
     def __len__(self) -> int:
@@ -226,14 +229,14 @@ class PeerTable:
         if not presence.up:
             return self._went_down(peer, before, presence)
         if before is None:
-            now, size = presence, size_of(presence)
+            now, size = presence, self._size_of(presence)
             self._displace(self._places.who_makes_room(peer, now.classes, size))
         else:
             now, size = _merged(before, presence), None
             if now is before and self._states[peer] is _UP:
                 return PresenceChange.NONE
             if (now.addresses, now.meta) != (before.addresses, before.meta):
-                size = size_of(now)
+                size = self._size_of(now)
                 self._displace(self._places.who_makes_room(peer, now.classes, size))
         if self._turn(peer, PeerEvent.CAME, now, size) is not _UP or before is None:
             return PresenceChange.UP
@@ -257,7 +260,7 @@ class PeerTable:
         """Notes a peer that is first heard of as down, in a class and where nobody who is here makes room."""
         if not presence.classes:
             return
-        size = size_of(presence)
+        size = self._size_of(presence)
         try:
             room = self._places.who_makes_room_for_absent(peer, presence.classes, size)
         except PeersFullError:
@@ -330,14 +333,22 @@ class PeerTable:
         for name in before:
             if name not in after:
                 up = self._by_class[name]
-                del up[bisect_left(up, peer)]
+                del up[bisect_left(up, peer.to_bytes(), key=BY_BYTES)]
                 if not up:
                     del self._by_class[name]
                 self._tuples.pop(name, None)
         for name in after:
             if name not in before:
-                insort(self._by_class.setdefault(name, []), peer)
+                insort(self._by_class.setdefault(name, []), peer, key=BY_BYTES)
                 self._tuples.pop(name, None)
+
+    def _size_of(self, presence: Presence) -> int:
+        """The bytes that a presence is charged with: those of its CBOR form."""
+        meta, size = self._measured
+        if presence.meta is not meta:  # a simulation tells the same of all peers of a class
+            size = len(dumps(presence.meta))
+            self._measured = presence.meta, size
+        return presence_bytes(presence, size)
 
     def _displace(self, peers: Iterable[PeerId]) -> None:
         for peer in peers:
@@ -370,7 +381,7 @@ class PeerTable:
         self._places.clear()
         for raw, encoded, reachable in data:
             peer, presence = PeerId.from_bytes(raw), decode_presence(encoded)
-            size = size_of(presence)
+            size = self._size_of(presence)
             try:
                 room = self._places.who_makes_room(peer, presence.classes, size)
             except PeersFullError:
@@ -381,11 +392,6 @@ class PeerTable:
             self.forgotten += len(room)
             self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT, size)
             self._restored.add(peer)
-
-
-def size_of(presence: Presence) -> int:
-    """The bytes that a presence is charged with: those of its CBOR form."""
-    return len(encode_presence(presence))
 
 
 def _merged(before: Presence, news: Presence) -> Presence:

@@ -98,6 +98,30 @@ def encode_presence(presence: Presence) -> bytes:
     return cbor.dumps(fields)
 
 
+_NAMES_BYTES = sum(
+    1 + len(name) for name in ("up", "epoch", "session", "seq", "addresses", "version", "meta")
+)
+
+
+def presence_bytes(presence: Presence, meta_bytes: int) -> int:
+    """Returns how long what `encode_presence` returns is, where its metadata take `meta_bytes` as CBOR."""
+    size = 2 + _NAMES_BYTES + meta_bytes  # the head of the map, and `up`
+    for number in (presence.epoch or 0, presence.session, presence.seq, presence.version):
+        size += cbor.head_bytes(number if number >= 0 else -1 - number)
+    size += cbor.head_bytes(len(presence.addresses))
+    for address in presence.addresses:
+        size += cbor.head_bytes(len(address)) + len(address)
+    if presence.classes:
+        size += 1 + len("classes") + cbor.head_bytes(len(presence.classes))
+        size += sum(map(_text_bytes, presence.classes))
+    return size + (1 + len("will") + _text_bytes(presence.will) if presence.will else 0)
+
+
+def _text_bytes(text: str) -> int:
+    length = len(text.encode())
+    return cbor.head_bytes(length) + length
+
+
 def decode_presence(data: bytes | memoryview) -> Presence:
     """Reads a presence of any version; fields that are missing have their defaults.
 

@@ -1,4 +1,4 @@
-"""Programs that all nodes of a worker share: graphs are made ready once, and run in one block of memory.
+"""What all nodes of a worker share: graphs are made ready once, and run in one block of memory.
 
 A worker's nodes run one after the other, and most of them run the same graphs over parameters of their own.
 So a graph is prepared for the first node that asks, over parameters of the pool's; whose turn it is copies
@@ -16,8 +16,10 @@ import numpy as np
 
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.numpy_backend import NumPyBackend
+from bb_edge.components import ArrayDataSource
 from bb_edge.registry import Registry
 from bb_edge.roles.programs import BackendProgram
+from bb_host.simulate.row_files import DealtSource
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -107,7 +109,8 @@ class _PooledBackend(NumPyBackend):
 
 
 class PoolingRegistry(Registry):
-    """The components of another registry, but NumPy backends that share their programs.
+    """The components of another registry, but NumPy backends that share their programs, and data sources that
+    are given their rows.
 
     Only what comes with the project is shared: backends of others may keep what one run leaves for the next.
     """
@@ -115,8 +118,11 @@ class PoolingRegistry(Registry):
     def __init__(self, behind: Registry) -> None:
         super().__init__()
         self._behind = behind
-        self._backend = type("PooledBackend", (_PooledBackend,), {"pool": _Pool()})
+        self._instead: dict[type[Component], type[Component]] = {
+            NumPyBackend: type("PooledBackend", (_PooledBackend,), {"pool": _Pool()}),
+            ArrayDataSource: DealtSource,
+        }
 
     def lookup(self, type_name: str, where: str = "") -> type[Component]:
         found = self._behind.lookup(type_name, where)
-        return self._backend if found is NumPyBackend else found
+        return self._instead.get(found, found)

@@ -7,6 +7,7 @@ class, so it depends on the program alone, and not on memory or on who shares th
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ from bb_edge.user_modules import import_user_module
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, peak_rss_bytes
 from bb_host.simulate.pooled import PoolingRegistry
-from bb_host.simulate.row_files import RowFile
+from bb_host.simulate.row_files import RowFile, handed_over
 from bb_host.simulate.scenario import Member, Scenario
 
 TROUBLE = (
@@ -88,9 +89,13 @@ class _Kind:
     """What all nodes of a group have in common, as one of them says."""
 
     classes: tuple[str, ...]
-    hears: tuple[str, ...] | None
     meta: Mapping[str, object]
     sleeps: bool
+    members: Sequence[tuple[Member, PeerId]]
+
+    def heard_by(self, hears: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Those of the classes that somebody hears."""
+        return self.classes if hears is None else tuple(name for name in self.classes if name in hears)
 
 
 class Shard:
@@ -106,9 +111,9 @@ class Shard:
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
         self._dealers = {dealt.slot: RowFile(dealt, scenario) for dealt in scenario.dealt}
-        self._everybody = scenario.members()
-        self._member_of = {scenario.peer_of(member): member for member in self._everybody}
-        self._records = {scenario.peer_of(member): member for member in members}
+        self._everybody = {member: scenario.peer_of(member) for member in scenario.members()}
+        self._member_of = {peer: member for member, peer in self._everybody.items()}
+        self._records = {self._everybody[member]: member for member in members}
         self._nodes: dict[PeerId, Node] = {}
         self._models: dict[PeerId, list[Model]] = {}
         self._up: dict[PeerId, bool] = {}
@@ -158,46 +163,42 @@ class Shard:
         node = self._install(Member(group, 0))
         node.poll(0)
         sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
-        return _Kind(node.classes, node.hears, node.presence_meta, sleeps and not node.open_rounds)
+        everybody = [(member, peer) for member, peer in self._everybody.items() if member.group == group]
+        sleeps = sleeps and not node.open_rounds
+        return _Kind(node.classes, node.presence_meta, sleeps, everybody)
 
     def _install(self, member: Member) -> Node:
         scenario = self.scenario
         group, program = scenario.groups[member.group], self._programs[member.group]
         target = program.targets[group.target]
         components = {slot: dict(keys) for slot, keys in scenario.settings.items() if slot in target.bindings}
-        files = []
-        for slot, rows in self._dealers.items():
-            if slot in target.bindings:
-                file = rows.write(
-                    member.number, Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
+        dealt = {slot: file for slot, file in self._dealers.items() if slot in target.bindings}
+        with contextlib.ExitStack() as files:
+            for slot, file in dealt.items():
+                path = Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
+                components.setdefault(slot, {})[file.key] = str(path)
+                kind = self._registry.lookup(target.bindings[slot].type_name)
+                files.enter_context(handed_over(kind, path, file.rows_of(member.number)))
+            try:
+                return install(
+                    self._everybody[member],
+                    (),
+                    program,
+                    [group.target],
+                    NodeConfig.host() if group.large else NodeConfig.edge(),
+                    components=components,
+                    registry=self._registry,
+                    seed=scenario.seed_of(member),
                 )
-                components.setdefault(slot, {})[rows.key] = str(file)
-                files.append(file)
-        try:
-            node = install(
-                scenario.peer_of(member),
-                (),
-                program,
-                [group.target],
-                NodeConfig.host() if group.large else NodeConfig.edge(),
-                components=components,
-                registry=self._registry,
-                seed=scenario.seed_of(member),
-            )
-        except BBError as error:
-            hint = f"{error.hint}; its rows are dealt: see --deal" if files else error.hint
-            what = f"{group.name(member.number)}: {error.what}"
-            raise ScenarioError(what, error.where, hint) from error
-        finally:
-            for file in files:
-                file.unlink()  # the node has read it
-        return node
+            except BBError as error:
+                hint = f"{error.hint}; its rows are dealt: see --deal" if dealt else error.hint
+                what = f"{group.name(member.number)}: {error.what}"
+                raise ScenarioError(what, error.where, hint) from error
 
     def _take_stock(self, members: Sequence[Member]) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
         scenario, conditions = self.scenario, self.scenario.conditions
-        for member in self._everybody:
-            peer = scenario.peer_of(member)
+        for member, peer in self._everybody.items():
             several = scenario.groups[member.group].count > 1
             changes = iter(conditions.changes(scenario.seed, member.number)) if several else iter([(0, True)])
             self._up[peer] = next(changes)[1]
@@ -240,8 +241,8 @@ class Shard:
         scenario, hears = self.scenario, self._nodes[listener].hears
         at_ns = self.network.now_ns + after_ns
         for member in about:
-            kind, peer = self._kinds[member.group], scenario.peer_of(member)
-            classes = kind.classes if hears is None else tuple(name for name in kind.classes if name in hears)
+            kind, peer = self._kinds[member.group], self._everybody[member]
+            classes = kind.heard_by(hears)
             session, up = self._sessions[peer], self._up[peer]
             if classes and session and peer is not listener:
                 epoch = first_epoch(scenario.seed_of(member))
@@ -251,12 +252,9 @@ class Shard:
     def _heard(self, listener: PeerId) -> Iterator[Member]:
         """The members who are up in classes that the listener hears."""
         hears = self._nodes[listener].hears
-        for group, kind in enumerate(self._kinds):
-            if hears is None or set(hears) & set(kind.classes):
-                for number in range(self.scenario.groups[group].count):
-                    member = Member(group, number)
-                    if self._up[self.scenario.peer_of(member)]:
-                        yield member
+        for kind in self._kinds:
+            if kind.heard_by(hears):
+                yield from (member for member, peer in kind.members if self._up[peer])
 
     def _add(self, peer: PeerId, after_ns: int) -> None:
         """Makes a node of a record; it knows in so long who is there."""

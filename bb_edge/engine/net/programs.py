@@ -22,13 +22,16 @@ class PeerPrograms:
         self.claim = claim
         self._own_classes = own_classes
         self.strangers: dict[PeerId, tuple[Kinship, bytes]] = {}
+        self._read: tuple[Mapping[str, object], ProgramClaim | None] = {}, None  # the last metadata
         self._accepted: dict[PeerId, bytes] = {}  # the peers of other programs that are taken
 
     def judge(
         self, peer: PeerId, classes: tuple[str, ...], meta: Mapping[str, object], tell: bool = True
     ) -> None:
         """Takes what a peer's presence says of its program; with `tell`, another program is a step."""
-        theirs = ProgramClaim.from_meta(meta)
+        if meta is not self._read[0]:  # a simulation tells the same of all peers of a class
+            self._read = meta, ProgramClaim.from_meta(meta)
+        theirs = self._read[1]
         kinship = self.claim.kinship(self._own_classes, theirs, classes)
         if theirs is None or kinship.talks:
             self.strangers.pop(peer, None)

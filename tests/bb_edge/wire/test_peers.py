@@ -8,13 +8,18 @@ import pytest
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
-from bb_edge.wire.peers import PRESENCE, PeerTable, PresenceChange, size_of
+from bb_edge.wire.peers import PRESENCE, PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
-from bb_edge.wire.presence import MAX_CLASSES, Presence
+from bb_edge.wire.presence import MAX_CLASSES, Presence, encode_presence
 from tests.aids.transitions import assert_decides_by
 
 A, B, C = sorted(PeerId.from_name(name) for name in "abc")
 CLIENT = Presence(True, 1, ("Client",), (b"x",), {"ram": 512})
+
+
+def size_of(presence: Presence) -> int:
+    """What a presence is charged with: the bytes of its CBOR form."""
+    return len(encode_presence(presence))
 
 
 def test_peers_by_class_sorted() -> None:

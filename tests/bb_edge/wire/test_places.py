@@ -7,11 +7,16 @@ from collections.abc import Iterable
 import pytest
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.wire.peers import PeerTable, PresenceChange, size_of
+from bb_edge.wire.peers import PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
-from bb_edge.wire.presence import Presence
+from bb_edge.wire.presence import Presence, encode_presence
 
 CAPACITY = 8
+
+
+def size_of(presence: Presence) -> int:
+    """What a presence is charged with: the bytes of its CBOR form."""
+    return len(encode_presence(presence))
 
 
 def up(*classes: str, meta: dict[str, object] | None = None, session: int = 0) -> Presence:

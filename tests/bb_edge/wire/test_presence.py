@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bb_edge.wire import cbor
 from bb_edge.wire.presence import (
     FAR_SESSIONS,
     MAX_ADDRESSES,
@@ -21,6 +22,7 @@ from bb_edge.wire.presence import (
     PresenceError,
     decode_presence,
     encode_presence,
+    presence_bytes,
 )
 
 SAID = Presence(True, 1, (), (b"x",), {"ram": 512}, session=3, seq=2, will="Client")
@@ -89,6 +91,28 @@ def test_presences_at_their_limits() -> None:
         will="c" * 64,
     )
     assert decode_presence(encode_presence(full)) == full
+
+
+NUMBERS = st.sampled_from([n + more for n in (0, 24, 1 << 8, 1 << 16, 1 << 32) for more in (-1, 0, 1)])
+TEXTS = st.text("aü", max_size=300)
+
+
+@given(
+    st.builds(
+        Presence,
+        st.booleans(),
+        st.none() | st.integers(1, 2**64 - 1) | NUMBERS,
+        st.lists(TEXTS, max_size=30).map(tuple),
+        st.lists(st.binary(max_size=300), max_size=30).map(tuple),
+        st.dictionaries(TEXTS, st.integers(0, 300), max_size=30),
+        NUMBERS,
+        NUMBERS,
+        NUMBERS,
+        TEXTS,
+    )
+)
+def test_how_long_a_presence_is_without_writing_it(presence: Presence) -> None:
+    assert presence_bytes(presence, len(cbor.dumps(presence.meta))) == len(encode_presence(presence))
 
 
 @given(st.binary(max_size=80), st.integers(0, 80), st.integers(0, 255))
