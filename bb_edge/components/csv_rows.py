@@ -115,7 +115,9 @@ class CsvRows:
         self._delimiter: str = read["delimiter"]
         if len(self._delimiter) != 1 or self._delimiter in '"\r\n\ufeff':
             raise env.error(
-                f"{self._delimiter!r} is not one character between cells", "delimiter", "give ','"
+                f"{self._delimiter!r} is not one character",
+                "delimiter",
+                r"give what stands between cells: ',' (the default), ';', or '\t' for a tab",
             )
         self._wanted = _listed(env, "columns", read["columns"])
         self._labels = _listed(env, "label", read["label"]) or []
@@ -128,6 +130,7 @@ class CsvRows:
             raise env.error("fill is given, and missing is not 'fill'", "fill", "set missing = 'fill'")
         self.names: list[str] = []
         self._width = 0
+        self._first = ""
         self._picks: list[int] = []
         self._label_picks: list[int] = []
         self._fill: list[float] = []
@@ -159,6 +162,7 @@ class CsvRows:
         """
         cells = self._cells(line, 1)
         self._width = len(cells)
+        self._first = cells[0]
         self.names = cells if self.header else []
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         self._label_picks = [self._index("label", wanted, twice) for wanted in self._labels]
@@ -208,7 +212,7 @@ class CsvRows:
             value, absent = 0.0, cell.lower() in _MISSING
             if not absent:
                 column = self._column(self._picks[place])
-                hint = "repair it, or set bad_rows = 'skip'"
+                hint = self._undivided(cell) or "repair it, or set bad_rows = 'skip'"
                 raise RowError(f"{column} is no number: {cell!r:.60}", self._at(number), hint) from None
         if absent:
             return self._filled(place, number)
@@ -261,7 +265,9 @@ class CsvRows:
             if 0 <= wanted < self._width:
                 return wanted
             raise self._env.error(
-                f"{self.path} has no column {wanted}", key, f"it has {self._width}, numbered from 0"
+                f"{self.path} has no column {wanted}",
+                key,
+                self._undivided(self._first) or f"it has {self._width}, numbered from 0",
             )
         if wanted in twice:
             raise self._env.error(
@@ -270,7 +276,15 @@ class CsvRows:
         if wanted in self.names:
             return self.names.index(wanted)
         hint = suggestion(wanted, self.names, "columns: ") if self.header else "give its index, from 0"
+        hint = self._undivided(self._first) or hint
         raise self._env.error(f"{self.path} has no column {wanted!r:.60}", key, hint)
+
+    def _undivided(self, line: str) -> str:
+        """What to do where lines are one cell, since another delimiter stands in them; "" where not."""
+        others = [other for other in ",;\t|" if other in line and other != self._delimiter]
+        if self._width > 1 or not others:
+            return ""
+        return f"{self._delimiter!r} divides no line: set delimiter = {others[0]!r}, as in {line!r:.60}"
 
     def _column(self, pick: int) -> str:
         return f"column {self.names[pick]!r:.60}" if self.names else f"column {pick}"

@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from bb_edge.cli.arguments import given_value
+from bb_edge.cli.endings import Exit
+from bb_edge.engine.program.program import OUTPUT_OP, Program
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
-from bb_edge.registry import load_all
+from bb_edge.registry import UnregisteredConcreteError, default_registry, load_all
 from bb_host.build import build_edge
 from bb_host.compiler import Compiler
 from bb_host.errors import ScenarioError
@@ -46,9 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the verb; returns its exit code. Raises ScenarioError and what compiling and installing raise."""
     load_all(arguments.load)
     artifacts = _compiled(arguments.file)
-    base = _scenario(arguments, artifacts)
-    if arguments.plot is not None:
-        Columns.parse(arguments.plot)  # before hours have passed
+    programs = [load(data) for _, _, data in artifacts]
+    base = _scenario(arguments, artifacts, programs)
+    if arguments.plot is not None:  # before hours have passed
+        _check_topic(Columns.parse(arguments.plot).topic, programs)
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
         raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
     runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
@@ -58,7 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({"summary": told}), flush=True)
     _finish(runs, arguments)
-    return 0
+    in_vain = [label for label, (outcome, _) in runs.items() if _failed(outcome)]
+    return Exit.NO_RESULT if in_vain else Exit.DONE
+
+
+def _failed(outcome: Outcome) -> bool:
+    """Whether an op has failed in each round that has ended."""
+    return 0 < outcome.counters.get("rounds.ended", 0) == outcome.counters.get("rounds.failed", 0)
+
+
+def _check_topic(topic: str, programs: Sequence[Program]) -> None:
+    """ScenarioError for a topic that no node of the program says anything under."""
+    ops = [op for program in programs for graph in program.graphs.values() for op in graph.ops]
+    said = [op.attrs["name"] for op in ops if op.op_type in ("AppEmit", "AppNotify", OUTPUT_OP)]
+    names = {name.decode() if isinstance(name, bytes) else str(name) for name in said}
+    if topic not in names:
+        hint = suggestion(topic, sorted(names), "topics: ") or "it has none: record g.app_emit(TOPIC, value)"
+        raise ScenarioError(f"the program emits nothing under {topic!r}", "--plot", hint)
 
 
 def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple[Outcome, dict[str, Any]]:
@@ -93,6 +113,13 @@ def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple
     found = summary(outcome, time.monotonic() - began, about)
     for kind, (count, first) in outcome.trouble.items():
         print(f"bb-host: {label or 'the run'}: {kind} {count:,} times, first: {first}", file=sys.stderr)
+    if _failed(outcome):
+        ended = outcome.counters["rounds.ended"]
+        why = "OpFailed above says which, and why"
+        print(
+            f"bb-host: {label or 'the run'}: an op has failed in each of {ended:,} rounds: {why}",
+            file=sys.stderr,
+        )
     if strange := not_finite(outcome.events):
         print(f"bb-host: {label or 'the run'}: {strange}", file=sys.stderr)
     return outcome, found
@@ -141,7 +168,26 @@ def _compiled(file: Path) -> list[tuple[str, str, bytes]]:
     return found
 
 
-def _scenario(arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]]) -> Scenario:
+def _own_modules(programs: Sequence[Program]) -> list[str]:
+    """The files and modules with components of the user's own, which a program's file may have imported.
+
+    Each worker is a process that imports them anew.
+    """
+    found = []
+    for program in programs:
+        for target in program.targets.values():
+            for binding in target.bindings.values():
+                with contextlib.suppress(UnregisteredConcreteError):  # a worker tells of it, with the slot
+                    module = sys.modules[default_registry().lookup(binding.type_name).__module__]
+                    name, file = module.__name__, getattr(module, "__file__", None)
+                    if not name.startswith("bb_edge.") and file:
+                        found.append(name if "." in name else file)
+    return found
+
+
+def _scenario(
+    arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]], programs: Sequence[Program]
+) -> Scenario:
     counts = _counts(arguments, [peer_class for peer_class, _, _ in artifacts])
     groups = tuple(
         Group(peer_class, target, data, counts[peer_class], large=counts[peer_class] == 1)
@@ -166,7 +212,7 @@ def _scenario(arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str,
         _settings(arguments.set),
         dealt,
         _conditions(arguments),
-        tuple(arguments.load),
+        tuple(dict.fromkeys([*arguments.load, *_own_modules(programs)])),
     )
 
 
@@ -185,17 +231,16 @@ def _check_labels(arguments: argparse.Namespace, dealt: Sequence[Dealt]) -> None
 def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, int]:
     """How many nodes each class has: one, where nothing else is said."""
     counts = dict.fromkeys(classes, 1)
-    asked = list(arguments.nodes)
+    asked = [("--nodes", *text.partition("=")[::2]) for text in arguments.nodes]
     if arguments.clients is not None:
-        only = classes[0] if len(classes) == 1 else MANY
-        asked.append(f"{only}={arguments.clients}")
-    for text in asked:
-        name, _, number = text.partition("=")
+        asked.append(("--clients", classes[0] if len(classes) == 1 else MANY, str(arguments.clients)))
+    for flag, name, number in asked:
         if name not in counts:
             hint = f"its classes: {', '.join(classes)}; write --nodes {classes[-1]}=100"
-            raise ScenarioError(f"the program has no class {name!r}", "--clients, --nodes", hint)
+            raise ScenarioError(f"the program has no class {name!r}", flag, hint)
         if not number.isdigit() or not int(number):
-            raise ScenarioError(f"{text!r} is no number of nodes", "--nodes", "write --nodes Client=100")
+            example = "--clients 100" if flag == "--clients" else f"--nodes {name}=100"
+            raise ScenarioError(f"{number!r} is no number of nodes, 1 or more", flag, f"write {example}")
         counts[name] = int(number)
     return counts
 

@@ -83,9 +83,9 @@ class Dealer:
             raise ScenarioError("the file has no rows to deal", "--data")
         if rule.by_label and self._labels is None:
             raise ScenarioError(
-                f"{rule.kind} deals by label, and the file has no labels",
-                "--deal",
-                f"name the array that has them: --labels NAME (it has: {', '.join(sorted(self._columns))})",
+                f"it deals by label, and the file has no array of labels, only {', '.join(self._columns)}",
+                f"--deal {rule.kind}",
+                "name the array that has them: --labels NAME, or add it to the file as y",
             )
         if rule.kind == "iid" and rows < clients:
             raise ScenarioError(

@@ -192,7 +192,12 @@ def test_a_line_without_end_is_a_wrong_row_within_bounded_memory(ctx: Ctx, path:
         ({"label": "state", "classes": ["ok", "ok"]}, "named twice"),
         ({"label": "state", "classes": "ok"}, "list of texts"),
         ({"delimiter": ""}, "not one character"),
-        ({"delimiter": ";", "columns": "temp"}, "has no column 'temp'"),
+        (
+            {"delimiter": ";", "columns": "temp"},
+            "has no column 'temp' .';' divides no line: set delimiter = ','",
+        ),
+        ({"delimiter": ";", "columns": [1]}, "has no column 1 .';' divides no line: set delimiter = ','"),
+        ({"delimiter": ";"}, "is no number: .*';' divides no line: set delimiter = ','"),
         ({"fill": 0}, "missing is not 'fill'"),
         ({"missing": "fill", "fill": [0, 0], "columns": "temp"}, "2 numbers for 1 features"),
         ({"missing": "fill", "fill": "0", "columns": "temp"}, "must be a number"),

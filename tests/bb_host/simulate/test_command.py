@@ -66,7 +66,10 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
     ("more", "words"),
     [
         (["--nodes", "Klient=3"], "no class 'Klient'"),
-        (["--clients", "0"], "is no number of nodes"),
+        (["--clients", "0"], "--clients: '0' is no number of nodes, 1 or more (write --clients 100"),
+        (["--nodes", "Client=x"], "--nodes: 'x' is no number of nodes, 1 or more (write --nodes Client=100"),
+        (["--plot", "rond:1=mean"], "emits nothing under 'rond' (did you mean 'round'"),
+        (["--plot", "accuracy:1=mean"], "emits nothing under 'accuracy' (topics: round"),
         (["--data", "shard"], "--data shard=train.npz"),
         (["--deal", "fair"], "is no way to deal data"),
         (["--deal", "test=iid"], "no data are given for test"),
@@ -89,6 +92,39 @@ def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words)
     assert main(["simulate", program, "--clients", "3", "--quiet", *more]) == 1
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
+
+
+OWN = """
+from bb_edge.components import FedAvg
+from bb_edge.registry import register
+
+
+@register
+class Odd(FedAvg):
+    TYPE_NAME = "own.Odd{fails}{apart}"
+
+    def aggregate(self, *args):
+        if {fails}:
+            raise ValueError("it is broken")
+        return super().aggregate(*args)
+"""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_workers_have_what_a_program_imports_and_rounds_that_all_fail_are_no_result(
+    rows, tmp_path, capsys, fails, apart
+):
+    path = tmp_path / f"own_{fails}_{apart}.py"  # a module's name is taken once in a process
+    own, text = OWN.format(fails=fails, apart=apart), PROGRAM.format(folder=str(__file__).rpartition("/")[0])
+    if apart:
+        (tmp_path / f"part_{fails}.py").write_text(own)
+        own = f"from part_{fails} import Odd\n"
+    path.write_text(own + text.replace('"agg", FedAvg', '"agg", Odd'))
+    code = main(["simulate", str(path), "--clients", "4", "--data", f"shard={rows}", "--quiet"])
+    said = capsys.readouterr()
+    assert code == (4 if fails else 0), said.err
+    assert ("an op has failed in each of 3 rounds" in said.err and "it is broken" in said.err) is fails
 
 
 def test_trouble_is_told_by_kind(program, rows, capsys):

@@ -69,7 +69,7 @@ def test_labels_may_be_one_hot():
     [
         ("iid", 201, True, "200 rows are not enough for 201 clients"),
         ("dirichlet:0.01", 150, True, "get no rows"),
-        ("label:2", 4, False, "the file has no labels.*--labels NAME"),
+        ("label:2", 4, False, "no array of labels, only .*--labels NAME"),
         ("label:6", 4, True, "label:6 asks for more labels than the data have, 5.*label:1 to label:5"),
         ("column:writer", 2, True, "no array 'writer'"),
     ],
