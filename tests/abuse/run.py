@@ -1,4 +1,4 @@
-"""By hand: ./dev abuse [--durable] [--seeds N] [--brokers N]. Nodes and brokers, killed and stopped."""
+"""By hand: ./dev abuse [--durable | --tiers] [--seeds N] [--brokers N]. Nodes and brokers, killed."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ sys.path[:0] = [
 
 from abused.flood import BUDGET, Flood  # noqa: E402
 from abused.reports import ReportWorld  # noqa: E402
+from abused.tiers import TierWorld  # noqa: E402
 from abused.world import World  # noqa: E402
 
 
@@ -58,10 +59,30 @@ def reports(seed: int, faults: int, brokers: int) -> bool:
     return not wrong
 
 
+def tiers(seed: int, faults: int, brokers: int, clients: int, rounds: int) -> bool:
+    """Gateways, their clients and bridged brokers; whether each contribution was counted once, or missed."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="bb-abuse-") as folder:
+        world = TierWorld(Path(folder), clients, rounds, brokers=brokers)
+        try:
+            world.abuse(seed, faults)
+        finally:
+            world.close()
+    wrong = world.wrong()
+    kinds = dict(Counter(re.sub(r"-\d+", "", done) for done in world.done))
+    print(
+        f"seed {seed}: {len(world.told)} rounds, {world.full} with all, {world.counted} contributions "
+        f"counted, {time.monotonic() - started:.0f} s; {kinds}; {'; '.join(wrong) or 'as it must be'}",
+        flush=True,
+    )
+    return not wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev abuse", description=__doc__)
     parser.add_argument("--durable", action="store_true", help="state folders, and nothing may be lost")
     parser.add_argument("--reports", action="store_true", help="durable reports, folders put back and mixed")
+    parser.add_argument("--tiers", action="store_true", help="gateways at brokers of their own; 3 brokers")
     parser.add_argument("--brokers", type=int, default=1, help="so many mosquittos, bridged to the first")
     parser.add_argument("--clients", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=30)
@@ -76,6 +97,9 @@ def main() -> int:
     seeds = range(args.seed, args.seed + args.seeds)
     if args.reports:
         return int(not all([reports(seed, args.faults, args.brokers) for seed in seeds]))
+    if args.tiers:
+        brokers = max(3, args.brokers)
+        return int(not all([tiers(s, args.faults, brokers, args.clients, args.rounds) for s in seeds]))
     failed = 0
     for seed in seeds:
         started = time.monotonic()

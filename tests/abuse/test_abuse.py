@@ -11,6 +11,7 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 
 from abused.flood import BUDGET, Flood
 from abused.reports import HUB, Heard, ReportWorld
+from abused.tiers import TierWorld
 from abused.world import World
 
 from bb_edge.ir.ids import PeerId
@@ -31,6 +32,43 @@ def test_the_ledger_is_right_whatever_dies(tmp_path: Path, durable: bool, broker
         world.close()
     assert not world.wrong(), (world.wrong(), world.done, [c.tail for c in world.nodes.values()])
     assert world.done
+
+
+def test_two_tiers_count_once_or_say_who_is_missing_whatever_dies(tmp_path: Path) -> None:
+    world = TierWorld(tmp_path, clients=4, rounds=6, pause_ms=500)
+    try:
+        world.abuse(seed=3, faults=3, every_s=0.5)
+    finally:
+        world.close()
+    assert not world.wrong(), (world.wrong(), world.done, [c.tail for c in world.nodes.values()])
+    assert world.done and world.counted
+
+
+def test_the_oracle_of_two_tiers_sees_what_is_wrong(tmp_path: Path) -> None:
+    world = TierWorld(tmp_path, clients=4, rounds=1)
+    both = {"gateway-0", "gateway-1"}
+
+    def found(mean: float, total: float, missing: set[str]) -> str:
+        world.told[1] = [[mean, total, missing, both]]
+        return "; ".join(world.wrong())
+
+    assert found(3.75, 4.0, set()) == ""
+    assert "client-1 is not in the sum, and nobody says why" in found(13 / 3, 3.0, set())
+    assert found(5 / 2, 2.0, {"gateway-1"}) == "", "a gateway that is missing takes its clients with it"
+    assert "its gateway has not answered" in found(3.75, 4.0, {"gateway-1"})
+    assert "5 counted" in found(16 / 5, 5.0, set()), "client-0 was counted twice"
+    world.asked["gateway-1", 1] = [{"client-1", "client-3"}]
+    world.heard_at["gateway-1", 1] = [(8.0, 1.0, {"client-1"})]
+    assert found(13 / 3, 3.0, set()) == "", "its gateway has missed it"
+    world.heard_at["gateway-1", 1] = [(8.0, 1.0, set())]
+    assert "gateway-1, round 1: counted ['client-3'], missing []" in found(13 / 3, 3.0, set())
+    world.asked["gateway-1", 1] = [{"client-3"}]
+    assert found(13 / 3, 3.0, set()) == "", "its gateway has not seen it"
+    world.told[1].append([3.75, 4.0, set(), both])
+    assert any("two ways" in text for text in world.wrong())
+    world.told.clear()
+    assert any("rounds told: [] of 1" in text for text in world.wrong())
+    world.close()
 
 
 def test_a_flood_of_ten_budgets_costs_one_and_others_are_served(tmp_path: Path) -> None:

@@ -159,15 +159,15 @@ def mosquitto(folder: Path, config: Sequence[str] = ()) -> Broker:
     return Broker("mosquitto", command, folder)
 
 
-def bridge(center: Broker, name: str, federation: str) -> list[str]:
-    """The lines of a mosquitto that shares a federation's topics with another one, whose port is known.
+def bridge(center: Broker, name: str, federation: str, topics: Sequence[str] = ("# both",)) -> list[str]:
+    """The lines of a mosquitto that shares topics of a federation with another one, whose port is known.
 
     docs/how-to/brokers.md has the same ones; only the wait between two attempts is shorter here.
     """
     return [
         f"connection {name}",
         f"address {center.host}:{center.port}",
-        f"topic bb/{federation}/# both 1",
+        *(f"topic bb/{federation}/{topic} 1" for topic in topics),
         "bridge_protocol_version mqttv50",
         f"remote_clientid bridge-{name}",
         "notifications false",
@@ -176,13 +176,22 @@ def bridge(center: Broker, name: str, federation: str) -> list[str]:
     ]
 
 
-def start_bridged(folder: Path, count: int, federation: str) -> list[Broker]:
-    """So many mosquittos, running, all after the first one bridged to it; each has a folder in `folder`."""
+def start_bridged(
+    folder: Path,
+    count: int,
+    federation: str,
+    shared: Callable[[int], Sequence[str]] = lambda _number: ("# both",),
+) -> list[Broker]:
+    """So many mosquittos, running, all after the first one bridged to it; each has a folder in `folder`.
+
+    `shared` are the topics that the one of a number has in common with the first.
+    """
     found: list[Broker] = []
     for number in range(count):
         own = folder / f"broker-{number}"
         own.mkdir()
-        found.append(mosquitto(own, bridge(found[0], f"edge-{number}", federation) if number else []))
+        lines = bridge(found[0], f"edge-{number}", federation, shared(number)) if number else []
+        found.append(mosquitto(own, lines))
         try:
             found[-1].start()
         except AssertionError:

@@ -1,4 +1,4 @@
-"""The processes, what they say, what is done to them, and the oracle."""
+"""The processes, what they say, what is done to them, and the oracle of two tiers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,141 @@ PATIENCE_S = 60.0 * float(os.environ.get("BB_TEST_PATIENCE", "1"))
 FEDERATION = "abuse"
 
 
-class World:
-    """A server, its clients and a broker; `abuse` lets them run to the end under faults.
+class Abused:
+    """Nodes by name and their brokers; `abuse` lets them run to the end under faults.
+
+    Which nodes there are, how they are started, what they say and when they are through, a subclass knows.
+    """
+
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """What may be hurt, as often as it stands here: a kind of node, `broker`, or `stop`."""
+
+    def __init__(self, folder: Path, brokers: int) -> None:
+        self.folder, self.events = folder, Events()
+        self.brokers: list[Broker] = []
+        self._brokers = brokers
+        self.nodes: dict[str, Child] = {}
+        self.births = 0
+        self.done: list[str] = []
+        self.unexpected: list[str] = []
+        self.killed: set[Child] = set()
+        self.told: dict[int, list[list[Any]]] = defaultdict(list)
+
+    # --- what a subclass knows --------------------------------------------------------------------------
+
+    def command(self, name: str) -> list[str | Path]:
+        """How the node is run: artifact, target, broker and the rest."""
+        raise NotImplementedError
+
+    def heard(self, line: Line) -> None:
+        """Takes in a line that a node has said."""
+        raise NotImplementedError
+
+    @property
+    def complete(self) -> bool:
+        """Whether all is told that will be."""
+        raise NotImplementedError
+
+    def shared(self, number: int) -> list[str]:
+        """The topics that the broker of that number has in common with the first one."""
+        return ["# both"]
+
+    # --- processes --------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        self.births += 1
+        self.nodes[name] = Child(
+            name,
+            [
+                *(sys.executable, "-m", "bb_edge.cli", "run", "--peer", name, "--summary"),
+                *("--federation", FEDERATION, "--budget", "host", "--seed", "5"),
+                *map(str, self.command(name)),
+            ],
+            self.folder / f"{name}-{self.births}.log",
+            self.events,
+        )
+
+    def kill(self, name: str) -> None:
+        child = self.nodes[name]
+        self.killed.add(child)
+        child.signal(signal.SIGKILL)
+        child.ended.wait()
+
+    def close(self) -> None:
+        for child in self.nodes.values():
+            child.signal(signal.SIGCONT)
+            child.end(within_s=0)
+        for broker in self.brokers:
+            broker.kill()
+
+    # --- listening --------------------------------------------------------------------------------------
+
+    def listen(self, seconds: float) -> None:
+        """Takes in what is said in so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (event := self.events.next(deadline)) is not None:
+            if not isinstance(event, Ended):
+                self.heard(event)
+            elif event.child not in self.killed and event.code != 0:
+                self.unexpected.append(f"{event.child.name} ended with {event.code}: {event.child.tail}")
+
+    # --- faults -----------------------------------------------------------------------------------------
+
+    def abuse(self, seed: int, faults: int, stopped_s: float = 10.0, every_s: float = 1.5) -> None:
+        """Starts all, then hurts one after the other, until all is told."""
+        rng = Random(seed)
+        self.brokers = start_bridged(self.folder, self._brokers, FEDERATION, self.shared)
+        for name in self.names:
+            self.start(name)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.told and time.monotonic() < deadline:
+            self.listen(0.1)
+        for _ in range(faults):
+            self.listen(rng.uniform(0.2, 2) * every_s)
+            if self.complete:
+                break
+            self._fault(rng, stopped_s)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.complete and time.monotonic() < deadline and not self.unexpected:
+            self.listen(0.2)
+        server = self.nodes["server"]
+        server.signal(signal.SIGTERM)
+        server.end(30)
+        self.listen(0.3)
+
+    def _fault(self, rng: Random, stopped_s: float) -> None:
+        kind = rng.choice(self.kinds)
+        if kind == "broker":
+            number = rng.randrange(len(self.brokers))
+            self.done.append(f"broker-{number} killed")
+            self.brokers[number].kill()
+            self.listen(rng.uniform(0, 2))
+            self.brokers[number].start()
+            return
+        several = [name for name in self.names if name.startswith("client" if kind == "stop" else kind)]
+        name = several[rng.randrange(len(several))] if kind != "server" else "server"
+        if kind == "stop":
+            name = rng.choice((name, self.names[0]))
+            self.done.append(f"{name} stopped")
+            self.nodes[name].signal(signal.SIGSTOP)
+            self.listen(stopped_s)
+            self.nodes[name].signal(signal.SIGCONT)
+            return
+        self.done.append(f"{name} killed")
+        self.kill(name)
+        self.listen(rng.uniform(0, 1))
+        self.start(name)
+
+
+class World(Abused):
+    """A server, its clients and a broker.
 
     With several `brokers` the server is at the first one, and the clients, by turns, at the others, which are
     bridged to it.
     """
+
+    kinds = ("client", "client", "server", "broker", "stop")
 
     def __init__(
         self,
@@ -50,88 +179,39 @@ class World:
             "pause_ms": pause_ms,
             "durable": durable,
         }
+        super().__init__(folder, brokers)
         self.server_artifact, self.client_artifact, self.shards = build(folder, **options)
-        self.folder, self.events = folder, Events()
-        self.brokers: list[Broker] = []
-        self._brokers = brokers
-        self.nodes: dict[str, Child] = {}
-        self.births = 0
-        self.told: dict[int, list[list[Any]]] = defaultdict(list)
+        self.names = ("server", *(f"client-{n}" for n in range(clients)))
         self.reported: dict[tuple[str, int], int] = defaultdict(int)
         self.ticks: dict[tuple[str, int], list[str]] = {}
-        self.done: list[str] = []
-        self.unexpected: list[str] = []
-        self.killed: set[Child] = set()
         self.through: set[Child] = set()  # clients that have come to the end of their reports
         self.summaries: dict[Child, dict[str, Any]] = {}
 
-    # --- processes ------------------------------------------------------------------------------------
-
-    def start(self, name: str) -> None:
+    def command(self, name: str) -> list[str | Path]:
         server = name == "server"
         number = 0 if server else int(name.rpartition("-")[2])
         broker = self.brokers[0] if server else broker_of(number, self.brokers)
-        artifact = self.server_artifact if server else self.client_artifact
-        more = (
-            ["--state", str(self.folder / "state" / name), "--snapshot-interval", "5"] if self.durable else []
-        )
+        found = [self.server_artifact if server else self.client_artifact, "--broker", broker.url]
+        found += ["--target", "Server" if server else "Client"]
+        if self.durable:
+            found += ["--state", self.folder / "state" / name, "--snapshot-interval", "5"]
         if not server:
-            more += ["--set", f"shard.path={self.shards[number]}"]
-        self.births += 1
-        self.nodes[name] = Child(
-            name,
-            [
-                *(sys.executable, "-m", "bb_edge.cli", "run", artifact, "--peer", name, "--summary"),
-                *(
-                    "--target",
-                    "Server" if server else "Client",
-                    "--broker",
-                    broker.url,
-                ),
-                *("--federation", FEDERATION, "--budget", "host", "--seed", "5", *more),
-            ],
-            self.folder / f"{name}-{self.births}.log",
-            self.events,
-        )
+            found += ["--set", f"shard.path={self.shards[number]}"]
+        return found
 
-    def kill(self, name: str) -> None:
-        child = self.nodes[name]
-        self.killed.add(child)
-        child.signal(signal.SIGKILL)
-        child.ended.wait()
-
-    def close(self) -> None:
-        for child in self.nodes.values():
-            child.signal(signal.SIGCONT)
-            child.end(within_s=0)
-        for broker in self.brokers:
-            broker.kill()
-
-    # --- listening ------------------------------------------------------------------------------------
-
-    def listen(self, seconds: float) -> None:
-        """Takes in what is said in so many seconds."""
-        deadline = time.monotonic() + seconds
-        while (event := self.events.next(deadline)) is not None:
-            self._hear(event)
-
-    def _hear(self, event: Line | Ended) -> None:
-        if isinstance(event, Ended):
-            if event.child not in self.killed and event.code != 0:
-                self.unexpected.append(f"{event.child.name} ended with {event.code}: {event.child.tail}")
-            return
+    def heard(self, line: Line) -> None:
         ended = "rounds completed target=Client", f" rounds_ended={self.reports} "
-        if event.error and any(words in event.text for words in ended):
-            self.through.add(event.child)
-        record = event.record
+        if line.error and any(words in line.text for words in ended):
+            self.through.add(line.child)
+        record = line.record
         if "summary" in record:
-            self.summaries[event.child] = record
+            self.summaries[line.child] = record
         value: Any = record.get("value")
         if record.get("event") == "round":
             if value[2] or value[3]:  # else nobody was up to be asked: the round's number comes again
                 self.told[value[0]].append(value)
         elif record.get("event") == "tick":
-            self.ticks[str(PeerId.from_name(event.child.name)), value[0]] = list(map(id_of, value[1]))
+            self.ticks[str(PeerId.from_name(line.child.name)), value[0]] = list(map(id_of, value[1]))
         elif record.get("event") == "report":
             (sender,) = value[1]
             self.reported[id_of(sender), value[0]] += 1
@@ -150,52 +230,6 @@ class World:
         # One that came back goes through its reports again, and may find a server where there was none.
         clients = {child for name, child in self.nodes.items() if name != "server"}
         return clients <= self.through and self.due <= set(self.reported)
-
-    # --- faults ---------------------------------------------------------------------------------------
-
-    def abuse(self, seed: int, faults: int, stopped_s: float = 10.0, every_s: float = 1.5) -> None:
-        """Starts all, then hurts one after the other, until all is told."""
-        rng = Random(seed)
-        self.brokers = start_bridged(self.folder, self._brokers, FEDERATION)
-        for name in ("server", *(f"client-{n}" for n in range(self.clients))):
-            self.start(name)
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.told and time.monotonic() < deadline:
-            self.listen(0.1)
-        for _ in range(faults):
-            self.listen(rng.uniform(0.2, 2) * every_s)
-            if self.complete:
-                break
-            self._fault(rng, stopped_s)
-        deadline = time.monotonic() + PATIENCE_S
-        while not self.complete and time.monotonic() < deadline and not self.unexpected:
-            self.listen(0.2)
-        server = self.nodes["server"]
-        server.signal(signal.SIGTERM)
-        server.end(30)
-        self.listen(0.3)
-
-    def _fault(self, rng: Random, stopped_s: float) -> None:
-        kind = rng.choice(("client", "client", "server", "broker", "stop"))
-        if kind == "broker":
-            number = rng.randrange(len(self.brokers))
-            self.done.append(f"broker-{number} killed")
-            self.brokers[number].kill()
-            self.listen(rng.uniform(0, 2))
-            self.brokers[number].start()
-            return
-        name = "server" if kind == "server" else f"client-{rng.randrange(self.clients)}"
-        if kind == "stop":
-            name = rng.choice((name, "server"))
-            self.done.append(f"{name} stopped")
-            self.nodes[name].signal(signal.SIGSTOP)
-            self.listen(stopped_s)
-            self.nodes[name].signal(signal.SIGCONT)
-            return
-        self.done.append(f"{name} killed")
-        self.kill(name)
-        self.listen(rng.uniform(0, 1))
-        self.start(name)
 
     # --- the oracle -----------------------------------------------------------------------------------
 
