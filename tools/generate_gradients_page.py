@@ -41,6 +41,7 @@ TITLES = {
     "rules_recurrent": "Recurrent layers",
     "rules_shape": "Reductions and shapes",
     "rules_resample": "Resizing, padding, parts",
+    "rules_sampling": "Between pixels",
     "rules_places": "Places and running sums",
     "rules_quantized": "Fake quantization",
 }

@@ -26,6 +26,7 @@ from bb_host.learn import (  # noqa: F401 (each fills RULES)
     rules_quantized,
     rules_recurrent,
     rules_resample,
+    rules_sampling,
     rules_shape,
     rules_window,
 )

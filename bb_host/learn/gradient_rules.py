@@ -34,7 +34,7 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = {
     **dict.fromkeys([f"Reduce{kind}" for kind in _REDUCTIONS], _SECOND),
     **dict.fromkeys(("Reshape", "Expand", "Squeeze", "Unsqueeze", "Split", "Tile", "TopK"), _SECOND),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), _SECOND),
-    **dict.fromkeys(("Trilu", "CumSum", "ReverseSequence", "CastLike"), _SECOND),
+    **dict.fromkeys(("Trilu", "CumSum", "ReverseSequence", "CastLike", "AffineGrid"), _SECOND),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Dropout", "Clip"), _SECOND_AND_THIRD),
     **dict.fromkeys(("RNN", "GRU", "LSTM"), frozenset({4})),
     "Where": frozenset({0}),

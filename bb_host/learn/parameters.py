@@ -11,8 +11,9 @@ ONNX files do not say what is a parameter. The rule, in this order:
    Not so the ones and zeros of an InstanceNormalization that its exporter has named: what it has of its own
    is multiplied and added behind it.
 5. Another operand of an elementwise operator is learned behind the first layer, unless its name is one that
-   exporters invent (`val_72`, `onnx::Mul_31`), it is a single number, or it holds what no parameter does
-   (infinities, −10⁹) and so is a mask. Before the first layer it normalizes the input, and is not learned.
+   exporters invent (`val_72`, `onnx::Mul_31`, any name without a mark where 3 marks others), it is a single
+   number, or it holds what no parameter does (infinities, −10⁹) and so is a mask. Before the first layer it
+   normalizes the input, and is not learned.
 6. What else is read is learned only where its name is a module's path (`encoder.pos`).
 """
 
@@ -302,6 +303,7 @@ class _Uses:
             if any(v in fed for v in read) or any(op.subgraphs()):
                 fed.update(v for v in op.outputs if v)
         self._fed = fed
+        self._kinds = kinds if "PARAMETER" in kinds.values() else {}
         self._captured = {
             v for op in graph.ops for _, g in op.subgraphs() for o in walk_ops(g.ops) for v in o.inputs
         }
@@ -381,7 +383,7 @@ class _Uses:
             if op.op_type not in _ELEMENTWISE:
                 continue
             what = f"operand of {place_of(op)}"
-            if _ANONYMOUS.fullmatch(name):
+            if _ANONYMOUS.fullmatch(name) or self._unmarked(name):
                 return False, f"{what}, a constant that its exporter has named"
             if int(np.prod(shape)) == 1 and not _PATH.fullmatch(name):
                 return False, f"{what}, a single number"
@@ -392,6 +394,10 @@ class _Uses:
         if _PATH.fullmatch(name):
             return True, f"named as a module's parameter, read by {place_of(op)}"
         return False, f"read by {place_of(op)}, which has no weight there"
+
+    def _unmarked(self, name: str) -> bool:
+        """Whether an exporter that marks parameters has computed it, and called it after its operator."""
+        return bool(self._kinds) and name not in self._kinds and not _PATH.fullmatch(name)
 
     def _weight(self, value: str) -> bool:
         """Whether a value is a layer's parameter, or computed of such without the model's input."""

@@ -29,13 +29,14 @@ _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "
 @dataclass(frozen=True, slots=True)
 class _Found:
     """What a cell finds: the gradient [S,N,G·H] of x·wᵀ + wb and, where it differs, of states·rᵀ + rb; that
-    of `r`; those of the first states [1,N,H]."""
+    of `r`; those of the first states [1,N,H]; that of the peepholes [3·H]."""
 
     of_input: str
     of_state: str
     r: str
     h0: str
     c0: str | None = None
+    peepholes: str | None = None
 
 
 def _rnn(run: Run) -> _Found:
@@ -159,6 +160,57 @@ def _lstm(run: Run) -> _Found:
     return _Found(of_all, of_all, run.product(of_all, 4, before), carry_h, carry_c)
 
 
+def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
+    """i and f see the cell before, o the one after: gates follow from cells, so they come step by step."""
+    g, before = run.g, run.before(run.states, run.h0)
+    totals = run.parts(g.op("Add", run.gates(run.x, run.w, run.wb), run.gates(before, run.r, run.rb)))
+    to_i, to_o, to_f = run.split(weights, 0, 3)
+    lives: list[str | None] = [None] * run.steps if run.live is None else list(run.parts(run.live))
+
+    def masked(value: str, t: int) -> str:
+        live = lives[t]
+        return value if live is None else run.times(value, live)
+
+    starts, cells, keeps, gates = {}, {}, {}, {}
+    cell = run.c0
+    for t in run.order:
+        of_i, of_o, of_f, of_n = run.split(totals[t], 2, 4)
+        start = g.op("Sub", of_i, of_i) if cell is None else cell
+        i, f = (run.act(0, g.op("Add", v, run.times(start, p))) for v, p in ((of_i, to_i), (of_f, to_f)))
+        new, live = run.act(1, of_n), lives[t]
+        keeps[t] = f if live is None else g.op("Add", run.times(f, live), run.rest(live))
+        cell = g.op("Add", run.times(keeps[t], start), masked(run.times(i, new), t))
+        o = run.act(0, g.op("Add", of_o, run.times(cell, to_o)))
+        starts[t], cells[t], gates[t] = start, cell, (i, o, f, new, run.act(2, cell))
+    carry_h, carry_c, found = run.dh, run.dc, {}
+    for t, dy in run.backwards():
+        i, o, f, new, shown = gates[t]
+        dh = run.total(dy, carry_h)
+        if dh is None:  # the last cell alone is read
+            assert carry_c is not None
+            dh = g.op("Sub", carry_c, carry_c)
+        do = masked(run.times(dh, shown, run.slope(0, o)), t)
+        dc = run.total(carry_c, masked(run.times(dh, o, run.slope(2, shown)), t), run.times(do, to_o))
+        assert dc is not None
+        di = masked(run.times(dc, new, run.slope(0, i)), t)
+        df = masked(run.times(dc, starts[t], run.slope(0, f)), t)
+        dn = masked(run.times(dc, i, run.slope(1, new)), t)
+        found[t] = g.op("Concat", di, do, df, dn, axis=2)
+        carry_h = run.total(g.op("MatMul", found[t], run.r), run.kept(t, dh))
+        carry_c = run.total(run.times(dc, keeps[t]), run.times(di, to_i), run.times(df, to_f))
+    assert carry_h is not None
+    of_all, started, ended = (
+        run.joined([values[t] for t in range(run.steps)]) for values in (found, starts, cells)
+    )
+    di, do, df, _ = run.split(of_all, 2, 4)
+    seen = [
+        g.op("ReduceSum", run.times(gate, cell), g.ints(0, 1), keepdims=0)
+        for gate, cell in ((di, started), (do, ended), (df, started))
+    ]
+    peepholes = g.op("Concat", *seen, axis=0)
+    return _Found(of_all, of_all, run.product(of_all, 4, before), carry_h, carry_c, peepholes)
+
+
 # --- the layer ------------------------------------------------------------------------------------
 
 
@@ -183,8 +235,6 @@ def _activations(op: Op, directions: int) -> list[tuple[str, ...]]:
 def _refuse_forms(op: Op) -> None:
     if op.number("clip", 0.0) > 0:
         raise NotDifferentiableError(op, "it clips its gates", "train it without the attribute clip")
-    if len(op.inputs) > 7 and op.inputs[7]:
-        raise NotDifferentiableError(op, "it has peepholes", "train an LSTM without them")
     if op.integer("input_forget", 0):
         raise NotDifferentiableError(op, "it couples its gates (input_forget)", "train it without")
 
@@ -203,7 +253,8 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
-    before or after its product; activations Sigmoid, Tanh, Relu, HardSigmoid; no clip, no peepholes."""
+    before or after its product, an LSTM's peepholes; activations Sigmoid, Tanh, Relu, HardSigmoid. No clip,
+    no coupled gates."""
     _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
     batch_first = bool(op.integer("layout", 0))
@@ -255,10 +306,15 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
             state(c0, d), run_states, of(dy, 1, d), state(dh, d), state(dc, d), live,
         )  # fmt: skip
         runs.append(run)
+        peepholes = of(optional(7), 0, d)
         if kind == "GRU":
             found.append(_gru(run, bool(op.integer("linear_before_reset", 0))))
+        elif kind == "RNN":
+            found.append(_rnn(run))
+        elif peepholes is not None:
+            found.append(_lstm_with_peepholes(run, peepholes))
         else:
-            found.append(_rnn(run) if kind == "RNN" else _lstm(run))
+            found.append(_lstm(run))
     return _gathered(g, op, runs, found, inputs, gates, turned)[: len(op.inputs)]
 
 
@@ -299,5 +355,7 @@ def _gathered(
         None,
         turned(dh0, [1, 0, 2]),
         turned(dc0, [1, 0, 2]),
-        None,
+        stacked([one.peepholes for one in found if one.peepholes is not None])
+        if found[0].peepholes
+        else None,
     ]

@@ -228,6 +228,44 @@ def _counts(at: _Window, include_pad: bool, dtype: np.dtype[Any]) -> np.ndarray[
     return np.maximum(count, 1).astype(dtype)
 
 
+@rule("LpPool")
+def _lp_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """dX = sign(x)·|x|^(p−1) times the sum of dY·y^(1−p) over the windows; a window of zeros passes none."""
+    x, y = op.inputs[0], op.outputs[0]
+    at = _window(g, op, op.integers("kernel_shape"))
+    (channels,) = g.static_dims(op, x, [1])
+    p = op.integer("p", 2)
+    flat = g.op("Reshape", _of_norm(g, one(dys), y, p), g.ints(-1, 1, *at.out))
+    ones = g.const(np.ones((1, 1, *at.kernel), g.dtype(y)))
+    spread = _transposed(g, flat, ones, _fitting(at), 1)
+    return (g.op("Mul", g.op("Reshape", spread, g.ints(-1, channels, *at.dims)), _power(g, x, p)),)
+
+
+@rule("GlobalLpPool")
+def _global_lp_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """As LpPool, of one window."""
+    x, y = op.inputs[0], op.outputs[0]
+    p = op.integer("p", 2)
+    return (g.op("Mul", _of_norm(g, one(dys), y, p), _power(g, x, p)),)
+
+
+def _of_norm(g: GradientBuilder, dy: str, y: str, p: int) -> str:
+    """dy·y^(1−p): what a norm's gradient has for all entries in common."""
+    if p == 1:
+        return dy
+    zero = g.op("Equal", y, g.scalar(0, y))
+    length = g.op("Where", zero, g.scalar(1, y), y)
+    return g.op("Div", dy, length if p == 2 else g.op("Pow", length, g.scalar(p - 1, y)))
+
+
+def _power(g: GradientBuilder, x: str, p: int) -> str:
+    """sign(x)·|x|^(p−1): what each entry has for itself."""
+    if p == 2:
+        return x
+    sign = g.op("Sign", x)
+    return sign if p == 1 else g.op("Mul", sign, g.op("Pow", g.op("Abs", x), g.scalar(p - 1, x)))
+
+
 @rule("GlobalAveragePool")
 def _global_average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     x = op.inputs[0]

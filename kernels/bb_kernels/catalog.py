@@ -16,6 +16,7 @@ TOPICS: dict[str, str] = {
     "attention": "Attention RotaryEmbedding TensorScatter",
     "conv": "Conv",
     "conv_transpose": "Col2Im ConvTranspose",
+    "deform_conv": "DeformConv",
     "elementwise": (
         "Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less "
         "LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bb_host.learn import differentiate
+
 POSITIVE = np.random.default_rng(3).uniform(0.5, 2.0, (3, 4))
 APART = np.arange(12, dtype=np.float64).reshape(3, 4) / 3 - 1.7  # no ties, no zeros
 X34 = "x: F64[3,4]"
@@ -358,6 +360,30 @@ def test_average_pools(x, attrs, include, check_gradient, runtime, fn):
     check_gradient(
         fn(f"x: F64[{x}]", f"y = AveragePool<{attrs}, count_include_pad={include}>(x)"), run=runtime
     )
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("x", "attrs"),
+    [
+        ("n,2,5,4", "kernel_shape=[2, 3]"),
+        ("1,2,5,5", "kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]"),
+        ("n,1,7", 'kernel_shape=[3], strides=[2], auto_pad="SAME_UPPER"'),
+        ("1,1,7,5", "kernel_shape=[2, 2], strides=[3, 3], ceil_mode=1, dilations=[2, 1]"),
+    ],
+)
+def test_norms_of_windows(x, attrs, p, check_gradient, runtime, fn):
+    check_gradient(fn(f"x: F64[{x}]", f"y = LpPool<{attrs}, p={p}>(x)"), run=runtime)
+    check_gradient(fn(f"x: F64[{x}]", f"y = GlobalLpPool<p={p}>(x)"), run=runtime)
+
+
+def test_the_norm_of_nothing_has_a_gradient_of_zeros(read, runtime, fn):
+    for op in ("GlobalLpPool", "LpPool<kernel_shape=[2]>"):
+        found = differentiate(read(fn("x: F64[1,1,4]", f"y = {op}(x)")), ["x"])
+        arrays = {"x": np.zeros((1, 1, 4))}
+        arrays.update(runtime(found.forward, arrays))
+        arrays[found.backward.inputs[-1]] = np.ones_like(arrays[found.forward.outputs[0]])
+        np.testing.assert_array_equal(runtime(found.backward, arrays)["d_x"], np.zeros((1, 1, 4)))
 
 
 @pytest.mark.parametrize("op", ["GlobalAveragePool", "GlobalMaxPool"])

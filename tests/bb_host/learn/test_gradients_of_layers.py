@@ -19,7 +19,8 @@ STEPS, BATCH, INPUTS, HIDDEN = 3, 2, 2, 2
 # --- recurrent layers -----------------------------------------------------------------------------
 
 
-def recurrent(fn, op, attrs, read, *, directions=1, bias=True, start=False, lengths="", batch_first=False):
+def recurrent(fn, op, attrs, read, *, directions=1, bias=True, start=False, lengths="", batch_first=False,
+              peepholes=False):  # fmt: skip
     """A function of one layer; `read` says what of its outputs is the result."""
     d, g = directions, GATES[op] * HIDDEN
     x = f"n,{STEPS},{INPUTS}" if batch_first else f"{STEPS},n,{INPUTS}"
@@ -39,6 +40,9 @@ def recurrent(fn, op, attrs, read, *, directions=1, bias=True, start=False, leng
         if op == "LSTM":
             inputs.append(f"c: F64[{state}]")
             names.append("c")
+    if peepholes:
+        inputs.append(f"eyes: F64[{d},{3 * HIDDEN}]")
+        names += [*['""'] * (7 - len(names)), "eyes"]
     outputs = {"all": ("o",), "last": ('""', "p"), "both": ("o", "p"), "cell": ('""', '""', "q")}
     outputs["three"] = ("o", "p", "q")
     kept = outputs[read]
@@ -86,6 +90,19 @@ def test_recurrent_layers_whose_last_state_alone_is_read(op, form, fn, check_gra
 def test_an_lstm_whose_last_cell_alone_is_read(fn, check_gradient, runtime):
     text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}", "cell", start=True)
     check_gradient(text, run=runtime, **arrays_of("LSTM", 1))
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", ["", "2, 3"])
+@pytest.mark.parametrize("what", ["three", "all", "cell"])
+def test_an_lstm_with_peepholes(direction, lengths, what, fn, check_gradient, runtime):
+    d = 2 if direction == "bidirectional" else 1
+    attrs = f'hidden_size={HIDDEN}, direction="{direction}"'
+    form = {"directions": d, "start": what != "all", "lengths": lengths, "peepholes": True}
+    peepholes = np.random.default_rng(5).standard_normal((d, 3 * HIDDEN))
+    text = recurrent(fn, "LSTM", attrs, what, **form)
+    gradient = check_gradient(text, run=runtime, eyes=peepholes, **arrays_of("LSTM", d))
+    assert "eyes" in gradient.wrt
 
 
 @pytest.mark.parametrize(("op", "form"), OPS)
@@ -306,6 +323,7 @@ def test_triangles_and_reversed_sequences(fn, check_gradient, runtime):
 
 # --- all of them ----------------------------------------------------------------------------------
 
+OTHERS = ("gradients", "gradients_between_pixels")
 STRAIGHT_THROUGH = {"QuantizeLinear", "DequantizeLinear"}
 """They have no slope to compare with; test_fake_quantization.py says what they pass on."""
 
@@ -323,8 +341,8 @@ def words_of(path: Path) -> set[str]:
 
 
 def test_every_rule_is_tested():
-    """Each operator is named, as a whole word, in a case of these two files."""
+    """Each operator is named, as a whole word, in a case of these files."""
     here = Path(__file__)
-    words = words_of(here) | words_of(here.with_name("test_gradients.py"))
+    words = words_of(here).union(*(words_of(here.with_name(f"test_{name}.py")) for name in OTHERS))
     assert sorted(differentiable_ops() - words - STRAIGHT_THROUGH) == []
     assert differentiable_ops() >= STRAIGHT_THROUGH

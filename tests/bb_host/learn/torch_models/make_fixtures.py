@@ -4,7 +4,8 @@ Run with PyTorch 2.13, onnx, onnxscript and NumPy: `python make_fixtures.py [NAM
 `NAME.dynamo.onnx`, `NAME.script.onnx` and `NAME.raw.onnx` (dynamo with `optimize=False`), some also
 `NAME.opset24.onnx`, as far as PyTorch exports it so; and for each a `.npz`: the input `x`, the output's
 gradient `seed`, the output `y`, and per learned initializer, under its name with `d:` before it, the
-gradient that PyTorch computes in float64.
+gradient that PyTorch computes in float64. Of a model of several outputs the last is trained, and `output` is
+its name.
 """
 
 from __future__ import annotations
@@ -139,6 +140,38 @@ class Modern(nn.Module):
         return self.head(h + found.transpose(1, 2).flatten(2))
 
 
+class Sampled(nn.Module):
+    """A spatial transformer: maps that are learned turn the image before it is looked at."""
+
+    def __init__(self, size: tuple[int, int] = (6, 5)) -> None:
+        super().__init__()
+        self.size = size
+        self.turn = nn.Linear(30, 6)
+        self.look = nn.Conv2d(1, 2, 3)
+        self.head = nn.Linear(24, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = self.turn(x.flatten(1)).view(-1, 2, 3)
+        grid = F.affine_grid(maps, (x.shape[0], 1, *self.size), align_corners=False)
+        return self.head(torch.tanh(self.look(F.grid_sample(x, grid, align_corners=False))).flatten(1))
+
+
+class Heads(nn.Module):
+    """Two outputs: an embedding, and the scores that are trained; a third of a head that is not."""
+
+    outputs = ("embedding", "spare", "scores")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(4, 5)
+        self.spare = nn.Linear(5, 3)
+        self.scores = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        h = F.gelu(self.trunk(x))
+        return F.normalize(h, dim=-1), self.spare(h), self.scores(h)
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gru": (lambda: Recurrent(nn.GRU), (2, 5, 3)),
     "gru_stacked": (lambda: Recurrent(nn.GRU, 2), (2, 4, 3)),
@@ -154,15 +187,19 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "quantized": (Quantized, (2, 1, 6, 6)),
     "products": (Products, (2, 3, 4)),
     "modern": (Modern, (2, 4, 3)),
+    "sampled": (Sampled, (2, 1, 6, 5)),
+    "heads": (Heads, (2, 4)),
 }
 FORMS = {
     "dynamo": {"dynamo": True},
     "script": {"dynamo": False, "opset_version": 17},
+    "script20": {"dynamo": False, "opset_version": 20},
     "raw": {"dynamo": True, "optimize": False},
     "opset24": {"dynamo": True, "opset_version": 24},
 }
-NEWER = ("modern",)
-"""Also exported with the newest operators."""
+ONLY = {"opset24": ("modern",), "script20": ("sampled",)}
+"""Forms that some models alone are exported in: with the newest operators, and with operators that are new in
+that opset."""
 
 
 def main(names: list[str]) -> None:
@@ -175,7 +212,7 @@ def main(names: list[str]) -> None:
             parameter.data = torch.randn(parameter.shape) * 0.4 + 0.1
         x = torch.randn(shape)
         for kind, options in FORMS.items():
-            if kind == "opset24" and name not in NEWER:
+            if name not in ONLY.get(kind, (name,)):
                 continue
             try:
                 proto = exported(model, x, options)
@@ -191,6 +228,8 @@ def main(names: list[str]) -> None:
 
 def exported(model: nn.Module, x: torch.Tensor, options: dict[str, object]) -> onnx.ModelProto:
     """The model's file without the traces of where it was exported."""
+    if outputs := getattr(model, "outputs", None):
+        options = {**options, "output_names": list(outputs)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if options["dynamo"]:
@@ -230,15 +269,20 @@ def gradients(model: nn.Module, x: torch.Tensor, proto: onnx.ModelProto) -> dict
     exact = copy.deepcopy(model).double()
     # Buffers of float32 that steer fake quantization stay what they were.
     out = exact(x.double())
+    out = out[-1] if isinstance(out, tuple) else out
     seed = torch.from_numpy(np.random.default_rng(5).standard_normal(tuple(out.shape)))
     (out * seed).sum().backward()
     arrays = {"x": x.numpy(), "seed": seed.numpy(), "y": out.detach().numpy()}
+    if outputs := getattr(model, "outputs", None):
+        arrays["output"] = np.array(outputs[-1])
     candidates = list(forms(exact))
     for initializer in proto.graph.initializer:
         value = onnx.numpy_helper.to_array(initializer)
         if value.dtype != np.float32 or not value.ndim:
             continue
         for form, gradient in candidates:
+            if "spare" in initializer.name:
+                continue
             if form.shape == value.shape and np.array_equal(form.astype(np.float32), value):
                 arrays[f"d:{initializer.name}"] = gradient
     return arrays
