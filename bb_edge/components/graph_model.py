@@ -62,6 +62,7 @@ class GraphModel(Model):
       bytes of what those keep.
     - `personal_tensors`: how many tensors, the first ones, are trained and not sent (0; `trainable`
       sets it).
+    - `personal_statistics`: how many of the statistics, the last ones, are not sent (0; `trainable` sets it).
     - `untrained_tensors`: how many tensors, those before the statistics, are sent and not trained (0;
       `trainable` sets it).
 
@@ -79,6 +80,7 @@ class GraphModel(Model):
         "kept_activations": Setting.integer(64, 1),
         "kept_keys": Setting.integer(64, 1),
         "kept_key_bytes": Setting.integer(KEPT_KEY_BYTES, 1),
+        "personal_statistics": Setting.integer(0),
         "personal_tensors": Setting.integer(0),
         "statistics": Setting.integer(0),
         "untrained_tensors": Setting.integer(0),
@@ -99,6 +101,7 @@ class GraphModel(Model):
         kept_keys: int = 64,
         kept_key_bytes: int = KEPT_KEY_BYTES,
         personal_tensors: int = 0,
+        personal_statistics: int = 0,
         statistics: int = 0,
         untrained_tensors: int = 0,
         **optimizer: Any,
@@ -108,12 +111,13 @@ class GraphModel(Model):
         self._names = tuple(tensors)
         self._shapes = tuple(array.shape for array in tensors.values())
         self._layout = VectorLayout(tensors)
-        # Personal tensors stand before those that are sent, and so do their numbers.
-        shared = list(tensors.items())[personal_tensors:]
-        self._shared = VectorLayout(dict(shared)) if personal_tensors else self._layout
+        # Personal tensors stand before those that are sent, personal statistics behind them.
+        first, end = personal_tensors, len(tensors) - personal_statistics
+        self._shared = VectorLayout(dict(list(tensors.items())[first:end]))
         self._size = self._layout.size
         self._flat = np.empty(self._size, np.float32)
-        self._sent = self._flat[self._size - self._shared.size :]
+        before = sum(array.size for array in list(tensors.values())[:first])
+        self._sent = self._flat[before : before + self._shared.size]
         for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
             np.copyto(view, array)
         self._graphs: ModelGraphs | None = None
@@ -146,6 +150,9 @@ class GraphModel(Model):
                 others = "" if room == len(env.tensors) else f", {room} of which are left for it"
                 raise env.error(f"{key} is {read[key]}, it has {len(env.tensors)} parameters{others}", key)
             room -= read[key]
+        if read["personal_statistics"] > read["statistics"]:
+            what = f"personal_statistics is {read['personal_statistics']}, of {read['statistics']} statistics"
+            raise env.error(what, "personal_statistics")
         model = cls(
             env.tensors,
             where=f"slot {env.slot!r}",
@@ -153,6 +160,7 @@ class GraphModel(Model):
             kept_keys=read["kept_keys"],
             kept_key_bytes=read["kept_key_bytes"],
             personal_tensors=read["personal_tensors"],
+            personal_statistics=read["personal_statistics"],
             statistics=read["statistics"],
             untrained_tensors=read["untrained_tensors"],
             **{key: read[key] for key in OPTIMIZER_CONFIG},

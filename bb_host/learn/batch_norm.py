@@ -25,6 +25,7 @@ from bb_host.learn.shapes import infer_types
 BATCH_NORM = ("frozen", "update")
 """What `trainable` does with statistics."""
 
+_UPDATED = "running statistic, updated with each batch"
 _HINT = (
     "export it so that its normalizations are not folded into other layers (PyTorch: model.eval(), then"
     " torch.onnx.export(…, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE)), or leave batch_norm out"
@@ -34,12 +35,13 @@ _HINT = (
 def with_statistics(imported: ImportedModel, where: str) -> tuple[ImportedModel, tuple[str, ...]]:
     """The model with its running statistics as parameters behind the others, and their names.
 
-    Those that the author has frozen stay constants. Each is read by one operator alone
-    (`parted_statistics`). Raises LearnError where there are none.
+    Personal ones come last. Those that the author has frozen stay constants. Each is read by one operator
+    alone (`parted_statistics`). Raises LearnError where there are none.
     """
     function = imported.function
     constants = {op.outputs[0]: op.attrs.get("value") for op in function.ops if op.op_type == "Constant"}
     frozen = {i.name for i in imported.initializers if i.frozen}
+    own = {i.name for i in imported.initializers if i.personal}
     found: dict[str, Array] = {}
     for op in function.ops:
         if is_onnx(op, "BatchNormalization") and frozen.isdisjoint(op.inputs[3:5]):
@@ -50,14 +52,18 @@ def with_statistics(imported: ImportedModel, where: str) -> tuple[ImportedModel,
                         f"the statistics of {place_of(op)} are no float32 constants", where, _HINT
                     )
                 found[name] = array
+    if not found and any(is_onnx(op, "BatchNormalization") for op in function.ops):
+        hint = "leave batch_norm out, or thaw them: take their names out of frozen"
+        raise LearnError("the statistics that it should update are frozen", where, hint)
     if not found:
         raise LearnError("it has no BatchNormalization whose statistics could be updated", where, _HINT)
+    found = dict(sorted(found.items(), key=lambda item: item[0] in own))
     ops = tuple(op for op in function.ops if op.outputs[0] not in found)
     types = {**function.types, **{n: ValueType(TENSOR_F32, a.shape) for n, a in found.items()}}
     function = dataclasses.replace(function, inputs=(*function.inputs, *found), ops=ops, types=types)
     initializers = tuple(
         dataclasses.replace(
-            i, why="running statistic, updated with each batch, sent and averaged", untrained=True
+            i, why=f"{_UPDATED}, {'not sent' if i.personal else 'sent and averaged'}", untrained=True
         )
         if i.name in found
         else i

@@ -33,4 +33,5 @@ def parted_statistics(graph: Subgraph, initializers: Tensors) -> tuple[Subgraph,
                     parted[names[position]] = initializers[old]
             op = dataclasses.replace(op, inputs=tuple(names))
         ops.append(op)
-    return dataclasses.replace(graph, ops=tuple(ops)), parted
+    own = {name: tensor for name, tensor in parted.items() if name not in initializers}
+    return dataclasses.replace(graph, ops=tuple(ops), initializers={**graph.initializers, **own}), parted

@@ -52,13 +52,13 @@ class ImportedModel:
 
     @property
     def personal(self) -> tuple[str, ...]:
-        """Parameters that are trained and not sent, in order."""
-        own = {i.name for i in self.initializers if i.personal}
+        """Parameters that are learned and not sent, in order."""
+        own = {i.name for i in self.initializers if i.personal and i.learned}
         return tuple(name for name in self.parameters if name in own)
 
     @property
     def untrained(self) -> tuple[str, ...]:
-        """Parameters that are sent and not learned, in order: statistics among them."""
+        """Parameters that are not learned, in order: sent alone, or statistics, personal ones among them."""
         given = {i.name for i in self.initializers if i.untrained}
         return tuple(name for name in self.parameters if name in given)
 
@@ -120,12 +120,11 @@ def import_onnx(
         forced = matching(train, graph.initializers, "train", where)
         layers = layers_of(graph, initializers, kinds)
         listed = train_last_layers(listed, layers, train_last, forced, where)
+    updated = _updated(graph, listed) if part_statistics else {}
     if sent:
-        refused = unsendable(graph, initializers, kinds)
-        if part_statistics:
-            refused |= _updated(graph, listed)
+        refused = unsendable(graph, initializers, kinds) | updated
         listed = make_sent(listed, sent, tuple(graph.initializers), refused, where)
-    listed = make_personal(listed, personal, where)
+    listed = make_personal(listed, personal, updated, where)
     ordered = sorted(
         (i for i in listed if i.learned or i.untrained), key=lambda i: (i.untrained, not i.personal)
     )

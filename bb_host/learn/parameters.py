@@ -98,9 +98,9 @@ class Initializer:
     frozen: bool = False
     """Not learned because its author says so."""
     personal: bool = False
-    """Learned, and never sent: it stays on its node."""
+    """Learned, or a statistic that batches update, and never sent: it stays on its node."""
     untrained: bool = False
-    """Sent, loaded and averaged, and not learned."""
+    """Sent, loaded and averaged, and not learned; or a statistic that is personal."""
     readers: tuple[str, ...] = ()
     """Of what is learned and several layers share, though nobody asked for it: the operators that read it."""
 
@@ -167,8 +167,10 @@ def render(initializers: Sequence[Initializer]) -> str:
     own = [i for i in learned if i.personal]
     if own:
         total += f"; {sum(i.count for i in own):,} of them in {len(own)} are personal, and not sent"
-    if given := [i for i in initializers if i.untrained]:
+    if given := [i for i in initializers if i.untrained and not i.personal]:
         total += f"; {sum(i.count for i in given):,} more in {len(given)} are sent, and not learned"
+    if given := [i for i in initializers if i.untrained and i.personal]:
+        total += f"; {sum(i.count for i in given):,} statistics in {len(given)} are personal"
     rows.insert(0, ("", "name", "type", "count", "why"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
@@ -180,8 +182,10 @@ def render(initializers: Sequence[Initializer]) -> str:
 
 
 def _kind_of(i: Initializer) -> str:
+    if i.personal:
+        return "personal"
     if i.learned:
-        return "personal" if i.personal else "learned"
+        return "learned"
     if i.untrained:
         return "sent"
     return "frozen" if i.frozen else "constant"

@@ -78,21 +78,23 @@ def make_sent(
 
 
 def make_personal(
-    initializers: Sequence[Initializer], patterns: Collection[str], where: str
+    initializers: Sequence[Initializer], patterns: Collection[str], updated: Collection[str], where: str
 ) -> tuple[Initializer, ...]:
-    """Marks what is trained and stays on its node.
+    """Marks what is trained and stays on its node; `updated` are statistics that batches update.
 
-    ModelImportError for a pattern that matches nothing, or something that is not learned, and where nothing
-    is left to send.
+    ModelImportError for a pattern that matches nothing, or something that is neither learned nor updated, and
+    where nothing is left to send.
     """
     if not patterns:
         return tuple(initializers)
     by_name = {i.name: i for i in initializers}
     names = matching(patterns, by_name, "keep personal", where)
-    given = any(i.untrained for i in initializers)
-    idle = next((by_name[n] for n in sorted(names) if not by_name[n].learned), None)
+    given = any(i.untrained for i in initializers) or not names.issuperset(updated)
+    idle = next((by_name[n] for n in sorted(names) if not by_name[n].learned and n not in updated), None)
     if idle is not None:
         hint = "leave it out: what is not learned is not sent either, unless `sent` names it"
+        if idle.why.startswith("running "):
+            hint = 'batch_norm="update" learns it; without that it is a constant, and not sent'
         raise ModelImportError(
             f"{idle.name!r} cannot be personal, it is not learned: {idle.why}", where, hint
         )

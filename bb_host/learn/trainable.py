@@ -161,6 +161,9 @@ class TrainableModel:
             config["optimizer"] = self.optimizer
         if self.statistics:
             config["statistics"] = len(self.statistics)
+        own = sum(i.personal and i.name in self.statistics for i in self.model.initializers)
+        if own:
+            config["personal_statistics"] = own
         untrained = [name for name in self.model.untrained if name not in self.statistics]
         if untrained:
             config["untrained_tensors"] = len(untrained)
@@ -206,6 +209,7 @@ _OWN_KEYS = {
     "momentum": "trainable(…, momentum=…)",
     "optimizer": "trainable(…, optimizer=…)",
     "personal_tensors": 'trainable(…, personal=["head.*"])',
+    "personal_statistics": 'trainable(…, personal=["norm.running_*"])',
     "statistics": 'trainable(…, batch_norm="update")',
     "untrained_tensors": 'trainable(…, sent=["encoder.*"])',
 }
@@ -272,22 +276,23 @@ def trainable(
 
     `model` has one input (`join_inputs` makes several one), and is trained by one output: `output` names it
     where there are several, or an inner value such as the logits before a softmax. What only other outputs
-    need is left out. Its parameters are the weights, biases, scales and tables of its
-    layers, in the order of its initializers; constants of the exporter are not among them. `print(trainable(
-    model).table())` shows what is learned and why; docs/how-to/models.md has the rule. `loss` is what `Train`
-    and `Evaluate` answer, one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain output
-    (logits); `huber_delta` (1) is up to which error `huber` is a square. `learning_rate` (0.1; 0.001 for
-    Adam), `momentum` and `optimizer` (`sgd`, `adam`, `adamw`) are defaults that a device's configuration may
-    override. With `learning=False` there is no gradient graph. Initializers that match a pattern of `frozen`
-    (names or globs: `encoder.*`) are neither trained nor sent; those that match one of `train` are, whatever
-    the rule says. `train_last` leaves the parameters of that many last layers as the only ones that are
-    learned, beside those of `train`. What matches a pattern of `personal` is trained and never sent:
-    `params`, `load_parameters` and `apply_delta` leave it out, so each node has its own. What matches a
-    pattern of `sent` and is not trained is a parameter all the same: sent, loaded and averaged, and changed
-    by nothing else. With `batch_norm="update"` batches are normalized by their own mean and variance in
-    `Train`, and running statistics are updated, sent and averaged with the parameters; `frozen`, they stay as
-    in the file. `config` are further keys of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`, or
-    of a subclass.
+    need is left out. Its parameters are the weights, biases, scales and tables of its layers, in the order of
+    its initializers; constants of the exporter are not among them. `print(trainable( model).table())` shows
+    what is learned and why; docs/how-to/models.md has the rule. `loss` is what `Train` and `Evaluate` answer,
+    one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain output (logits); `huber_delta` (1) is
+    up to which error `huber` is a square. `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer`
+    (`sgd`, `adam`, `adamw`) are defaults that a device's configuration may override. With `learning=False`
+    there is no gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`)
+    are neither trained nor sent; those that match one of `train` are, whatever the rule says. `train_last`
+    leaves the parameters of that many last layers as the only ones that are learned, beside those of `train`.
+    What matches a pattern of `personal` is trained and never sent: `params`, `load_parameters` and
+    `apply_delta` leave it out, so each node has its own. What matches a pattern of `sent` and is not trained
+    is a parameter all the same: sent, loaded and averaged, and changed by nothing else. With
+    `batch_norm="update"` batches are normalized by their own mean and variance in `Train`, and running
+    statistics are updated, sent and averaged with the parameters, unless `personal` names them; `frozen`,
+    they stay as in the file. With `learning=False` as well they are parameters, so that vectors of models
+    that learn fit. `config` are further keys of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`,
+    or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
@@ -369,7 +374,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     where = str(model) if isinstance(model, (str, Path)) else "model"
     try:
         statistics: tuple[str, ...] = ()
-        updates = given.batch_norm == "update" and given.learning
+        updates = given.batch_norm == "update"
         imported = import_onnx(
             model,
             "model",

@@ -95,8 +95,10 @@ def _elements(state: Subgraph) -> tuple[int, int]:
         math.prod(tensor.shape) if isinstance(tensor, RawTensor) else int(tensor.size)
         for tensor in state.initializers.values()
     ]
-    personal = int(json.loads(state.config.get("personal_tensors", "0")))
-    return sum(sizes[personal:]), sum(sizes)
+    first, last = (
+        int(json.loads(state.config.get(key, "0"))) for key in ("personal_tensors", "personal_statistics")
+    )
+    return sum(sizes[first : len(sizes) - last]), sum(sizes)
 
 
 # --- what a component class says --------------------------------------------------------------------------

@@ -13,7 +13,9 @@ import pytest
 from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
+from bb_edge.components import GraphModel
 from bb_edge.roles import ComponentError
+from bb_host import Compiler, Graph, ModelSlot, Module
 from bb_host.cli import main
 from bb_host.errors import LearnError
 from bb_host.learn import export_training, mlp, trainable
@@ -119,6 +121,100 @@ def test_frozen_statistics_stay_constants() -> None:
     assert model.statistics == STATISTICS[2:]
 
 
+def test_statistics_that_are_personal_stay_on_their_node() -> None:
+    """FedBN's: each node normalizes by its own data, and shares what it learns from it."""
+    own = "1.running_*"
+    model = learning(net(), personal=[own])
+    assert model.statistics == (*STATISTICS[2:], *STATISTICS[:2])  # personal ones are the last
+    assert "personal  1.running_mean" in model.table() and "4 statistics in 2 are personal" in model.table()
+    learner, other = component(model), component(learning(net(), personal=[own]))
+    batch = TORCH["batches"][0]
+    x, y = np.array(batch["x"], np.float32), np.array(batch["y"])
+    learner.train(CTX, x, y)
+    learner.step(CTX)
+    after, before = learner.named_parameters(), other.named_parameters()
+    for name, expected in batch["state"].items():  # it learns what a model learns that shares all
+        np.testing.assert_allclose(after[name], expected, rtol=2e-4, atol=2e-6, err_msg=name)
+    sent = learner.params(CTX)
+    assert sent.size == sum(a.size for a in after.values()) - 4
+    other.load_parameters(CTX, sent)
+    loaded = other.named_parameters()
+    for name in after:
+        kept = name.startswith("1.running")
+        np.testing.assert_array_equal(loaded[name], (before if kept else after)[name], err_msg=name)
+    np.testing.assert_array_equal(other.params(CTX), sent)
+    restored = component(learning(net(), personal=[own]))
+    restored.restore(learner.serialize())
+    np.testing.assert_array_equal(restored.forward(CTX, x), learner.forward(CTX, x))
+
+
+def test_a_whole_normalization_is_personal() -> None:
+    model = learning(net(), personal=["1.*"])
+    assert model.model.personal == ("1.weight", "1.bias")
+    learner, other = component(model), component(learning(net(), personal=["1.*"]))
+    batch = TORCH["batches"][0]
+    learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
+    learner.step(CTX)
+    before = other.named_parameters()
+    other.load_parameters(CTX, learner.params(CTX))
+    after, loaded = learner.named_parameters(), other.named_parameters()
+    for name in after:
+        np.testing.assert_array_equal(
+            loaded[name], (before if name[:2] == "1." else after)[name], err_msg=name
+        )
+        assert not np.array_equal(after[name], before[name]), name
+
+
+def test_merged_statistics_are_personal_by_the_names_that_they_are_listed_under() -> None:
+    zeros = [0.0, 0.0]
+    merged = net({**TORCH["start"], "1.running_mean": zeros, "1.bias": zeros})
+    for node in merged.graph.node:
+        if node.name == "norm":
+            node.input[3] = "1.bias"
+    model = learning(merged, personal=["norm.running_mean", "1.running_var"])
+    assert model.statistics[2:] == ("norm.running_mean", "1.running_var")
+    assert "personal  norm.running_mean" in model.table()
+
+
+@pytest.mark.parametrize("personal", [[], ["1.*"]])
+def test_a_model_that_only_answers_takes_what_one_that_learns_gives(personal: list[str]) -> None:
+    learner = component(learning(net(), personal=personal))
+    answering = trainable(net(), learning=False, batch_norm="update", personal=personal)
+    assert answering.gradient is None and set(answering.statistics) == set(STATISTICS)
+    answers = component(answering)
+    assert answers.layout_hash == learner.layout_hash
+    batch = TORCH["batches"][0]
+    x = np.array(batch["x"], np.float32)
+    learner.train(CTX, x, np.array(batch["y"]))
+    learner.step(CTX)
+    answers.load_parameters(CTX, learner.params(CTX))
+    if not personal:
+        np.testing.assert_array_equal(answers.forward(CTX, x), learner.forward(CTX, x))
+    with pytest.raises(ComponentError, match="the model takes"):  # another layout is refused where they meet
+        component(trainable(net(), learning=False)).load_parameters(CTX, learner.params(CTX))
+
+
+class Shares(Module):
+    model = ModelSlot("model")
+
+    def body(self, g: Graph) -> None:
+        loss = self.model.train(g, g.input("x", "F32", (2, 1, 4, 4)), g.input("y", "I64", (2,)))
+        g.app_emit("sent", self.model.params(g, after=self.model.step(g, after=loss)))
+
+
+def test_the_compiler_knows_how_much_is_sent() -> None:
+    compiler = Compiler().bind_model("model", GraphModel, learning(net(), personal=["1.*"]))
+    main_, *_ = compiler.run(Shares()).program.functions
+    (sent,) = (main_.types[op.outputs[0]].shape for op in main_.ops if op.op_type == "Params")
+    total = sum(np.size(values) for values in TORCH["start"].values())
+    assert sent == (total - 8,)
+
+
+def test_a_device_cannot_have_more_personal_statistics_than_statistics() -> None:
+    with pytest.raises(ComponentError, match="personal_statistics is 5, of 4 statistics"):
+        component(learning(net()), config={"personal_statistics": 5})
+
+
 def test_without_it_the_warning_tells_how() -> None:
     (warning,) = trainable(net()).warnings()
     assert warning.code == "frozen-statistics" and 'batch_norm="update"' in warning.hint
@@ -130,6 +226,8 @@ def test_without_it_the_warning_tells_how() -> None:
         (lambda: trainable(mlp([2, 2]), batch_norm="update"), "no BatchNormalization"),
         (lambda: trainable(mlp([2, 2]), batch_norm="yes"), "known: frozen, update"),
         (lambda: export_training(learning(net())), "batch_norm"),
+        (lambda: learning(net(), frozen=["*.running_*"]), "statistics that it should update are frozen"),
+        (lambda: trainable(net(), personal=["1.*"]), 'batch_norm="update" learns it'),
     ],
 )
 def test_what_cannot_be_says_so(make: Any, message: str) -> None:
