@@ -37,7 +37,7 @@ class Combiner(ABC):
 
     @abstractmethod
     def result(self, total: float) -> Array:
-        """Returns the combination, f32; `total` is the sum of all weights, above 0.
+        """Returns the combination, f32 [size]; `total` is the sum of all weights, above 0.
 
         It may overflow: what is not finite is dropped by the caller.
         """

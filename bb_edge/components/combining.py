@@ -69,7 +69,8 @@ class CombiningAggregator(Aggregator):
     not (`take_clipped`).
 
     Where the combination is not finite, `aggregate` raises AggregateNotFinite, which names the peers that
-    were in it; the sum is gone, and `current_tensor` stays.
+    were in it; the sum is gone, and `current_tensor` stays. So it is where a `Combiner` gives anything but
+    one float32 vector of the contributions' size: a ComponentError names it, and what it gave.
     """
 
     CONFIG: ClassVar[Mapping[str, Setting]] = {
@@ -193,7 +194,7 @@ class CombiningAggregator(Aggregator):
                     self._current = np.empty(0, np.float32)  # its memory may take the next one
                 token = hush()
                 try:
-                    result = found.combiner.result(total).reshape(found.shape)
+                    result = self._combined(found.combiner, total).reshape(found.shape)
                 finally:
                     unhush(token)
                 if not self._allow_nonfinite and not is_finite(result.reshape(-1)):
@@ -206,6 +207,21 @@ class CombiningAggregator(Aggregator):
 
     def current_tensor(self, ctx: Ctx, trigger: Trigger | None = None) -> Array:
         return self._current
+
+    def _combined(self, combiner: Combiner, total: float) -> Array:
+        """What a combiner gives, held to what it has to give. ComponentError for anything else."""
+        given: object = combiner.result(total)
+        is_vector = isinstance(given, np.ndarray) and given.dtype == np.float32
+        if isinstance(given, np.ndarray) and is_vector and given.shape == (combiner.size,):
+            return given
+        came = type(given).__name__
+        if isinstance(given, np.ndarray):
+            came = f"{given.dtype}{list(given.shape)}"
+        raise self._error(
+            f"{type(combiner).__name__}.result of {self.TYPE_NAME} gave {came},"
+            f" float32[{combiner.size}] is expected",
+            "return one vector, such as np.asarray(mean, np.float32)",
+        )
 
     def _remedy(self) -> str:
         """What to do about contributions that decide the result alone."""

@@ -150,7 +150,7 @@ ANSWER_EACH = "each"
 ANSWER_NONE = "none"
 TRIGGER_OUTPUT_KEY = f"{PREFIX}.wire.trigger_output"  # Recv side: "1" where the last output is a trigger
 WIRE_REQUEST_KEY = f"{PREFIX}.wire.request"  # reply side ops: wire_id of the ask they answer
-SHAPES_KEY = f"{PREFIX}.shapes"  # Recv side: shape per payload; Contribute: of the contribution
+SHAPES_KEY = f"{PREFIX}.shapes"  # wire ops: shape per payload; Contribute: of the contribution
 PARTS_KEY = f"{PREFIX}.wire.parts"  # Recv side: of each payload that is a bundle; NextBatch: of a batch
 COHORT_KEY = (
     f"{PREFIX}.cohort"  # Contribute, Aggregate: "<levels up>" to the execution whose sum it is, or "round"

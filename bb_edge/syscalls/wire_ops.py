@@ -19,6 +19,7 @@ from bb_edge.engine.run.bound import BoundOp, BoundRegion
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.ir import keys
 from bb_edge.ir.address import site_suffix
+from bb_edge.ir.stamped_shapes import fits, read_shapes, shape_text
 from bb_edge.ir.tensors import MAX_RANK, tensor_pieces
 from bb_edge.roles import TRIGGER, Composite, PeerSelector
 from bb_edge.wire import envelope
@@ -31,7 +32,10 @@ from bb_edge.wire.envelope import Fill
 class _Port:
     """What a Send-flavored op knows when it is bound."""
 
-    __slots__ = ("deadline_ns", "dtypes", "durable", "group", "suffixes", "trigger_only", "types", "wire_id")
+    __slots__ = (
+        *("deadline_ns", "dtypes", "durable", "group", "name", "shapes", "suffixes", "trigger_only", "types"),
+        "wire_id",
+    )
 
     def __init__(self, op: BoundOp, outgoing: Outgoing) -> None:
         meta = op.spec.meta
@@ -42,8 +46,9 @@ class _Port:
             self.types = tuple(int(h, 16) for h in hashes.split(",")) if hashes else (0,) * len(self.suffixes)
             self.dtypes = tuple(map(tensor_dtype, self.types))
             self.deadline_ns = int(meta.get(keys.DEADLINE_NS_KEY, "0"))
+            self.shapes = read_shapes(meta.get(keys.SHAPES_KEY, ""))
         except ValueError as error:
-            raise OpError(f"a wire stamp is not a number: {error}", where=op.spec.name) from error
+            raise OpError(f"a wire stamp is damaged: {error}", where=op.spec.name) from error
         if not self.suffixes:
             raise OpError(
                 "the op has no site ids", where=op.spec.name, hint="compile the program with its wire passes"
@@ -52,6 +57,7 @@ class _Port:
         for suffix, size in zip(self.suffixes, sizes.split(",") if sizes else (), strict=False):
             outgoing.plan(suffix, int(size))
         self.trigger_only = meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY
+        self.name = meta.get(keys.PORT_KEY, op.spec.name)
         self.group = meta.get(keys.BATCH_GROUP_ID_KEY)
         self.durable = meta.get(keys.DURABLE_KEY) == "1"
         wire_id = meta.get(keys.WIRE_ID_KEY, "")
@@ -61,6 +67,7 @@ class _Port:
         """Encodes the payloads, once for all peers: fills, and the body of large ones."""
         if self.trigger_only:
             return [Fill(suffix, b"", True, 0) for suffix in self.suffixes], b""
+        self._check(payloads)
         fills, encoded, size = [], [], 0
         named = zip(self.suffixes, self.types, self.dtypes, payloads, strict=True)
         for suffix, type_hash, dtype, value in named:
@@ -74,6 +81,18 @@ class _Port:
             encoded.append(pieces)
             size += length
         return fills, shared_body(fills, encoded) if size >= SHARED_FROM else b""
+
+    def _check(self, payloads: tuple[object, ...]) -> None:
+        """OpError for an array that the receivers do not take; an empty vector stands for nothing."""
+        for index, (shape, value) in enumerate(zip(self.shapes, payloads, strict=False)):
+            if shape is None or not isinstance(value, np.ndarray):
+                continue
+            if not fits(value.shape, shape) and not (value.shape == (0,) and shape):
+                came, wanted = shape_text(value.shape), shape_text(shape)
+                raise OpError(
+                    f"payload {index} of {self.name!r} is {came}, its receiver takes {wanted}; not sent",
+                    hint="give it data of that shape",
+                )
 
 
 def _remaining(ctx: OpContext, own_ns: int) -> int:

@@ -122,7 +122,8 @@ class OpFacts(Facts):
     """Receiving half: the number of the slot that its payload goes to."""
 
     shapes: str = ""
-    """As `bb_edge.ir.stamped_shapes` writes them: of each payload received, of a contribution."""
+    """As `bb_edge.ir.stamped_shapes` writes them: of each payload received, of a contribution; of payloads
+    that are sent where receivers take narrower ones than the sender knows."""
     parts: str = ""
     """As `bb_edge.ir.stamped_parts` writes them: of bundles received, of a batch."""
     cohort: str = ""

@@ -7,7 +7,9 @@
    alone nor in a bundle: `NotWireEligible`.
 3. The receiving half carries the shapes of tensors as far as they are numbers, and what bundles hold, so that
    the device refuses others. A size that the compiler does not know, or knows by a symbol alone, is open.
-   Answers that are read as a batch and whose shape is open are warned about (`layout-unknown`).
+   Answers that are read as a batch and whose shape is open are warned about (`layout-unknown`). Where
+   receivers take a narrower shape than their sender knows (a model's input, where the data come from a
+   file), the sending half carries it: what does not fit is the sender's failure, before anything is sent.
 4. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
 5. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
@@ -49,6 +51,7 @@ _SMALL = {
 _ITEM_BYTES = {
     elem: dtype.itemsize for elem in range(1, 17) if (dtype := types.dtype_of_elem(elem)) is not None
 }
+Shape = tuple[int | str | None, ...] | None
 _GATES = frozenset({"GateDispatch", "GateManyDispatch"})
 
 
@@ -77,6 +80,7 @@ class _Analysis:
         self.stamps: dict[int, OpFacts] = {}  # id of an op → what to stamp
         self.arrives: dict[str, dict[str, ValueType]] = {f.name: {} for f in mains}
         self.came_as: dict[tuple[str, str], tuple[Function, str]] = {}
+        self.taken: dict[int, list[list[Shape]]] = {}  # id of a sending op → what each receiver takes
 
     def run(self) -> None:
         paired: set[int] = set()
@@ -90,6 +94,8 @@ class _Analysis:
             sender, receiver = self.by_name[edge.sender_target], self.by_name[edge.receiver_target]
             self._edge(edge, sender, receiver)
             paired.update((id(edge.send), id(edge.recv)))
+        for edge in self.edges:
+            self._narrower(edge, self.by_name[edge.sender_target])
         groups: dict[tuple[str, str], int] = {}
         for function in self.mains:
             for op in flow.wire_ops(function):
@@ -122,7 +128,21 @@ class _Analysis:
         for name, site in zip(payloads, arrive, strict=True):
             if site:
                 arrives.setdefault(name, site)
+        if not trigger and edge.recv.op_type != OP_RECV_RESP_BATCHED:
+            at_receiver = [receiver.types.get(n) for n in arrive]
+            self.taken.setdefault(id(edge.send), []).append(
+                [None if t is None else t.shape for t in at_receiver]
+            )
         self._put(edge.send, common | OpFacts(arrives_as=arrives) if arrives else common)
+
+    def _narrower(self, edge: WireEdge, sender: Function) -> None:
+        """Rule 3 for the sending half: sizes that its receivers agree on, where it knows none."""
+        known = [sender.types.get(n) for n in flow.payload_inputs(edge.send)]
+        own = [None if t is None else t.shape for t in known]
+        everywhere = self.taken.get(id(edge.send), [])
+        shapes = [_agreed(shape, [taken[i] for taken in everywhere]) for i, shape in enumerate(own)]
+        if shapes != own:
+            self._put(edge.send, OpFacts(shapes=write_shapes(shapes)))
 
     def _parts(self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]) -> OpFacts:
         """Rule 3 for bundles: nothing where nothing is known."""
@@ -250,6 +270,20 @@ def _shapes(kinds: Sequence[ValueType]) -> OpFacts:
     """Rule 3: nothing where nothing is known."""
     stamp = write_shapes([kind.shape for kind in kinds])
     return OpFacts(shapes=stamp) if stamp else NO_FACTS
+
+
+def _agreed(own: Shape, taken: Sequence[Shape]) -> Shape:
+    """A sender's shape, with the sizes that all its receivers take where it knows none."""
+    if own is None:
+        own = (None,) * len(taken[0]) if taken and taken[0] is not None else None
+    if own is None or any(shape is None or len(shape) != len(own) for shape in taken):
+        return own
+    found: list[int | str | None] = []
+    for axis, size in enumerate(own):
+        sizes = {shape[axis] for shape in taken if shape is not None}
+        alike = next(iter(sizes)) if len(sizes) == 1 else None
+        found.append(alike if not isinstance(size, int) and isinstance(alike, int) else size)
+    return tuple(found)
 
 
 def _hash(op: Op, name: str, kind: ValueType) -> int:

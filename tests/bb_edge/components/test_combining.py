@@ -296,6 +296,31 @@ def test_an_aggregate_that_is_not_finite_is_dropped_and_names_who_was_in_it(peer
     assert mean(agg, ONLY) == [8], "and the next sum begins with nothing"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "came"),
+    [
+        (np.zeros(2), r"float64\[2\]"),
+        (None, "NoneType"),
+        ([1.0, 2.0], "list"),
+        (np.zeros(1, np.float32), r"float32\[1\]"),
+        (np.zeros((2, 1), np.float32), r"float32\[2, 1\]"),
+    ],
+)
+def test_a_combiner_that_gives_anything_else_is_named(peer: Peer, wrong: Any, came: str) -> None:
+    agg = Doubles(where="slot 'agg'")
+    agg.contribute(ONLY, f32(1, 2), None, peer(1))
+    assert mean(agg, ONLY) == [4, 8]
+    agg.contribute(ONLY, f32(1, 2), None, peer(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Doubled, "result", lambda self, total: wrong)
+        said = rf"slot 'agg': Doubled.result of test.Doubles gave {came}, float32\[2\] is expected"
+        with pytest.raises(ComponentError, match=said):
+            agg.aggregate(ONLY)
+    assert agg.current_tensor(ONLY).tolist() == [4, 8], "the last one stays"
+    agg.contribute(ONLY, f32(3, 1), None, peer(1))
+    assert mean(agg, ONLY) == [12, 4], "and the next sum begins with nothing"
+
+
 def test_settings_of_the_base_are_those_of_each_rule() -> None:
     agg = Doubles.construct(ComponentEnv("agg", config={"max_weight": 10, "clip_norm": 2}))
     with pytest.raises(ComponentError, match="above max_weight, 10"):
