@@ -62,6 +62,7 @@ class CsvDataSource(StoredSamples):
                 raise env.error(f"{table.path} cannot be read: {error.strerror or error}", "path") from error
         source = cls(x, y, **batching)
         source.notes = [*source.notes, *skipped.notes(batching["where"])]
+        source.notes += [f"{batching['where']}: {text}" for text in table.rounded]
         return source
 
     @classmethod

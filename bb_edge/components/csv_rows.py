@@ -7,11 +7,13 @@ could not be told from a damaged one otherwise.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bb_edge.components.cell_times import is_iso_time, seconds
 from bb_edge.components.feature_scaling import numbers
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.errors import ComponentError
@@ -33,6 +35,8 @@ CSV: Mapping[str, Setting] = {
     "delimiter": Setting.text(","),
     "missing": Setting.text("refuse", ("refuse", "skip", "fill", "last")),
     "fill": Setting.anything(),
+    "times": Setting.anything(),
+    "times_from": Setting.anything(),
 }
 """The configuration keys of every source that reads CSV."""
 
@@ -43,6 +47,9 @@ _MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 """Cells that hold no value, in lower case."""
 
 _MOST_F32 = 3.4028235e38
+
+_EXACT_F32 = float(1 << 24)
+"""Up to it float32 holds every whole number."""
 
 
 class RowError(ComponentError):
@@ -106,6 +113,9 @@ class CsvRows:
       an error (default); `skip`, its row is left out, and counted; `fill`, it reads as `fill`, one number
       for all or one per feature (0); `last`, it reads as the last value of its column. Labels are never
       filled.
+    - `times`: columns that hold times, by name or index: ISO 8601 (UTC where no zone is given), or seconds
+      since 1970. An integer label is the whole seconds since 1970; a feature, and a label of type `number`,
+      is the seconds since `times_from`, a time as well. f32 tells seconds apart for half a year around that.
     """
 
     def __init__(self, env: ComponentEnv, read: Mapping[str, Any]) -> None:
@@ -128,9 +138,15 @@ class CsvRows:
         self._given_fill = read["fill"]
         if self._given_fill is not None and self._missing != "fill":
             raise env.error("fill is given, and missing is not 'fill'", "fill", "set missing = 'fill'")
+        self._times = _listed(env, "times", read["times"]) or []
+        self._from = _time_of(env, read["times_from"], bool(self._times))
         self.names: list[str] = []
+        self.rounded: list[str] = []
+        """Of columns whose digits f32 does not hold, what was first cut off; for the source to tell."""
+        self._rounds: set[int] = set()
         self._width = 0
         self._first = ""
+        self._time_picks: set[int] = set()
         self._picks: list[int] = []
         self._label_picks: list[int] = []
         self._fill: list[float] = []
@@ -172,6 +188,14 @@ class CsvRows:
             self._picks = [self._index("columns", wanted, twice) for wanted in self._wanted]
         if not self._picks:
             raise self._env.error(f"{self.path} has no column but the labels", "columns", "name a feature")
+        self._time_picks = {self._index("times", wanted, twice) for wanted in self._times}
+        relative = {*self._picks, *(() if self._integers else self._label_picks)}
+        if self._from is None and self._time_picks & relative:
+            column = self._column(min(self._time_picks & relative))
+            hint = 'give the time that it counts from: times_from = "2026-01-01"'
+            raise self._env.error(
+                f"{column} is a time, and f32 does not hold seconds since 1970", "times_from", hint
+            )
         where = f"slot {self._env.slot!r}"
         self._fill = [float(v) for v in numbers(self._given_fill, self.features, "fill", where, 0.0)]
         self._last = [None] * self.features
@@ -205,22 +229,44 @@ class CsvRows:
         return [cell.strip() for cell in cells]
 
     def _feature(self, cell: str, place: int, number: int) -> float:
+        pick = self._picks[place]
+        is_time = pick in self._time_picks
         try:
-            value = float(cell)
+            value = seconds(cell) - (self._from or 0.0) if is_time else float(cell)
             absent = value != value
         except ValueError:
             value, absent = 0.0, cell.lower() in _MISSING
             if not absent:
-                column = self._column(self._picks[place])
-                hint = self._undivided(cell) or "repair it, or set bad_rows = 'skip'"
-                raise RowError(f"{column} is no number: {cell!r:.60}", self._at(number), hint) from None
+                kind, hint = ("time" if is_time else "number"), "repair it, or set bad_rows = 'skip'"
+                if not is_time and is_iso_time(cell):
+                    hint = f"name the column in times, or leave it out: columns; else {hint}"
+                raise RowError(
+                    f"{self._column(pick)} is no {kind}: {cell!r:.60}",
+                    self._at(number),
+                    self._undivided(cell) or hint,
+                ) from None
         if absent:
             return self._filled(place, number)
         if not -_MOST_F32 <= value <= _MOST_F32:
-            column = self._column(self._picks[place])
+            column = self._column(pick)
             hint = "repair it, or set bad_rows = 'skip'"
             raise RowError(f"{column} is beyond float32: {cell!r:.60}", self._at(number), hint)
+        if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
+            self._tell_rounding(value, pick)
         return value
+
+    def _tell_rounding(self, value: float, pick: int) -> None:
+        """Notes, once per column, that float32 has fewer digits than its cells."""
+        kept = float(np.float32(value))
+        if kept == value:
+            return
+        self._rounds.add(pick)
+        remedy = (
+            "bring times_from nearer"
+            if pick in self._time_picks
+            else "make it an integer label, or name it in times if it holds times"
+        )
+        self.rounded.append(f"digits of {self._column(pick)}: {value!r} is {kept!r} as float32; {remedy}")
 
     def _filled(self, place: int, number: int) -> float:
         if self._missing == "fill":
@@ -241,9 +287,14 @@ class CsvRows:
                 hint = suggestion(cell, self._classes, "classes: ")
                 raise RowError(f"{self._column(pick)} is no class: {cell!r:.60}", self._at(number), hint)
             return place
+        is_time = pick in self._time_picks
         try:
-            value = float(cell)
+            if is_time and self._integers:
+                return math.floor(seconds(cell))
+            value = seconds(cell) - (self._from or 0.0) if is_time else float(cell)
             if not self._integers and -_MOST_F32 <= value <= _MOST_F32:
+                if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
+                    self._tell_rounding(value, pick)
                 return value
             whole = int(cell) if cell.lstrip("+-").isdigit() else int(value) if value.is_integer() else None
             if self._integers and whole is not None and -(2**63) <= whole < 2**63:
@@ -251,6 +302,9 @@ class CsvRows:
         except (ValueError, OverflowError):
             pass
         kind = "a whole number" if self._integers else "a finite number"
+        if is_time or is_iso_time(cell):
+            kind, hint = ("a time", "repair it") if is_time else (kind, "name the column in times")
+            raise RowError(f"{self._column(pick)} is not {kind}: {cell!r:.60}", self._at(number), hint)
         hint = "set label_type = 'number', or name the texts in classes" if self._integers else "repair it"
         raise RowError(f"{self._column(pick)} is not {kind}: {cell!r:.60}", self._at(number), hint)
 
@@ -305,6 +359,24 @@ def _listed(env: ComponentEnv, key: str, given: object) -> list[str | int] | Non
     if len(set(listed)) < len(listed) or not listed:
         raise env.error(f"{listed!r:.60} names none, or one twice", key, "name each column once")
     return listed
+
+
+def _time_of(env: ComponentEnv, given: object, used: bool) -> float | None:
+    """The seconds since 1970 of a setting. ComponentError."""
+    if given is None:
+        return None
+    if not used:
+        raise env.error(
+            "times_from is given, and no column is named in times", "times_from", "name it: times"
+        )
+    try:
+        if isinstance(given, str | int | float) and not isinstance(given, bool):
+            found = seconds(str(given))
+            if math.isfinite(found):
+                return found
+    except (ValueError, OverflowError):
+        pass
+    raise env.error(f"{given!r:.60} is no time", "times_from", 'give "2026-01-01", or seconds since 1970')
 
 
 def _classes(env: ComponentEnv, given: object, labels: Sequence[object]) -> dict[str, int] | None:

@@ -148,7 +148,10 @@ class WaitingRoom:
         return None if parked is None else parked.execution
 
     def unpark(self, token: int) -> Parked | None:
-        """Takes a parked op out; the caller gives it its result. None where none waits under the token."""
+        """Takes a parked op out, for the caller to give it its result; None where the token has none.
+
+        Its execution runs on before those that have waited for the same component meanwhile.
+        """
         parked = self.parked.pop(token, None)
         if parked is None:
             return None
@@ -157,8 +160,11 @@ class WaitingRoom:
             self._runtime.timers.cancel(parked.timer)
         if parked.busy_key >= 0:
             self._busy[parked.busy_key] = False
-            # All of them, in order: the first may answer at once, and would leave the others asleep.
+            # All of them, in order: the first may answer at once, and would leave the others asleep. They
+            # come behind the one that is answered, which waited longer.
             waiters = self.busy_waiters[parked.busy_key]
+            if waiters:
+                self._pool.wake(parked.execution)
             for _ in range(len(waiters)):
                 self._pool.ready_again(waiters.popleft(), Hold.BUSY)
         return parked

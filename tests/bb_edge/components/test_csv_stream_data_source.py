@@ -395,6 +395,45 @@ def test_a_batch_waits_for_its_rows(node: Callable[..., Any], log: Log) -> None:
     b.assert_clean()
 
 
+MARKED = """program Demo {module=Demo, binding.Main.d="data_source|bb.CsvStreamDataSource|1"}
+function program.Main(mark: I64) -> () {entry=1, partition=self}
+  slot d: data_source
+  x: F32[1,1], y: I64[1] = role.data_loader.NextBatch(mark) {slot=d, control_inputs=1}
+  z: I64[1] = Add(y, mark)
+  syscall.AppEmit<name="y">(z)
+"""
+
+
+def test_of_several_that_wait_the_first_comes_first(bench: Callable[..., Any], log: Log) -> None:
+    settings = {"path": str(log.path), "columns": "v", "label": "n", "batch_size": 1, "order": "arrival"}
+    b = bench(MARKED, components={"d": {**settings, "poll_ms": 100}})
+    for mark in (100, 200, 300):
+        b.node.invoke("Main", {"mark": np.array([mark])})
+        b.poll(10 * MS)
+    log.add(1, 2, 3, 4)
+    b.poll(100 * MS)
+    b.poll()
+    assert [z.tolist() for z in b.events("y")] == [[101], [202], [303]]
+    b.node.invoke("Main", {"mark": np.array([400])})
+    b.poll()
+    assert [z.tolist() for z in b.events("y")][3:] == [[404]]
+    b.settle()
+    b.assert_clean()
+
+
+def test_a_batch_does_not_overtake_those_that_wait(bench: Callable[..., Any], log: Log) -> None:
+    settings = {"path": str(log.path), "columns": "v", "label": "n", "batch_size": 1, "order": "arrival"}
+    b = bench(MARKED, components={"d": {**settings, "poll_ms": 100}})
+    b.node.invoke("Main", {"mark": np.array([100])})
+    b.poll(10 * MS)
+    log.add(1, 2)
+    b.node.invoke("Main", {"mark": np.array([200])})
+    b.poll(10 * MS)
+    b.poll(100 * MS)
+    b.poll()
+    assert [z.tolist() for z in b.events("y")] == [[101], [202]]
+
+
 def test_a_batch_that_waits_too_long_says_how_many_rows_there_are(node: Callable[..., Any], log: Log) -> None:
     b = node(wait_ms=500)
     log.add(1)
