@@ -36,6 +36,7 @@ SHAPE_INPUTS: dict[str, frozenset[int]] = {
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), _SECOND),
     **dict.fromkeys(("Trilu", "CumSum", "ReverseSequence", "CastLike", "AffineGrid"), _SECOND),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "Dropout", "Clip"), _SECOND_AND_THIRD),
+    "Col2Im": _SECOND_AND_THIRD,
     **dict.fromkeys(("RNN", "GRU", "LSTM"), frozenset({4})),
     "Where": frozenset({0}),
     "Pad": frozenset({1, 3}),

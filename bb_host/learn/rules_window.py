@@ -228,6 +228,34 @@ def _counts(at: _Window, include_pad: bool, dtype: np.dtype[Any]) -> np.ndarray[
     return np.maximum(count, 1).astype(dtype)
 
 
+@rule("Col2Im")
+def _columns_to_image(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """The columns read their places of the image again, in the padding zeros."""
+    y = op.outputs[0]
+    block = g.constant(op.inputs[2])
+    if block is None:
+        raise NotDifferentiableError(op, "its block is computed", "make it a constant")
+    kernel = [int(k) for k in block.reshape(-1)]
+    rank = len(kernel)
+    channels, *dims = g.static_dims(op, y, range(1, 2 + rank))
+    pads = op.integers("pads", [0] * 2 * rank)
+    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
+    padded = [dim + b + e for dim, b, e in zip(dims, pads[:rank], pads[rank:], strict=True)]
+    places = np.zeros([1] * 2 * rank, np.int64)  # [taps…, blocks…], row-major in the padded image
+    for axis, (size, k, s, d) in enumerate(zip(padded, kernel, strides, dilations, strict=True)):
+        along = np.arange(k)[:, None] * d + np.arange((size - d * (k - 1) - 1) // s + 1)[None, :] * s
+        shape = [1] * 2 * rank
+        shape[axis], shape[rank + axis] = along.shape
+        places = places * size + along.reshape(shape)
+    whole = one(dys)
+    if any(pads):
+        whole = g.op("Pad", whole, g.ints(0, 0, *pads[:rank], 0, 0, *pads[rank:]))
+    flat = g.op("Reshape", whole, g.ints(-1, channels, int(np.prod(padded))))
+    read = g.op("Gather", flat, g.const(places.reshape(-1)), axis=2)
+    blocks = int(np.prod(places.shape[rank:]))
+    return (g.op("Reshape", read, g.ints(-1, channels * int(np.prod(kernel)), blocks)), None, None)
+
+
 @rule("LpPool")
 def _lp_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """dX = sign(x)·|x|^(p−1) times the sum of dY·y^(1−p) over the windows; a window of zeros passes none."""

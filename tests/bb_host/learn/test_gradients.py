@@ -362,6 +362,26 @@ def test_average_pools(x, attrs, include, check_gradient, runtime, fn):
     )
 
 
+@pytest.mark.parametrize(
+    ("x", "image", "block", "attrs"),
+    [
+        ("n,8,6", "3, 4", "2, 2", ""),
+        ("2,6,9", "4, 5", "3, 2", "pads=[1, 0, 0, 1], strides=[1, 2]"),
+        ("1,4,4", "4, 4", "2, 2", "dilations=[2, 2]"),
+        ("n,6,4", "6", "3", "pads=[1, 2], strides=[2]"),
+    ],
+)
+def test_columns_that_are_added_to_images(x, image, block, attrs, check_gradient, runtime, fn):
+    rank = len(block.split(","))
+    lines = [
+        f"i = Constant<value=I64[{rank}]{{{image}}}>()",
+        f"b = Constant<value=I64[{rank}]{{{block}}}>()",
+        f"z = Col2Im<{attrs}>(x, i, b)".replace("<>", ""),
+        "y = Tanh(z)",
+    ]
+    check_gradient(fn(f"x: F64[{x}]", *lines), run=runtime)
+
+
 @pytest.mark.parametrize("p", [1, 2, 3])
 @pytest.mark.parametrize(
     ("x", "attrs"),

@@ -156,6 +156,18 @@ class Sampled(nn.Module):
         return self.head(torch.tanh(self.look(F.grid_sample(x, grid, align_corners=False))).flatten(1))
 
 
+class Folded(nn.Module):
+    """Patches of an image that overlap, changed and added back into one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(9, 9)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = F.unfold(x, 3, padding=1, stride=2).transpose(1, 2)
+        return F.fold(torch.tanh(self.mix(patches)).transpose(1, 2), (5, 6), 3, padding=1, stride=2)
+
+
 class Heads(nn.Module):
     """Two outputs: an embedding, and the scores that are trained; a third of a head that is not."""
 
@@ -188,6 +200,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "products": (Products, (2, 3, 4)),
     "modern": (Modern, (2, 4, 3)),
     "sampled": (Sampled, (2, 1, 6, 5)),
+    "folded": (Folded, (2, 1, 5, 6)),
     "heads": (Heads, (2, 4)),
 }
 FORMS = {
@@ -197,7 +210,7 @@ FORMS = {
     "raw": {"dynamo": True, "optimize": False},
     "opset24": {"dynamo": True, "opset_version": 24},
 }
-ONLY = {"opset24": ("modern",), "script20": ("sampled",)}
+ONLY = {"opset24": ("modern",), "script20": ("sampled", "folded")}
 """Forms that some models alone are exported in: with the newest operators, and with operators that are new in
 that opset."""
 
