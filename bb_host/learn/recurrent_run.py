@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bb_host.learn.gradient_builder import GradientBuilder
 
@@ -39,6 +39,8 @@ class Run:
     dh: str | None
     dc: str | None
     live: str | None
+    clip: float = 0.0
+    _sums: dict[str, str] = field(default_factory=dict)  # what an activation was taken of, by its result
 
     @property
     def order(self) -> list[int]:
@@ -98,11 +100,24 @@ class Run:
         """1 − value."""
         return self.g.op("Sub", self.g.scalar(1, self.like), value)
 
-    def act(self, place: int, value: str) -> str:
-        return self.g.op(ACTIVATIONS[self.activations[place]], value)
+    def act(self, place: int, value: str, gate: bool = True) -> str:
+        """An activation; of a `gate`, what it is taken of is clipped where the layer clips."""
+        if not (self.clip and gate):
+            return self.g.op(ACTIVATIONS[self.activations[place]], value)
+        bounds = (self.g.scalar(bound, self.like) for bound in (-self.clip, self.clip))
+        result = self.g.op(ACTIVATIONS[self.activations[place]], self.g.op("Clip", value, *bounds))
+        self._sums[result] = value
+        return result
 
     def slope(self, place: int, result: str) -> str:
-        """The slope of an activation, from its result."""
+        """The slope of an activation, from its result; none where what it was taken of was clipped."""
+        slope, g = self._slope(place, result), self.g
+        if result not in self._sums:
+            return slope
+        within = g.op("Less", g.op("Abs", self._sums[result]), g.scalar(self.clip, self.like))
+        return self.times(slope, g.cast(within, g.dtype(self.like)))
+
+    def _slope(self, place: int, result: str) -> str:
         kind, g = self.activations[place], self.g
         if kind == "tanh":
             return self.rest(self.times(result, result))

@@ -40,8 +40,11 @@ class _Found:
 
 
 def _rnn(run: Run) -> _Found:
-    g = run.g
-    slopes = run.parts(run.masked(run.slope(0, run.states)))
+    g, states = run.g, run.states
+    if run.clip:  # whether they were clipped, states do not say
+        before = run.gates(run.before(states, run.h0), run.r, run.rb)
+        states = run.act(0, g.op("Add", run.gates(run.x, run.w, run.wb), before))
+    slopes = run.parts(run.masked(run.slope(0, states)))
     carry, found = run.dh, {}
     for t, dy in run.backwards():
         dh = run.total(dy, carry)
@@ -135,7 +138,7 @@ def _lstm(run: Run) -> _Found:
         cell = adds[t] if cell is None else g.op("Add", run.times(keeps[t], cell), adds[t])
         cells[t] = cell
     started = run.joined([starts[t] for t in range(run.steps)])
-    shown = run.act(2, run.joined([cells[t] for t in range(run.steps)]))
+    shown = run.act(2, gate=False, value=run.joined([cells[t] for t in range(run.steps)]))
     to_cell = run.parts(run.masked(run.times(o, run.slope(2, shown))))
     slopes = (
         run.times(new, run.slope(0, i)),
@@ -233,8 +236,9 @@ def _activations(op: Op, directions: int) -> list[tuple[str, ...]]:
 
 
 def _refuse_forms(op: Op) -> None:
-    if op.number("clip", 0.0) > 0:
-        raise NotDifferentiableError(op, "it clips its gates", "train it without the attribute clip")
+    if op.number("clip", 0.0) > 0 and len(op.inputs) > 7 and op.inputs[7]:
+        what = "it has peepholes and clips its gates"
+        raise NotDifferentiableError(op, what, "train it without the attribute clip")
     if op.integer("input_forget", 0):
         raise NotDifferentiableError(op, "it couples its gates (input_forget)", "train it without")
 
@@ -253,8 +257,8 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
-    before or after its product, an LSTM's peepholes; activations Sigmoid, Tanh, Relu, HardSigmoid. No clip,
-    no coupled gates."""
+    before or after its product, an LSTM's peepholes, clip; activations Sigmoid, Tanh, Relu, HardSigmoid.
+    No coupled gates, no clip with peepholes."""
     _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
     batch_first = bool(op.integer("layout", 0))
@@ -304,6 +308,7 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
         run = Run(
             g, steps, hidden, backward or d == 1, names[d], x, run_x, run_w, run_r, wb, rb, state(h0, d),
             state(c0, d), run_states, of(dy, 1, d), state(dh, d), state(dc, d), live,
+            max(0.0, op.number("clip", 0.0)),
         )  # fmt: skip
         runs.append(run)
         peepholes = of(optional(7), 0, d)

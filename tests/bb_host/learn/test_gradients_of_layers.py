@@ -130,12 +130,30 @@ def test_a_single_step(op, fn, check_gradient, runtime):
 
 @pytest.mark.parametrize(
     ("attrs", "what"),
-    [("clip=0.5", "clips"), ('activations=["Tanh", "Softplus"]', "softplus"), ("", "'x' is not known")],
+    [('activations=["Tanh", "Softplus"]', "softplus"), ("", "'x' is not known")],
 )
 def test_recurrent_layers_that_are_refused(attrs, what, fn, read):
     text = recurrent(fn, "GRU", f"hidden_size={HIDDEN}, {attrs}".rstrip(", "), "all")
     if not attrs:
         text = text.replace(f"x: F64[{STEPS},n", "x: F64[s,n")
+    with pytest.raises(NotDifferentiableError, match=what):
+        differentiate(read(text), ["w"])
+
+
+@pytest.mark.parametrize(("op", "form"), OPS)
+@pytest.mark.parametrize("lengths", ["", "2, 3"])
+def test_recurrent_layers_that_clip_their_gates(op, form, lengths, fn, check_gradient, runtime):
+    attrs = f'hidden_size={HIDDEN}, clip=0.4, direction="bidirectional"{form}'
+    whole = "three" if op == "LSTM" else "both"
+    text = recurrent(fn, op, attrs, whole, directions=2, start=True, lengths=lengths)
+    check_gradient(text, run=runtime, **arrays_of(op, 2))
+
+
+@pytest.mark.parametrize(
+    ("more", "what"), [("clip=0.4", "peepholes and clips"), ("input_forget=1", "couples")]
+)
+def test_lstms_that_are_refused(more, what, fn, read):
+    text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}, {more}", "all", peepholes=True)
     with pytest.raises(NotDifferentiableError, match=what):
         differentiate(read(text), ["w"])
 
