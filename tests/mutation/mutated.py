@@ -28,6 +28,8 @@ RESTARTS = tuple(
         *("durable_corners", "durable_restarts"),
     )
 )
+ADOPTED = ("tests/bb_edge/test_adoption.py", "tests/bb_edge/test_adopted_records.py")
+COMPONENTS_ADOPTED = (*ADOPTED, "tests/bb_edge/components/test_optimizers.py")
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th"
 # Quick tests only: a mutant that survives has come past all of them.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -72,6 +74,11 @@ MODULES: dict[str, tuple[str, ...]] = {
         STATES,
         *RESTARTS,
     ),
+    **{
+        f"bb_edge/{name}.py": ADOPTED
+        for name in ("adoption", "engine/net/former_records", "engine/net/former_sites")
+    },
+    "bb_edge/components/parameter_adoption.py": COMPONENTS_ADOPTED,
     "bb_edge/engine/run/naming.py": RESTARTS,
     "bb_edge/engine/net/units.py": (f"{ENGINE}net_saved.py",),
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
@@ -86,6 +93,7 @@ MODULES: dict[str, tuple[str, ...]] = {
             "journaling",
             "keeper",
             "record_framing",
+            "segment_rows",
             "segments",
             "store",
             "writer",

@@ -1,0 +1,162 @@
+"""Which envelopes of an old program a new one would send as well, and what is said of each part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bb_edge.engine.net.former_records import Part
+from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
+from bb_edge.ir.address import site_suffix
+from bb_edge.loading import load
+from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
+
+F32, I32 = 0x101, 0x105
+A, B, C, D = (site_suffix(number) for number in (0xA1, 0xB1, 0xC1, 0xD1))
+
+
+def site(*together: bytes, **fields: Any) -> Site:
+    given = {"kind": NONE, "name": "report", "type_hash": F32, "trigger_only": False, "codecs": (), **fields}
+    return Site(
+        given["kind"], given["name"], together, given["type_hash"], given["trigger_only"], given["codecs"]
+    )
+
+
+def fill(suffix: bytes, type_hash: int = F32, **fields: bool) -> Fill:
+    return Fill(suffix, b"", type_hash=type_hash, **fields)
+
+
+SITES = {
+    A: site(A),
+    B: site(B, C, name="pair"),
+    C: site(B, C, name="pair", type_hash=I32),
+    D: site(D, kind=REQUEST, name="ask", type_hash=0, codecs=("first", "second")),
+}
+
+
+def said(message: Envelope, **codecs: str) -> list[tuple[str, str]]:
+    return [(part.what, part.why) for part in parts_of(message, SITES, codecs)]
+
+
+def test_each_op_of_an_envelope_is_a_part_of_its_own_with_its_fills() -> None:
+    fills = [fill(A), fill(B), fill(C, I32)]
+    assert parts_of(Envelope(fills, NONE), SITES, {}) == [
+        Part("a send 'report'", "", (fills[0],)),
+        Part("a send 'pair'", "", (fills[1], fills[2])),
+    ]
+
+
+def test_a_part_that_does_not_fit_leaves_the_others() -> None:
+    assert said(Envelope([fill(C, F32), fill(B, I32), fill(A)], NONE)) == [
+        ("a send 'pair'", "it was sent as Tensor<F32>, this program sends Tensor<I32>"),  # the first of them
+        ("a send 'report'", ""),
+    ]
+    assert said(Envelope([fill(B, I32), fill(C, I32)], NONE)) == [
+        ("a send 'pair'", "it was sent as Tensor<I32>, this program sends Tensor<F32>")
+    ]
+
+
+def test_values_that_go_together_are_sent_together() -> None:
+    assert said(Envelope([fill(B)], NONE)) == [
+        ("a send 'pair'", "this program sends 2 values together there")
+    ]
+
+
+def test_sites_that_nobody_sends_to_are_named_by_their_address() -> None:
+    gone = "this program does not send there"
+    assert said(Envelope([fill(site_suffix(5)), fill(site_suffix(6))], NONE)) == [
+        ("a send /site/5", gone),
+        ("a send /site/6", gone),
+    ]
+
+
+def test_kinds_are_told_apart() -> None:
+    assert said(Envelope([fill(A)], RESPONSE)) == [("a reply 'report'", "a send goes there here")]
+    assert said(Envelope([fill(D)], NONE)) == [("a send 'ask'", "a request goes there here")]
+    assert said(Envelope([fill(D)], REQUEST)) == [("a request 'ask'", "")]
+    assert said(Envelope([], REQUEST)) == [("a request", "")]
+    assert parts_of(Envelope([], RESPONSE), {}, {}) == [Part("a reply", "", ())]
+    assert said(Envelope([fill(A)], 9))[0][0] == "an envelope 'report'"
+
+
+def test_types_are_named_and_a_trigger_is_none() -> None:
+    ways = {
+        (0x999, False): "it was sent as type 0x999, this program sends Tensor<F32>",
+        (0, True): "it was sent as a trigger, this program sends Tensor<F32>",
+    }
+    for (type_hash, trigger), why in ways.items():
+        assert said(Envelope([fill(A, type_hash, trigger_only=trigger)], NONE)) == [("a send 'report'", why)]
+    triggers = {A: site(A, type_hash=0, trigger_only=True)}
+    assert parts_of(Envelope([fill(A)], NONE), triggers, {})[0].why == (
+        "it was sent as Tensor<F32>, this program sends a trigger"
+    )
+    assert parts_of(Envelope([fill(A, 0, trigger_only=True)], NONE), triggers, {})[0].why == ""
+    # Of a site that takes any type nothing is compared.
+    assert parts_of(Envelope([fill(A, 0x999)], NONE), {A: site(A, type_hash=0)}, {})[0].why == ""
+
+
+def test_the_first_codec_that_reads_otherwise_is_the_reason() -> None:
+    ask = Envelope([fill(D)], REQUEST)
+    assert said(ask, other="no") == [("a request 'ask'", "")]
+    assert said(ask, second="it was coded by a Two") == [("a request 'ask'", "it was coded by a Two")]
+    assert said(ask, second="Two", first="One") == [("a request 'ask'", "One")]
+
+
+def test_one_is_no_plural() -> None:
+    assert (many(1, "record"), many(0, "record"), many(2, "record")) == ("1 record", "0 records", "2 records")
+
+
+PAIR = 'wire.wire_id=1, wire.site_ids="a1,b1", port=pair'
+SENDS = """
+program Demo {module=Demo, binding.T.one="codec|bb.Float16Codec|1", binding.T.two="codec|bb.Float16Codec|2"}
+function program.T(x: F32[1], y: F32[1], to: PeerIdVec, go: Trigger) -> () {entry=1, partition=T}
+  slot one: codec
+  slot two: codec
+  a: Tensor = role.compressor.Compress(x) {slot=one}
+  b: Tensor = role.compressor.Compress(y) {slot=two}
+  both: Composite = wire.Bundle(a, x, b)
+  some: PeerIdVec = gate.PeerHealthGateTx(to)
+  h: Trigger = wire.Send(both, b, some) {PAIR, wire.type_hashes="0,101"}
+  i: Trigger = wire.Send(x, some) {wire.wire_id=2, wire.site_ids=c1}
+  j: Trigger = wire.Send(go, some) {wire.wire_id=3, wire.site_ids=d1, wire_transport=trigger_only, port=go}
+""".replace("PAIR", PAIR)
+
+
+def test_the_sites_of_a_program(compile_text) -> None:
+    program = load(compile_text(SENDS))
+    found = sites_of(program, program.targets.values())
+    codecs = {suffix: set(one.codecs) for suffix, one in found.items()}
+    assert codecs == {A: {"one", "two"}, B: {"two"}, C: set(), D: set()}
+    assert all(len(one.codecs) == len(codecs[suffix]) for suffix, one in found.items())
+    names = {one.name for suffix, one in found.items() if suffix == C}
+    assert {suffix: one._replace(codecs=()) for suffix, one in found.items()} == {
+        A: site(A, B, name="pair", type_hash=0),
+        B: site(A, B, name="pair"),
+        C: site(C, name=names.pop(), type_hash=0),  # the op's own name
+        D: site(D, name="go", type_hash=0, trigger_only=True),
+    }
+
+
+def test_values_behind_gates_and_of_nobody(compile_text) -> None:
+    text = """
+program Demo {module=Demo, binding.T.one="codec|bb.Float16Codec|1"}
+function program.T() -> () {entry=1, partition=T}
+  slot one: codec
+  x: F32[1], s: PeerIdVec, r: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=e1}
+  a: Tensor = role.compressor.Compress(x) {slot=one}
+  b: Tensor, t: PeerIdVec = gate.DedupGateRx(a, s)
+  c: Tensor, u: PeerIdVec = gate.PeerHealthGateRx(b, t)
+  twice: Composite = wire.Bundle(c, c)
+  k: Trigger = wire.SendResp(twice, s, r) {wire.wire_id=2, wire.request=1, wire.site_ids=a1}
+"""
+    program = load(compile_text(text))
+    found = sites_of(program, program.targets.values())
+    assert list(found) == [A]  # what it receives is not sent
+    assert (found[A].kind, found[A].codecs) == (RESPONSE, ("one",))
+
+
+@pytest.mark.parametrize("targets", [0, 1])
+def test_only_sites_of_the_given_targets_count(compile_text, targets: int) -> None:
+    program = load(compile_text(SENDS))
+    assert bool(sites_of(program, list(program.targets.values())[:targets])) is bool(targets)
