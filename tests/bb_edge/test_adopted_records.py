@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 from durable_machines import Machine, Net
@@ -13,6 +15,8 @@ from bb_edge import install
 from bb_edge.adoption import Former
 from bb_edge.engine import steps
 from bb_edge.ir import types
+from bb_edge.wire import durable_rows
+from bb_edge.wire.resend import EnvelopeKey
 
 TELL = f"""
 function program.Teller(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Teller}}
@@ -275,6 +279,95 @@ def test_what_has_expired_meanwhile_is_told(compile_text):
     former = pair.teller.recompiled(compile_text(text.replace("program Demo", "program Other")), later)
     (row,) = [row for row in former.rows if row.name == "outbox"]
     assert row.why == "its deadline has passed" and not former.outbox
+
+
+def test_a_deadline_is_over_at_its_very_end(compile_text):
+    text = OLD.replace("durable=1", "durable=1, deadline_ns=5000000000")
+    pair = Pair(compile_text, False, text)
+    pair.tell(1)
+    pair.run(S, deliver=False)
+    pair.stop(pair.teller)
+    disk = pair.teller.disk
+    (record,) = kept_records(disk.outbox.values())
+    other = compile_text(text.replace("program Demo", "program Other"))
+    for early, taken in ((1, 1), (0, 0)):
+        former = Former.of(disk.snapshot, list(disk.outbox.values()), record.expires_wall_ns - early)
+        install(pair.teller.node.peer_id, (HERE,), other, ["Teller"], durable=True, adopt=former)
+        assert len(former.outbox) == taken
+
+
+ALSO = SAY.replace("wire_id=3", "wire_id=4").replace("c1", "c3")
+TWO = f"""
+program Demo {{module=Demo}}
+function program.Teller(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Teller}}
+  h: Trigger = wire.Send(x, to) {{{SAY}, port=first, batch_group_id=1}}
+  i: Trigger = wire.Send(x, to) {{{ALSO}, port=second, batch_group_id=1}}
+{HEAR.rstrip()}
+  y: F32[1], t: PeerIdVec = wire.Recv() {{{ALSO}}}
+  syscall.AppEmit<name="also">(y)
+"""
+
+
+@pytest.mark.parametrize("size", [1, 2000])
+def test_of_several_sends_in_one_envelope_those_that_fit_are_taken(pair, size):
+    text = TWO.replace("F32[1]", f"F32[{size}]")
+    two = Pair(pair.compile_text, pair.net.knows_marks, text)
+    hearer = two.hearer.node.peer_id
+    two.teller.node.invoke("Teller", {"x": np.full(size, 5, np.float32), "to": (hearer,)})
+    two.run(deliver=False)
+    assert len(kept_records(two.teller.disk.outbox.values())) == 1
+    teller, _, rest = text.partition("\nfunction program.Hearer")
+    new = teller.replace("site_ids=c3", "site_ids=c4").replace("program Demo", "program Other")
+    rows = two.recompile(two.teller, f"{new}\nfunction program.Hearer{rest}")
+    assert rows == {
+        ("outbox", f"1 record (1 to {hearer})"): "",
+        ("outbox", f"a send /site/195 to {hearer}, 1 of them"): "this program does not send there",
+    }
+    two.run(20 * S)
+    assert two.heard == [5] and [topic for topic, _ in two.hearer.events] == ["heard"]
+    assert not two.teller.node.pending_sends
+
+
+def test_a_receiver_that_is_put_back_while_the_sender_is_recompiled_is_told(compile_text):
+    pair = Pair(compile_text, knows_marks=True)
+    pair.tell(1)
+    pair.run()
+    pair.stop(pair.hearer)
+    image = copy.deepcopy(pair.hearer.disk)
+    pair.tell(2)
+    pair.run()
+    assert pair.heard == [1, 2]
+    pair.stop(pair.teller)
+    pair.hearer.disk = image
+    pair.hearer.start(pair.net.now_ns)
+    pair.recompile(pair.teller)
+    pair.run()
+    told = [step for step in pair.hearer.said if isinstance(step, steps.StateRolledBack)]
+    assert [(step.peer, step.own, step.numbers) for step in told] == [(pair.teller.node.peer_id, True, (2,))]
+
+
+def test_records_keep_their_numbers_and_those_without_stay_without(compile_text):
+    pair = Pair(compile_text, knows_marks=True)
+    pair.tell(1)
+    pair.run()
+    pair.tell(2)
+    pair.run(S, deliver=False)
+    hearer = pair.hearer.node.peer_id
+    pair.stop(pair.teller)
+    pair.teller.start(pair.net.now_ns)  # in this run nobody has told it marks
+    pair.tell(3)
+    pair.run(S, deliver=False)
+    pair.stop(pair.teller)
+    former = pair.teller.recompiled(compile_text(NEW), pair.net.now_ns)
+    numbered, fresh = (record.key for record in kept_records(row for _, row in former.outbox))
+    assert (numbered.peer, numbered.seq) == (hearer, 2) and numbered.epoch
+    assert fresh == EnvelopeKey(hearer, 0, 0)
+
+
+def kept_records(rows):
+    """The records among the rows of an outbox, by their ids."""
+    found = durable_rows.read(list(rows), {}).records
+    return [found[number] for number in sorted(found)]
 
 
 def test_a_request_is_told_and_its_answers_find_nobody(compile_text):

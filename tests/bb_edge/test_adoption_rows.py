@@ -14,6 +14,7 @@ from times import S
 
 from bb_edge import install
 from bb_edge.adoption import Former, Row, take_over
+from bb_edge.backends import NumPyBackend
 from bb_edge.engine import steps
 from bb_edge.engine.plain import dump
 from bb_edge.registry import Registry
@@ -143,6 +144,43 @@ def test_a_state_without_a_slot_and_one_of_another_type_keep_their_types(bench, 
     same_slot = PROGRAM.replace("test.Store", "test.Other")
     assert adopted(bench, store, body, same_slot) == [
         Row("a", "test.Store", "its state", "the slot has a test.Other here")
+    ]
+
+
+class Forgetful(Index):
+    """Holds something that it does not write down."""
+
+    TYPE_NAME: ClassVar[str] = "test.Forgetful"
+    stateless: ClassVar[bool | None] = False
+    add, search = Store.add, Store.search
+
+    @classmethod
+    def construct(cls, env: Any) -> Forgetful:
+        return cls()
+
+
+class KeptBackend(NumPyBackend):
+    """A backend that writes something down."""
+
+    TYPE_NAME: ClassVar[str] = "test.KeptBackend"
+
+    def serialize(self) -> bytes:
+        return b"kept"
+
+    def restore(self, state: bytes) -> None:
+        raise AssertionError("others are built upon it")
+
+
+def test_a_component_that_forgets_and_a_backend_are_told(bench, store) -> None:
+    store.register(Forgetful)
+    store.register(KeptBackend)
+    bound = 'binding.Main.a="index|test.Forgetful|1", binding.Main.engine="backend|test.KeptBackend|2"'
+    text = PROGRAM.replace('binding.Main.a="index|test.Store|1"', bound)
+    text = text.replace("  slot a: index\n", "  slot a: index\n  slot engine: backend\n")
+    body = body_of(bench(text, registry=store).node.snapshot(0))
+    assert sorted(adopted(bench, store, body, text)) == [
+        Row("a", "test.Forgetful", "what it holds", "its class has no serialize()"),
+        Row("engine", "test.KeptBackend", "its state", "others are built upon it: it begins anew"),
     ]
 
 

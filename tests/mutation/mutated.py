@@ -28,8 +28,13 @@ RESTARTS = tuple(
         *("durable_corners", "durable_restarts"),
     )
 )
-ADOPTED = ("tests/bb_edge/test_adoption.py", "tests/bb_edge/test_adopted_records.py")
-COMPONENTS_ADOPTED = (*ADOPTED, "tests/bb_edge/components/test_optimizers.py")
+ADOPTED = (
+    *(f"tests/bb_edge/test_{name}.py" for name in ("adoption", "adoption_rows", "adopted_records")),
+    f"{ENGINE}former_sites.py",
+)
+PARAMETERS_ADOPTED = tuple(
+    f"tests/bb_edge/components/test_{t}.py" for t in ("parameter_adoption", "optimizers")
+)
 LEFT_OUT = "not crash_at_any_write and not damaged_byte and not 65th"
 # Quick tests only: a mutant that survives has come past all of them.
 MODULES: dict[str, tuple[str, ...]] = {
@@ -78,7 +83,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         f"bb_edge/{name}.py": ADOPTED
         for name in ("adoption", "engine/net/former_records", "engine/net/former_sites")
     },
-    "bb_edge/components/parameter_adoption.py": COMPONENTS_ADOPTED,
+    "bb_edge/components/parameter_adoption.py": PARAMETERS_ADOPTED,
     "bb_edge/engine/run/naming.py": RESTARTS,
     "bb_edge/engine/net/units.py": (f"{ENGINE}net_saved.py",),
     "bb_edge/engine/net/until_snapshot.py": (f"{ENGINE}until_snapshot.py",),
