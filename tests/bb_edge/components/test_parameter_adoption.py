@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,19 @@ def test_names_are_read_as_texts_and_sizes_as_whole_numbers() -> None:
     own = zeros(**{"3": (2,)})
     assert adopt_parameters(StateReader(MODEL, 1, pack_state(MODEL, 1, fields)), own, {}).left == ()
     assert own["3"].tolist() == [4, 5]
+
+
+def test_layers_of_a_clients_own_come_over_also_where_they_become_so(ctx: Any) -> None:
+    tensors = {"head": np.zeros(2, np.float32), "body": np.zeros(3, np.float32)}
+    old = GraphModel(tensors, personal_tensors=1, momentum=0.5)
+    old.step(ctx, np.arange(1, 6, dtype=np.float32))
+    learned = old.named_parameters()
+    assert old.params(ctx).size == 3 and learned["head"].all()
+    for personal in (1, 0):
+        new = GraphModel(tensors, personal_tensors=personal, momentum=0.5, learning_rate=0.5)
+        assert new.adopt(old.serialize()) == Adoption(
+            ("2 tensors with 5 numbers", "momentum of 2 tensors with 5 numbers")
+        )
+        for name, array in new.named_parameters().items():
+            np.testing.assert_array_equal(array, learned[name])
+        assert new.params(ctx).size == (3 if personal else 5)
