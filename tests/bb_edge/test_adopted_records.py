@@ -13,8 +13,10 @@ from times import S
 
 from bb_edge import install
 from bb_edge.adoption import Former
+from bb_edge.components import ScalarQuantizer
 from bb_edge.engine import steps
 from bb_edge.ir import types
+from bb_edge.roles.adoption import Adoption
 from bb_edge.wire import durable_rows
 from bb_edge.wire.resend import EnvelopeKey
 
@@ -253,6 +255,28 @@ def test_a_code_of_another_codec_is_told_by_the_slot_and_not_sent(compile_text):
     (reason,) = pair.dropped()
     assert "it was coded by a bb.ScalarQuantizer in slot 'codec', not by a bb.Float16Codec" in reason
     assert pair.heard == []
+
+
+def test_a_code_of_a_slot_that_was_not_there_is_told(compile_text):
+    pair = Pair(compile_text, False, CODED)
+    pair.tell(7)
+    pair.run(deliver=False)
+    new = OTHER.replace("Teller.codec", "Teller.coder").replace("slot codec", "slot coder")
+    rows = pair.recompile(pair.teller, new.replace("slot=codec", "slot=coder"))
+    why = "it was coded by a codec in slot 'coder', not by a bb.ScalarQuantizer"
+    assert why in rows.values()
+
+
+def test_a_code_of_another_state_of_the_same_codec_is_told(compile_text, monkeypatch):
+    pair = Pair(compile_text, False, CODED)
+    pair.teller.node.invoke("Teller", {"samples": np.float32([0, 255])})
+    pair.run()
+    pair.tell(7)
+    pair.run(deliver=False)
+    monkeypatch.setattr(ScalarQuantizer, "adopt", lambda self, state: Adoption((), ("its range: no",)))
+    rows = pair.recompile(pair.teller, OTHER)
+    why = "the bb.ScalarQuantizer in slot 'codec' that coded it had another state"
+    assert why in rows.values()
 
 
 def test_large_bodies_come_over_once_for_all_their_records(compile_text):

@@ -10,7 +10,7 @@ from arrays import f32
 from snapshots import body_of, resealed
 from times import S
 
-from bb_edge.adoption import Former
+from bb_edge.adoption import Former, Row
 from bb_edge.engine import steps
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotVersionError
 from bb_edge.registry import Registry
@@ -126,7 +126,39 @@ def test_bootstraps_that_were_done_are_not_run_again(bench, registry, old):
     assert [s.status.value for s in b.node.bootstraps] == ["done", "done"]
     assert len(b.events("started")) == 1  # what waits for bootstraps begins all the same
     assert found(b) == [17]
-    assert rows(former)["bootstrap of Main", "done: it is not run again"] == ""
+    done = "done: it is not run again"
+    assert former.rows[-2:] == [Row(f"bootstrap of {name}", "", done) for name in ("w", "Main")]
+    assert b.node.origin == (former.identity.module, former.identity.program)
+
+
+def test_a_bootstrap_alone_of_a_target_and_one_alone_of_a_slot(bench, registry):
+    slot = OLD.partition("function program.Main__bootstrap")[0]
+    target = OLD.replace('binding.Main.w="index|test.Warm|2"', 'binding.Main.w="index|test.Shelf|2"')
+    for text, name in ((slot, "w"), (target, "Main")):
+        before = bench(text, registry=registry)
+        before.node.keep_bootstrapping(CORPUS if name == "Main" else {})
+        before.settle(until_ns=0)
+        Shelf.log.clear()
+        former = Former.of(before.node.snapshot(0))
+        b = bench(text.replace('"ids"', '"found"'), registry=registry, adopt=former)
+        b.node.keep_bootstrapping(CORPUS if name == "Main" else {})
+        b.settle(until_ns=0)
+        assert Shelf.log == [] and len(b.events("started")) == 1
+        assert former.rows[-1] == Row(f"bootstrap of {name}", "", "done: it is not run again")
+
+
+def test_slots_that_did_not_come_over_are_named_in_their_order(bench, registry):
+    text = OLD.replace("Main.w", "Main.b").replace("slot w", "slot b").replace("=w}", "=b}")
+    text = text.replace("Main.a", "Main.z").replace("slot a", "slot z").replace("=a}", "=z}")
+    text = f"{text.rstrip()}\n  more: CommandId = role.index.Add(corpus) {{slot=b}}\n"
+    text = text.replace("{module_phase=bootstrap}\n", "{module_phase=bootstrap}\n  slot b: index\n")
+    before = bench(text, registry=registry)
+    before.node.keep_bootstrapping(CORPUS)
+    before.settle(until_ns=0)
+    Shelf.refuses = True
+    _, former = started(bench, registry, before, text.replace('"ids"', '"found"'))
+    why = "it runs again: z, b did not come over whole"
+    assert Row("bootstrap of Main", "", "done", why) in former.rows
 
 
 def test_one_whose_component_begins_anew_runs_again(bench, registry, old):
@@ -176,8 +208,9 @@ function program.Main(q: F32) -> () {entry=1, partition=self}
 def test_damaged_parts_are_refused(part, bench, registry, old):
     body = body_of(old.node.snapshot(0))
     body[part] = 7
-    with pytest.raises(SnapshotDamagedError):
+    with pytest.raises(SnapshotDamagedError) as error:
         bench(NEW, registry=registry, adopt=Former.of(resealed(body)))
+    assert str(error.value).startswith("snapshot: its parts cannot be read: '")
 
 
 def test_another_version_is_refused(old):
