@@ -116,7 +116,7 @@ def core(
     places = config.ingress_entries + config.answer_entries
     ledger = Ledger(places, config.ingress_entries, config.ingress_bytes)
     components = Components(tuple(slots.components.values()), slots.numbers, peer_classes)
-    pool = ExecutionPool(config.max_executions, config.max_children)
+    pool = ExecutionPool(config.max_executions)
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     sources = DurableReceiver(lambda: runtime.ids.getrandbits(63) or 1, config.max_peers)

@@ -1,13 +1,14 @@
-"""The pool of executions, filled at install, and the queue of those that can run.
+"""The pool of executions, and the queue of those that can run.
 
-Ids are never reused; the records are.
+Ids are never reused; the records are. One is made where all others are in use: a record takes 1.4 KB, and
+most nodes never need a tenth of the eighty that they may have.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from bb_edge.engine.callbacks import Callbacks
@@ -26,18 +27,14 @@ class ExecutionPool:
     """All executions of a node; `entries` counts those that entries started, `max_entries` bounds them."""
 
     max_entries: int
-    max_children: InitVar[int]
     frames: FreeFrames = field(default_factory=FreeFrames)
     next_id: int = 1
     active: dict[int, Execution] = field(default_factory=dict)
     runnable: deque[Execution] = field(default_factory=deque)
     entries: int = 0
     peak: int = 0
-    _free: list[Execution] = field(init=False)
+    _free: list[Execution] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __post_init__(self, max_children: int) -> None:
-        self._free = [Execution(self.frames) for _ in range(self.max_entries * (1 + max_children))]
 
     @property
     def full(self) -> bool:
