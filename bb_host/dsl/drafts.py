@@ -11,7 +11,7 @@ from typing import Any
 
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.output import Output
-from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.facts import NO_FACTS, OpFacts, shared
 from bb_host.ir.program import AttrValue, Op, Subgraph
 
 
@@ -44,9 +44,10 @@ class SubgraphDraft:
 
 
 class Names:
-    """Names by value: fixed ones for ports, `hint_n` for the others."""
+    """Names by value: fixed ones for ports, `hint_n` for the others. `facts` are what the ops share."""
 
     def __init__(self) -> None:
+        self.facts: dict[object, OpFacts] = {}
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
@@ -88,7 +89,8 @@ def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
     if not inputs and not outputs:
         # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
         outputs.append("")
-    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, draft.facts, draft.name, b"")
+    facts = shared(draft.facts, names.facts)
+    return Op(draft.op_type, draft.domain, inputs, tuple(outputs), attrs, facts, draft.name, b"")
 
 
 def _finish_subgraph(draft: SubgraphDraft, names: Names) -> Subgraph:

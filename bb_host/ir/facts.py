@@ -50,6 +50,17 @@ class Facts(_Namespace):
         return type(self)(**{name: value for name, value in vars(self).items() if name in names})
 
 
+def shared(facts: _F, there: dict[object, _F]) -> _F:
+    """The record in `there` that says the same in the same order; this one, kept there, where none does.
+
+    Most ops say what others say too: passes, readers and writers deal with one record once.
+    """
+    try:
+        return there.setdefault(tuple(vars(facts).items()), facts)
+    except TypeError:  # a mapping is among the facts
+        return facts
+
+
 class OpFacts(Facts):
     """What an op says. Nanoseconds where a name ends in `_ns`; numbers of slots as the engine counts them."""
 

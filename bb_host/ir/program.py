@@ -180,6 +180,31 @@ class Op:
                 yield key, value
 
 
+class Stamps:
+    """What the ops of one pass say more, `stamps(op, more)`: as `op.saying(more)`, over many ops.
+
+    Ops that share one record of facts share one afterwards, put together once.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        # By the identity of both; the records are kept, so that no other can have it.
+        self._known: dict[tuple[int, int], tuple[OpFacts, OpFacts, OpFacts]] = {}
+
+    def __call__(self, op: Op, more: OpFacts) -> Op:
+        """A copy of the op that says this too; the op itself where it does."""
+        facts = op.facts
+        key = id(facts), id(more)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = op.saying(more).facts, facts, more
+        new = known[0]
+        if new is facts:
+            return op
+        return Op(op.op_type, op.domain, op.inputs, op.outputs, op.attrs, new, op.name, op.extra)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
     """A component slot of a function: generic where `state` is None, else concrete with its construction
@@ -236,7 +261,8 @@ class OpList(tuple[Op, ...]):
     @cached_property
     def said(self) -> frozenset[str]:
         """The names of all facts that ops of the list itself say."""
-        return frozenset().union(*[vars(op.facts) for op in self])
+        several = {id(facts): vars(facts) for facts in [op.facts for op in self]}
+        return frozenset().union(*several.values())
 
     @property
     def has_slots(self) -> bool:

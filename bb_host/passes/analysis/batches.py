@@ -8,7 +8,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op
+from bb_host.ir.program import Function, Op, Stamps
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import part_of
 
@@ -27,14 +27,15 @@ def with_batches(function: Function) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_names(function)
-    stamps: dict[tuple[ValueType | None, ...], str] = {}  # most give the same
+    saying = Stamps()
+    said: dict[tuple[ValueType | None, ...], OpFacts] = {}  # most give the same
     for index, op in giving:
         known = tuple([function.types.get(name) if name in read else None for name in op.outputs])
-        stamp = stamps.get(known)
+        stamp = said.get(known)
         if stamp is None:
-            stamp = stamps[known] = _stamp(known)
-        if stamp and op.facts.parts != stamp:
-            changed[index] = op.saying(OpFacts(parts=stamp))
+            stamp = said[known] = OpFacts(parts=_stamp(known))
+        if stamp.parts and op.facts.parts != stamp.parts:
+            changed[index] = saying(op, stamp)
     return flow.restamped(function, changed)
 
 

@@ -151,7 +151,8 @@ def peer_classes(ops: Iterable[Op]) -> dict[str, str]:
     """The classes that lists of peers lead to, as placement said of the ops that yield them."""
     found: dict[str, str] = {}
     for op in ops:
-        found.update(op.facts.leads)
+        if leads := op.facts.leads:
+            found.update(leads)
     return found
 
 

@@ -77,15 +77,21 @@ def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
 
     Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
     """
-    old = before.ops
-    read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
-    if read == before.read and written == before.written:
-        return Names(ops, before.inputs, read, written, before.all)
-    ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
-    first, last = map(min, zip(*ends, strict=True))
-    if first + last < len(ops) - len(ops) // 4:
-        return None
-    fresh = ops[first : len(ops) - last]
+    old, most = before.ops, len(ops) // 4
+    first, last = flow.ends_shared(ops, old)
+    if first + last < len(ops) - most:  # stamped all over
+        read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
+        if read == before.read and written == before.written:
+            return Names(ops, before.inputs, read, written, before.all)
+        ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
+        first, last = map(min, zip(*ends, strict=True))
+        if first + last < len(ops) - most:
+            return None
+        fresh = ops[first : len(ops) - last]
+    else:
+        fresh = ops[first : len(ops) - last]
+        read = _between(before.read, first, last, [op.inputs for op in fresh])
+        written = _between(before.written, first, last, [op.outputs for op in fresh])
     there = {"", *before.inputs}.union(*before.written[:first])
     made: set[str] = set()
     count = 0
@@ -100,3 +106,8 @@ def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
     if count != len(made) or not gone <= made or not new.isdisjoint(before.all):
         return None
     return Names(ops, before.inputs, read, written, before.all | new)
+
+
+def _between(names: _Tuples, first: int, last: int, fresh: Iterable[tuple[str, ...]]) -> _Tuples:
+    """The first and the last of `names`, and others between them."""
+    return (*names[:first], *fresh, *names[len(names) - last :])

@@ -17,7 +17,7 @@ import dataclasses
 
 from bb_edge.ir import keys
 from bb_host.ir.facts import FunctionFacts, OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot
+from bb_host.ir.program import Function, Op, Program, Slot, Stamps
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
 from bb_host.passes.analysis.placement import is_single_class, place
@@ -75,14 +75,15 @@ def _stamp(
     stamped = 0
     leads = placement.peers
     leading = frozenset(leads)
-    stamps: dict[tuple[str, ...], OpFacts] = {}
+    saying = Stamps()
+    said: dict[tuple[str, ...], OpFacts] = {}
     for op, classes in zip(function.ops, placement.ops, strict=True):
-        stamp = stamps.get(classes)
+        stamp = said.get(classes)
         if stamp is None:
-            stamp = stamps[classes] = OpFacts(classes=classes)
+            stamp = said[classes] = OpFacts(classes=classes)
         if not leading.isdisjoint(op.outputs):
             stamp |= OpFacts(leads={n: leads[n] for n in op.outputs if n in leads})
-        new = op.saying(stamp)
+        new = saying(op, stamp)
         stamped += new is not op
         ops.append(new)
     stats.count("peer_classes_stamped", stamped)
