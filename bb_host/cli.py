@@ -125,20 +125,28 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
+    from bb_host.errors import DrawingError
     from bb_host.plain import is_plain
+    from bb_host.report.drawing import check_model, check_program
     from bb_host.report.inspection import describe, describe_model, render
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
     source = read_source(arguments.file)
     size = arguments.file.stat().st_size if arguments.file.suffix == ".onnx" else 0
-    if isinstance(source.module, ModelProto) and is_plain(source.module):
+    plain = isinstance(source.module, ModelProto) and is_plain(source.module)
+    if plain:
         found = describe_model(source.module, size)
     else:
         program = as_program(source.module)
         show_warnings((*source.warnings, *program.warnings), Policy())
         found = describe(program, size)
-    print(json.dumps(found) if arguments.json else render(found, arguments.file.name))
+    print(json.dumps(found) if arguments.json else render(found, arguments.file.name), flush=True)
+    if not plain:
+        check_program(program)
+        return 0
+    with contextlib.suppress(DrawingError):  # what no backend can read is said above
+        check_model(source.module)
     return 0
 
 
@@ -149,7 +157,7 @@ def _graph(arguments: argparse.Namespace) -> int:
     from bb_host.compiler.driver import as_program
     from bb_host.diagnostics import Policy
     from bb_host.plain import is_plain
-    from bb_host.report.drawing import program_of_model, write_drawing
+    from bb_host.report.drawing import check_model, check_program, program_of_model, write_drawing
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
@@ -159,8 +167,12 @@ def _graph(arguments: argparse.Namespace) -> int:
     if not plain and arguments.file.suffix == ".py" and not arguments.recorded:
         program = (source.compiler or Compiler()).run(program).program
     show_warnings((*source.warnings, *program.warnings), Policy())
-    written, remark = write_drawing(program, arguments.out, ops=False if arguments.partitions else None)
-    print(remark or written)
+    write_drawing(program, arguments.out, ops=False if arguments.partitions else None)
+    print(arguments.out, flush=True)
+    if plain:
+        check_model(source.module)
+    else:
+        check_program(program)
     return 0
 
 

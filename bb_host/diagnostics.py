@@ -43,6 +43,8 @@ CODES: Final[Mapping[str, str]] = {
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
     "unknown-class": "a selector of peers of a class that the program does not have, but for a letter or two",
     "unknown-component": "a component type that this host does not know",
+    "unread-aggregate": "an aggregate of which the total is read alone: nothing takes the mean",
+    "unread-answer": "a part of an answer that nothing reads, and that every peer sends",
     "unread-result": "a result that has no effect and that nothing reads",
     "unused-binding": "a binding that no op of the program uses",
     "unused-slot": "a slot that no op uses",

@@ -12,7 +12,7 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
-from bb_edge.ir.opsets.wire import OP_SEND
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, OP_SEND_RESP
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
@@ -159,6 +159,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     backward = {d.facts.slot for d in drafts if d.op_type in _BACKWARD}
     called = {f.key: f for f in functions}
     for draft in drafts:
+        _half_read(graph, draft, read)
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
         if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND:
@@ -173,6 +174,33 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
             "unread-result",
             f"nothing reads the result of {draft.op_type}, and it has no other effect",
             "remove it, or pass its result on: to an op, to g.output, or to after=",
+        )
+
+
+def _half_read(graph: Recorder, draft: Draft, read: set[int]) -> None:
+    """Warns about an op of whose results some are read, and not those that its work is for."""
+    unread = [id(value) not in read for value in draft.outputs]
+    if draft.op_type == "Aggregate" and draft.domain == keys.ROLE_AGGREGATOR_DOMAIN:
+        if unread[0] and not all(unread):
+            graph.warn_at(
+                draft,
+                "unread-aggregate",
+                f"slot {draft.facts.slot!r}: the total of this aggregate is read, and its result is not",
+                "use the result: model.load_parameters(g, result)",
+            )
+        return
+    if draft.domain != keys.WIRE_DOMAIN:
+        return
+    first, last = {OP_SEND_RESP: (0, -1), OP_RECV_RESP_BATCHED: (2, None)}.get(draft.op_type, (0, 0))
+    parts = unread[first:last]
+    if any(parts) and not all(parts):
+        numbers = [str(number) for number, is_unread in enumerate(parts, 1) if is_unread]
+        graph.warn_at(
+            draft,
+            "unread-answer",
+            f"nothing reads part {', '.join(numbers)} of the {len(parts)} that answer request"
+            f" {draft.facts.port!r}, and every peer sends it",
+            "read it from r.answer or r.responses, or leave it out of r.reply([…])",
         )
 
 

@@ -19,10 +19,11 @@ from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, RECV_FLAVORED, SEND_FLAVORED
 from bb_edge.ir.type_protos import TypeProtoError
 from bb_host.errors import DrawingError, ProgramProtoError, SparseTensorError
-from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.program import Function, Op, Program, Subgraph
 from bb_host.ir.proto import read_graph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.text.printer import print_type
+from bb_host.passes.program.validate import in_order
 
 MOST_OPS = 2_000
 """Above this many ops a drawing shows partitions only: `dot` would take minutes, and nobody reads it."""
@@ -71,41 +72,60 @@ def program_of_model(model: onnx.ModelProto) -> Program:
     """
     with contextlib.suppress(onnx.shape_inference.InferenceError, ValueError, RuntimeError):
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)  # else: with the types that it has
-    name = model.graph.name or "model"
-    try:
-        graph = read_graph(densified(model).graph)
-    except (ProgramProtoError, TypeProtoError, SparseTensorError, ValueError) as error:
-        raise DrawingError(
-            f"its graph cannot be read: {error}", f"model {name!r}", "export it again"
-        ) from error
+    name, graph = model.graph.name or "model", _graph_of(model)
     inputs = tuple(port for port in graph.inputs if port not in graph.initializers)
     function = Function(name, keys.PROGRAM_DOMAIN, inputs, graph.outputs, graph.ops, graph.types)
     return Program(name, (function,))
 
 
-def write_drawing(program: Program, out: Path, ops: bool | None = None) -> tuple[Path, str]:
-    """Writes the drawing, atomically; returns the file that was written and a remark, if there is one.
+def check_model(model: onnx.ModelProto) -> None:
+    """DanglingInput, DuplicateOutput or CyclicGraph where the graph of an ordinary model is unsound.
 
-    `.dot` and `.gv` are the notation itself; `.svg`, `.png` and `.pdf` are rendered by `dot`, and where that
-    is not installed the notation is written beside instead. DrawingError for other formats, and where `dot`
-    refuses.
+    DrawingError where it cannot be read at all.
+    """
+    graph = _graph_of(model)
+    inputs = tuple(dict.fromkeys((*graph.inputs, *graph.initializers)))
+    in_order(Function(model.graph.name, keys.PROGRAM_DOMAIN, inputs, graph.outputs, graph.ops))
+
+
+def check_program(program: Program) -> None:
+    """DanglingInput, DuplicateOutput or CyclicGraph where a function of the program is unsound."""
+    for function in program.functions:
+        if function.domain != keys.COMPONENT_DOMAIN:
+            in_order(function)
+
+
+def _graph_of(model: onnx.ModelProto) -> Subgraph:
+    try:
+        return read_graph(densified(model).graph)
+    except (ProgramProtoError, TypeProtoError, SparseTensorError, ValueError) as error:
+        where = f"model {model.graph.name or 'model'!r}"
+        raise DrawingError(f"its graph cannot be read: {error}", where, "export it again") from error
+
+
+def write_drawing(program: Program, out: Path, ops: bool | None = None) -> None:
+    """Writes the drawing, atomically.
+
+    `.dot` and `.gv` are the notation itself; `.svg`, `.png` and `.pdf` are rendered by Graphviz. DrawingError
+    for other formats, where Graphviz is not installed, and where it refuses.
     """
     text = draw(program, ops)
     kind = out.suffix.lstrip(".").lower()
     if kind in ("dot", "gv"):
         _put(out, text.encode())
-        return out, ""
+        return
     if kind not in ("svg", "png", "pdf"):
         raise DrawingError(
             f"no format {out.suffix or 'without a suffix'!r}", str(out), ".svg, .png, .pdf or .dot"
         )
     dot = shutil.which("dot")
     if dot is None:
-        beside = out.with_suffix(".dot")
-        _put(beside, text.encode())
-        return beside, f"`dot` is not installed: wrote {beside} instead of {out.name} (install graphviz)"
+        raise DrawingError(
+            f"a {out.suffix} is rendered by Graphviz, whose program `dot` is not installed",
+            str(out),
+            f"install it (Debian: apt install graphviz), or write its notation: -o {out.with_suffix('.dot')}",
+        )
     _put(out, _rendered(dot, kind, text, out))
-    return out, ""
 
 
 def _rendered(dot: str, kind: str, text: str, out: Path) -> bytes:

@@ -124,6 +124,43 @@ def test_an_aggregate_that_does_not_wait_for_its_answers(after: Any) -> None:
     warned("early-aggregate", "'agg'", "the round before", "after=r.closed", program=Sums(summed(after)))
 
 
+def test_an_aggregate_whose_total_is_read_alone() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            _, total = m.agg.aggregate(g, after=r.closed)  # <-
+            g.app_emit("total", g.bundle([start.round, total]))
+
+    warned("unread-aggregate", "'agg'", "the total", "load_parameters", program=Sums(body))
+
+
+def answered(read: Callable[[Any, Graph], Any]) -> Any:
+    """A body that replies with two values, and whose asking side reads what `read` emits."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            r.reply([r.value * 2.0, r.value * 3.0])  # <-
+            read(r, g)
+
+    return body
+
+
+def test_a_part_of_an_answer_that_nothing_reads() -> None:
+    def each(r: Any, g: Graph) -> None:
+        g.app_emit("first", r.answer[0])
+
+    warned("unread-answer", "part 2 of the 2", "leave it out of r.reply", program=Told(answered(each)))
+
+
+def test_answers_that_are_read_whole_or_not_at_all_are_quiet() -> None:
+    quiet(Told(answered(lambda r, g: g.app_emit("both", g.bundle(list(r.answer))))))
+    quiet(Told(answered(lambda r, g: g.app_notify("closed", r.closed))))
+
+
 def test_an_aggregate_behind_its_answers_or_of_another_start_is_quiet() -> None:
     bound = Compiler().bind_aggregator("agg", FedAvg)
     for after in (lambda m, g, start, r: r.closed, lambda m, g, start, r: r.missing):

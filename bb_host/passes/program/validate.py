@@ -55,7 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
             functions.append(function)
             continue
         count += len(function.ops)
-        checked = _structure(function)
+        checked = in_order(function)
         _ops(checked, known, program)
         if index < heads or flow.is_main(function):
             _typed_inputs(checked)
@@ -85,8 +85,10 @@ def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
 # --- values -----------------------------------------------------------------------------------------------
 
 
-def _structure(function: Function) -> Function:
-    """Rules 2 and 5; the fast way is one walk in the order that is there."""
+def in_order(function: Function) -> Function:
+    """Rules 2 and 5: DuplicateOutput, DanglingInput, CyclicGraph. The fast way is one walk in the order that
+    is there.
+    """
     known = set(function.inputs)
     known.add("")
     ordered = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 
@@ -10,9 +11,12 @@ import pytest
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
+import onnx
+
 from bb_host import Compiler, Module, S
 from bb_host.cli import main
 from bb_host.errors import DrawingError
+from bb_host.ir.proto import to_bytes
 from bb_host.report.drawing import draw, write_drawing
 
 needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="graphviz is not installed")
@@ -76,18 +80,65 @@ def test_the_same_program_gives_the_same_text(compiled):
 @needs_dot
 @pytest.mark.parametrize(("suffix", "magic"), [("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_drawings_are_rendered(compiled, tmp_path, suffix, magic):
-    written, remark = write_drawing(compiled, tmp_path / f"ask.{suffix}")
-    assert (written.name, remark) == (f"ask.{suffix}", "")
-    assert written.read_bytes().startswith(magic)
+    write_drawing(compiled, tmp_path / f"ask.{suffix}")
+    assert (tmp_path / f"ask.{suffix}").read_bytes().startswith(magic)
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_without_dot_the_notation_is_written_and_said_so(compiled, tmp_path, monkeypatch):
+def test_without_dot_a_picture_is_refused_with_what_to_install(compiled, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    written, remark = write_drawing(compiled, tmp_path / "ask.svg")
-    assert written == tmp_path / "ask.dot"
-    assert "not installed" in remark
-    assert written.read_text() == draw(compiled)
+    with pytest.raises(DrawingError, match=r"`dot` is not installed(?s:.*)graphviz(?s:.*)ask\.dot"):
+        write_drawing(compiled, tmp_path / "ask.svg")
+    assert not list(tmp_path.iterdir())
+    write_drawing(compiled, tmp_path / "ask.dot")
+    assert (tmp_path / "ask.dot").read_text() == draw(compiled)
+
+
+def unsound_model(path, *nodes):
+    """An ordinary model from `x` to `y` of these (op type, inputs, output)."""
+    ports = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xyw"]
+    made = [onnx.helper.make_node(op_type, list(inputs), [output]) for op_type, inputs, output in nodes]
+    weight = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
+    graph = onnx.helper.make_graph(made, "broken", ports[:1], ports[1:2], [weight])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)]), path)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([("Add", "xb", "a"), ("Relu", "a", "b"), ("Mul", "bw", "y")], "values go round in a circle"),
+        ([("Add", "xv", "y")], "reads 'v', which nothing yields"),
+        ([("Relu", "x", "z")], "output 'y' is yielded by nothing"),
+        ([("Mul", "xw", "y"), ("Relu", "x", "y")], "'y' is yielded by"),
+    ],
+)
+@pytest.mark.parametrize("command", [["inspect"], ["graph", "-o", "model.dot"]])
+def test_an_unsound_model_is_shown_and_refused(tmp_path, capsys, monkeypatch, nodes, said, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([command[0], unsound_model(tmp_path / "m.onnx", *nodes), *command[1:]]) == 1
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert "ordinary ONNX model" in shown.out or (tmp_path / "model.dot").exists()
+
+
+@pytest.mark.parametrize("command", [["inspect"], ["graph", "-o", "program.dot"]])
+def test_an_unsound_program_is_shown_and_refused(tmp_path, capsys, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    program = Ask().record()
+    root = program.functions[0]
+    op = next(op for op in root.ops if op.inputs)
+    broken = dataclasses.replace(op, inputs=("nowhere", *op.inputs[1:]))
+    function = root.with_ops(broken if one is op else one for one in root.ops)
+    (tmp_path / "p.onnx").write_bytes(to_bytes(program.with_functions((function, *program.functions[1:]))))
+    assert main([command[0], "p.onnx", *command[1:]]) == 1
+    assert "reads 'nowhere', which nothing yields" in capsys.readouterr().err
+
+
+def test_a_sound_model_with_weights_is_no_error(tmp_path):
+    path = unsound_model(tmp_path / "m.onnx", ("Mul", "xw", "a"), ("Relu", "a", "y"))
+    assert main(["inspect", path]) == 0
+    assert main(["graph", path, "-o", str(tmp_path / "m.dot")]) == 0
 
 
 def test_a_dot_that_fails_leaves_nothing(compiled, tmp_path, monkeypatch):
