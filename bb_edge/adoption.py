@@ -232,6 +232,9 @@ class Former:
 
         left = records.take(judge, self._wall_ns)
         parts.links.sources.restore(records.windows)
+        parts.peers.recall(records.met)
+        if known := len(parts.peers.presences):
+            self.rows.append(Row("peers", "", f"{many(known, 'peer')} of which it has heard"))
         if not durable.quiet:
             durable.records.restore({"flows": records.flows, "unwritten": ()}, Shift(0))
         if records.windows:

@@ -48,7 +48,7 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.inputs import decode_input
 from bb_edge.node import Node
 from bb_edge.renewal import renewal
-from bb_edge.roles import Component, ProtocolComponent
+from bb_edge.roles import Component, PeerSelector, ProtocolComponent
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.delivery import LinkConfig, Links
@@ -128,6 +128,8 @@ def core(
     marks = Marks(runtime, peers, durable)
     records = Records(runtime, links, peers, marks, sender, wish.until("a durable request"))
     kept = Durable(runtime, peers, records, wish)
+    if durable and any(isinstance(c, PeerSelector) and c.sees_absent for c in slots.components.values()):
+        peers.note = records.note
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
     ctx = OpContext(runtime, components, peers, control, waiting)

@@ -213,7 +213,7 @@ _LEVEL = {
     steps.PeerRestarts: "warning",
     steps.PeerBeganAnew: "warning",
     steps.RecordExpired: "warning",
-    steps.SentToNobody: "warning",
+    steps.SentToNobody: "error",
     steps.StateRolledBack: "error",
     steps.PeerFailing: "warning",
     steps.StateForgotten: "warning",

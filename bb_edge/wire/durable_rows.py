@@ -2,6 +2,7 @@
 
     record    [3, id, record, when]                            `record` as in outbox.py; number 0 for none
     numbers   [3, peer, epoch, first, [id, …], [heard]]        the records have first, first + 1, …
+    met       [3, peer, presence]                              no snapshot has the peer yet
 
 Rows say the same in any order. The `numbers` with first = 1 begin an epoch: they list all records of the
 peer that had a number and still need one, so any other record of an earlier epoch is settled, and no row has
@@ -19,6 +20,7 @@ from bb_edge.wire import cbor
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.marks import NOTHING, Heard
 from bb_edge.wire.outbox import NAMING_VERSION, OutboxRecord, OutboxRecordError, name_of
+from bb_edge.wire.presence import PresenceError, decode_presence
 from bb_edge.wire.resend import EnvelopeKey
 
 ROW_VERSION: Final = 3
@@ -34,6 +36,29 @@ class RowName(NamedTuple):
 
 OutboxName: TypeAlias = "int | RowName | EnvelopeKey | BodyName"
 """What a row of the outbox is known by: an id, a row of numbers' name, a body's; of old ones a number."""
+
+
+class Met(NamedTuple):
+    """A peer that was heard of, and its presence in CBOR.
+
+    Whoever sends to peers that are away has them on disk before it sends: a snapshot may be minutes ahead.
+    """
+
+    peer: PeerId
+    presence: bytes
+
+    @property
+    def name(self) -> RowName:
+        """The name of the row; numbers begin with 1."""
+        return RowName(self.peer, 0, 0)
+
+    def to_bytes(self) -> bytes:
+        """The row as canonical CBOR."""
+        return cbor.dumps([ROW_VERSION, self.peer.to_bytes(), self.presence])
+
+
+_MET: Final = cbor.head(4, 3) + cbor.dumps(ROW_VERSION)
+"""How such rows begin, and no others."""
 
 
 class Numbers(NamedTuple):
@@ -142,6 +167,8 @@ def read(
     found = Rows({peer: replace(flow) for peer, flow in flows.items()})
     bodies: dict[BodyName, bytes] = {}
     for data in rows:
+        if data.startswith(_MET):
+            continue
         row = _row(data)
         if len(row) == 2 and row[0] == NAMING_VERSION and isinstance(row[1], bytes):
             bodies[name_of(row[1])] = row[1]
@@ -166,6 +193,21 @@ def read(
             found.flows.setdefault(record.key.peer, Flow()).reach(record.key.epoch, record.key.seq)
     _reach(found.flows, found.given)
     _number(found, flows)
+    return found
+
+
+def met_in(rows: Iterable[bytes]) -> list[Met]:
+    """The peers that rows tell of. OutboxRecordError for a row that begins like one and is none."""
+    found = []
+    for row in [_row(data) for data in rows if data.startswith(_MET)]:
+        try:
+            _, peer, presence = row
+            if not isinstance(peer, bytes) or not isinstance(presence, bytes):
+                raise TypeError
+            decode_presence(presence)
+            found.append(Met(PeerId.from_bytes(peer), presence))
+        except (ValueError, TypeError, PeerIdError, PresenceError) as error:
+            raise OutboxRecordError("not a row of a peer") from error
     return found
 
 

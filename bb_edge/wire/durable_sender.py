@@ -93,6 +93,10 @@ class DurableSender:
         self._fill(flow)
         return held.id
 
+    def write_down(self, name: RowName, row: bytes) -> None:
+        """Has a row written that no record waits for."""
+        self._write(name, row, ())
+
     def persisted(self, token: int) -> None:
         """A row is on disk. Rows may get there in any order; a token that is none of ours is fine."""
         for held in (records := self._tokens.pop(token, ())):

@@ -380,18 +380,27 @@ class PeerTable:
         self._known.clear()
         self._places.clear()
         for raw, encoded, reachable in data:
-            peer, presence = PeerId.from_bytes(raw), decode_presence(encoded)
-            size = self._size_of(presence)
-            try:
-                room = self._places.who_makes_room(peer, presence.classes, size)
-            except PeersFullError:
-                self.forgotten += 1
-                continue
-            for other in room:
-                self._turn(other, PeerEvent.DISPLACED)
-            self.forgotten += len(room)
-            self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT, size)
-            self._restored.add(peer)
+            self.recall(PeerId.from_bytes(raw), decode_presence(encoded), reachable)
+
+    def recall(self, peer: PeerId, presence: Presence, reachable: bool = True) -> None:
+        """Takes what an earlier run knew of a peer, who may have gone since; as a newcomer, and nobody is
+        told. Of one that is here already, only classes are taken.
+        """
+        before = self._peers.get(peer)
+        if before is not None:
+            self._put(peer, _in_classes(before, presence.classes), self._states[peer])
+            return
+        size = self._size_of(presence)
+        try:
+            room = self._places.who_makes_room(peer, presence.classes, size)
+        except PeersFullError:
+            self.forgotten += 1
+            return
+        for other in room:
+            self._turn(other, PeerEvent.DISPLACED)
+        self.forgotten += len(room)
+        self._put(peer, presence, _DOWN if not presence.up else _UP if reachable else _SILENT, size)
+        self._restored.add(peer)
 
 
 def _merged(before: Presence, news: Presence) -> Presence:
@@ -401,9 +410,14 @@ def _merged(before: Presence, news: Presence) -> Presence:
     """
     if before.epoch != news.epoch:
         return news if news.classes else replace(news, classes=before.classes)
-    added = tuple(name for name in news.classes if name not in before.classes)
-    classes = (*before.classes, *added)[:MAX_CLASSES]
+    both = _in_classes(before, news.classes)
     if before.up and news.session == before.session and news.seq < before.seq:
-        return before if not added else replace(before, classes=classes)
-    now = replace(news, classes=classes)
+        return both
+    now = replace(news, classes=both.classes)
     return before if now == before else now
+
+
+def _in_classes(presence: Presence, classes: Iterable[str]) -> Presence:
+    """The presence with these classes added; the same one where it has them all."""
+    added = tuple(name for name in classes if name not in presence.classes)
+    return replace(presence, classes=(*presence.classes, *added)[:MAX_CLASSES]) if added else presence

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PROGRAM_META, ACCEPTS_META, CONTRACTS_META = "program", "accepts", "contracts"
+CLAIM = PROGRAM_META, ACCEPTS_META, CONTRACTS_META = "program", "accepts", "contracts"
 """Where a presence says these."""
 MAX_ACCEPTED = 16
 """Programs that one artifact takes beside its own: as many versions as a fleet has at once, and more."""

@@ -18,10 +18,12 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.bodies import NO_BODY
 from bb_edge.wire.caps import EnvelopeCaps
-from bb_edge.wire.durable_rows import Flow, OutboxName
+from bb_edge.wire.durable_rows import Flow, Met, OutboxName
 from bb_edge.wire.durable_saved import flows_of
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
+from bb_edge.wire.presence import decode_presence, encode_presence
+from bb_edge.wire.programs import CLAIM
 from bb_edge.wire.resend import EnvelopeKey
 
 _TRUSTED: Final = EnvelopeCaps(1 << 40, 1 << 20, 1 << 40, 1 << 20)
@@ -64,6 +66,8 @@ class Left(NamedTuple):
 class FormerRecords:
     """What a node has under way durably, by its snapshot `body` and the rows of its outbox on disk.
 
+    `met` are the peers that it knows, as if they were away, and without what they said of their programs:
+    whoever has come up since, and with which program, they say themselves.
     `windows` are the rows of `DurableReceiver.restore`. `flows` is what the new node's `Records.restore`
     takes, and `rows` are the rows that have to be in its outbox then, both filled by `take`; `taken` says how
     many records that are, by peer.
@@ -71,6 +75,7 @@ class FormerRecords:
 
     records: list[Record]
     windows: list[Any]
+    met: list[Met]
     _known: Mapping[PeerId, Flow]
     _next_id: int
     flows: list[Any] = field(default_factory=list)
@@ -83,6 +88,7 @@ class FormerRecords:
 
         `wall_ns` is the time now: what waited for room, and had a deadline, has as much of it left as then.
         """
+        outbox = tuple(outbox)
         outbound = body["outbound"]
         saved = outbound.get("flows") or (1, (), ())
         first, _, live = saved
@@ -109,7 +115,9 @@ class FormerRecords:
         for record in _waiting(outbound, body["timers"][1], int(body["now_ns"]), wall_ns, shift):
             found.append(Record(next_id, 0, record))
             next_id += 1
-        return cls(found, list(body["links"]["sources"]), read.flows, next_id)
+        met = [Met(PeerId.from_bytes(raw), said) for raw, said, _ in body["neighbours"]["peers"]]
+        met = [_away(one) for one in (*met, *durable_rows.met_in(outbox))]
+        return cls(found, list(body["links"]["sources"]), met, read.flows, next_id)
 
     def take(self, judge: Judge, wall_ns: int) -> list[Left]:
         """Takes what has not expired by `wall_ns` and `judge` lets through; returns what is left."""
@@ -144,6 +152,13 @@ class FormerRecords:
         ]
         self.flows = [self._next_id, flows, live]
         return left
+
+
+def _away(met: Met) -> Met:
+    said = decode_presence(met.presence)
+    meta = {name: value for name, value in said.meta.items() if name not in CLAIM}
+    said = replace(said, up=False, epoch=None, session=0, seq=0, meta=meta)
+    return met._replace(presence=encode_presence(said))
 
 
 def _waiting(

@@ -7,7 +7,7 @@ hands it on to those who wait for peers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bb_edge.engine import steps
@@ -32,10 +32,11 @@ from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
 from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import Links
+from bb_edge.wire.durable_rows import Met
 from bb_edge.wire.health import PeerHealth
 from bb_edge.wire.peers import PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
-from bb_edge.wire.presence import Presence
+from bb_edge.wire.presence import Presence, decode_presence
 from bb_edge.wire.programs import ProgramClaim
 
 LIMITS_META = "limits"
@@ -89,6 +90,8 @@ class PeerStates:
         self._own_limits = PeerLimits.of(config.caps)
         self.limits: dict[PeerId, PeerLimits] = {}  # of peers with a place whose presence tells them
         self.round_trips = RoundTrips(runtime)
+        self.note: Callable[[PeerId, Presence], None] | None = None
+        """Is told of a peer that was heard of for the first time, or in another class."""
         self.changes: list[Change] = []
         self.restarted: list[PeerId] = []  # peers that have come up in a new epoch
         runtime.callbacks.register("presence", self.presence)
@@ -118,7 +121,7 @@ class PeerStates:
     ) -> None:
         """Takes a peer's presence, as the transport tells it."""
         said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
-        before = self.presences.epoch(peer)
+        before, known = self.presences.epoch(peer), self.presences.get(peer)
         self._restarts.heard(peer, before, said)
         try:
             change = self.presences.update(peer, said)
@@ -128,6 +131,10 @@ class PeerStates:
         if change is PresenceChange.STALE:
             self._runtime.count("peers.stale")
             return
+        if self.note is not None:
+            now = self.presences.get(peer)
+            if now is not None and (known is None or not {*known.classes} >= {*now.classes}):
+                self.note(peer, now)
         if up:
             if self.uplink.back is not None:
                 self.uplink.met(peer)
@@ -150,6 +157,15 @@ class PeerStates:
         elif change is PresenceChange.DOWN:
             self.health.down(peer)
             self._went_down(peer, "presence")
+
+    def recall(self, met: Iterable[Met]) -> None:
+        """Takes peers that an earlier run has heard of, beside those of its snapshot."""
+        for peer, encoded in met:
+            presence = decode_presence(encoded)
+            self.presences.recall(peer, presence)
+            self._take_limits(peer, presence.meta)
+            self._judge(peer, tell=False)
+            self.merge_addresses(peer, presence.addresses, None)
 
     def _judge(self, peer: PeerId, tell: bool = True) -> None:
         presence = self.presences.get(peer)

@@ -6,7 +6,7 @@ settled: acknowledged, expired, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,12 +22,13 @@ from bb_edge.wire import envelope
 from bb_edge.wire.bodies import BodyName, shelved
 from bb_edge.wire.delivery import EnvelopeKey, Links, Outgoing
 from bb_edge.wire.durable_flows import Publish, Say, Settled, Write
-from bb_edge.wire.durable_rows import OutboxName, RowName
+from bb_edge.wire.durable_rows import Met, OutboxName, RowName, met_in
 from bb_edge.wire.durable_saved import flows_of
 from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.marks import Took
 from bb_edge.wire.outbox import Cause, Outbox, OutboxRecord
+from bb_edge.wire.presence import Presence, encode_presence
 from bb_edge.wire.resend import Pending, PendingEvent, PendingState, ResendQueue
 
 
@@ -50,6 +51,7 @@ class Records:
     _saved: Sequence[Any] = ()  # of the flows, by the snapshot that was restored
     _unwritten: list[tuple[int, OutboxRecord]] = field(default_factory=list)  # the same, of records
     _orphans: set[BodyName] = field(default_factory=set)  # bodies on disk that no record names
+    _met: dict[RowName, None] = field(default_factory=dict)  # the rows of peers that no snapshot has yet
     _asking_ns: int = 0  # when the next question is due, 0: none is open
 
     def __post_init__(self) -> None:
@@ -180,6 +182,20 @@ class Records:
         else:
             self._unmet[peer] = None
 
+    def note(self, peer: PeerId, presence: Presence) -> None:
+        """Has a peer written down that was heard of for the first time, or in another class: what is sent to
+        it while it is away would have nobody to go to after a crash.
+        """
+        met = Met(peer, encode_presence(presence))
+        self._no_longer_write({met.name})
+        self._met[met.name] = None
+        self.sender.write_down(met.name, met.to_bytes())
+        self._carry_out()
+
+    def _no_longer_write(self, names: Container[OutboxName]) -> None:
+        for token in [token for token, writing in self.writing.items() if writing.row.name in names]:
+            del self.writing[token]
+
     def meet(self) -> None:
         """Looks again for those that were not there: an address may have become known."""
         for peer in tuple(self._unmet):
@@ -292,6 +308,9 @@ class Records:
             if isinstance(name, int) and name in self.outbox:
                 self.outbox.remove(name)
         gone += self.outbox.take_free_bodies(self._orphans)
+        self._no_longer_write(self._met)
+        gone += self._met
+        self._met = {}
         self._orphans = set()
         return gone
 
@@ -303,6 +322,10 @@ class Records:
         """Takes rows over from disk. Each record is due at once, unless it has expired or `awaits` says that
         nobody waits for the answers to its request id. Gives the requests that are repeated, with their ids.
         """
+        rows = tuple(rows)
+        for met in met_in(rows):
+            self._met[met.name] = None
+            self._peers.recall([met])
         self._orphans.update(self.sender.restore(self._saved, rows, self._unwritten))
         self._saved, self._unwritten = (), []
         asks: list[tuple[int, int]] = []

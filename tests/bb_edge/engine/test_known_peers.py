@@ -9,12 +9,17 @@ from arrays import f32
 from durable_program import kept, records, write_down
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
+from times import S
 
 from bb_edge import PeerId
+from bb_edge.adoption import Former
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.steps import SendEnvelope
+from bb_edge.engine.steps import PersistOutbox, SendEnvelope
 from bb_edge.installer import install
 from bb_edge.node import Node
+from bb_edge.wire import cbor
+from bb_edge.wire.durable_rows import RowName
+from bb_edge.wire.outbox import OutboxRecordError
 
 WIRE = "wire.wire_id=1, wire.site_ids=c1, wire.type_hashes=101"
 SAY = f"  h: Trigger = wire.Send(x, all) {{{WIRE}, DURABLE}}"
@@ -34,9 +39,9 @@ function program.Main(x: F32[1]) -> () {{entry=1, partition=Main}}
 
 @pytest.fixture
 def made(compile_text):
-    def make(send: str = SAY, durable: bool = True, config: str = KNOWN) -> Node:
+    def make(send: str = SAY, durable: bool = True, config: str = KNOWN, **more: bytes | Former) -> Node:
         data = compile_text(program(send, durable, config))
-        return install(SELF, (HERE,), data, ["Main"], seed=3, durable=True)
+        return install(SELF, (HERE,), data, ["Main"], seed=3, durable=True, **more)
 
     return make
 
@@ -85,3 +90,91 @@ def test_what_waits_for_nobody_refuses_them_where_the_node_starts(made, send, du
     with pytest.raises(OpError, match=rf"slot 'peers' may be away.*{why}.*without known"):
         made(send, durable)
     made(send, durable, "0xa0")
+
+
+def rows_for(node: Node, now_ns: int) -> list[PersistOutbox]:
+    """The rows that a poll asks for and that are no records; the disk takes them all."""
+    found = node.poll(now_ns)
+    write_down(node, found)
+    return [step for step in of(PersistOutbox, found) if isinstance(step.name, RowName)]
+
+
+def test_who_is_known_is_on_disk_before_any_snapshot_has_them(made):
+    node = made()
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",), meta={"name": "a"})
+    node.peer_presence(B, False, (), epoch=1, classes=("Client",))
+    node.peer_presence(C, True, (HERE,), epoch=1, classes=("Other",))
+    first = rows_for(node, 1)
+    node.peer_presence(A, True, (HERE,), epoch=2, classes=("Client",), meta={"name": "a"})
+    assert rows_for(node, 2) == [], "it is known already"
+    node.peer_presence(C, True, (HERE,), epoch=1, classes=("Client",))
+    again = rows_for(node, 3)
+    assert [step.name for step in again] == [RowName(C, 0, 0)], "in another class"
+    disk = {step.name: step.record for step in (*first, *again)}
+    killed = made()
+    killed.adopt_outbox(disk.values(), 4, 4)
+    assert told(killed, 5) == sorted((A, B, C))
+    killed.snapshot(6)
+    gone = set(killed.snapshot_written())
+    assert gone >= set(disk), "the snapshot has them"
+    killed.snapshot(7)
+    assert not {*killed.snapshot_written()} & {*disk}
+
+
+def test_a_snapshot_has_who_is_known_and_could_not_be_written_down(made):
+    node = made()
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",))
+    (step,) = of(PersistOutbox, node.poll(1))
+    node.persist_failed(step.token, OSError("full"))
+    node.poll(2)
+    node.snapshot(3)
+    node.snapshot_written()
+    assert rows_for(node, 10 * S) == [], "it is not tried again"
+    node.peer_presence(B, True, (HERE,), epoch=1, classes=("Client",))
+    (step,) = of(PersistOutbox, node.poll(11 * S))
+    node.persist_failed(step.token, OSError("full"))
+    assert [again.name for again in rows_for(node, 13 * S)] == [RowName(B, 0, 0)]
+
+
+def test_what_a_row_says_of_a_peer_that_a_snapshot_has_is_its_classes(made):
+    node = made()
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Other",))
+    rows_for(node, 1)
+    snapshot = node.snapshot(2)
+    node.snapshot_written()
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",))
+    (row,) = rows_for(node, 3)
+    killed = made(snapshot=snapshot)
+    killed.adopt_outbox([row.record], 4, 4)
+    assert told(killed, 5) == [A]
+    assert killed.peers_up("Other") == (A,)
+
+
+@pytest.mark.parametrize("row", [cbor.dumps([3, b"nobody", b""]), cbor.dumps([3, 1, 2])])
+def test_a_row_that_is_no_peer_is_refused(made, row):
+    with pytest.raises(OutboxRecordError, match="not a row of a peer"):
+        made().adopt_outbox([row], 1, 1)
+
+
+def test_without_a_selector_that_sees_them_nobody_is_written_down(made):
+    node = made(config="0xa0")
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",))
+    assert rows_for(node, 1) == []
+
+
+def test_who_takes_over_knows_whom_the_old_program_knew_as_if_they_were_away(made):
+    old = made()
+    claim = {"program": bytes(32), "contracts": {}, "name": "a"}
+    old.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",), meta=claim)
+    rows_for(old, 1)
+    snapshot = old.snapshot(2)
+    old.snapshot_written()
+    old.peer_presence(B, True, (HERE,), epoch=1, classes=("Client",))
+    former = Former.of(snapshot, [row.record for row in rows_for(old, 3)])
+    node = made(adopt=former)
+    assert [row.what for row in former.rows if row.name == "peers"] == ["2 peers of which it has heard"]
+    assert node.peers_up("Client") == ()
+    assert told(node, 4) == sorted((A, B))
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",))
+    node.poll(5)
+    assert node.peers_up("Client") == (A,), "its last presence is a new one here"
