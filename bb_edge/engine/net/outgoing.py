@@ -104,7 +104,7 @@ class Outgoing:
             if not self._peers.knows(peer):
                 self.unsent.unresolved(peer, op.target, execution.id, op.spec.name)
                 never[peer] = MissingReason.NOT_SENT
-            elif why := _refused(unit, self._peers.limits_of(peer), self._planned):
+            elif why := _refused(unit, self._peers.limits.of(peer), self._planned):
                 self.unsent.drop(peer, why, too_large=True)
                 never[peer] = MissingReason.TAKES_LESS
             else:
@@ -323,7 +323,7 @@ def _joined(
             found.append((unit, UNTOLD_LIMITS))
             continue
         # Before it is joined: what is too large must not take its siblings along.
-        limits = peers.limits_of(unit.peer)
+        limits = peers.limits.of(unit.peer)
         if why := _refused(unit, limits, planned):
             lose(unit, why, True)
             continue
@@ -335,7 +335,7 @@ def _joined(
         first, first_size = open_groups.get(key, (None, 0))
         fits = False
         if first is not None:
-            told = peers.limits_told(unit.peer)
+            told = peers.limits.told(unit.peer)
             together = len(first.fills) + len(unit.fills)
             fits = together <= told.fills and first_size + size <= told.total_bytes // 2
         if first is not None and fits:

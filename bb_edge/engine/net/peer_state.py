@@ -15,6 +15,7 @@ from bb_edge.engine.bus import Bus
 from bb_edge.engine.net import features
 from bb_edge.engine.net.back_pressure import BackPressure
 from bb_edge.engine.net.failing import Failing
+from bb_edge.engine.net.peer_limits import LIMITS_META, LimitsOfPeers
 from bb_edge.engine.net.programs import PeerPrograms
 from bb_edge.engine.net.refusals import Refusals
 from bb_edge.engine.net.restarts import Restarts
@@ -30,7 +31,7 @@ from bb_edge.ir.missing import MissingReason
 from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
-from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
+from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.durable_rows import Met
 from bb_edge.wire.health import PeerHealth
@@ -38,9 +39,6 @@ from bb_edge.wire.peers import PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import Presence, decode_presence
 from bb_edge.wire.programs import ProgramClaim
-
-LIMITS_META = "limits"
-"""Where a node's presence says what it accepts (`PeerLimits.meta`)."""
 
 
 class MayBeAsked(NamedTuple):
@@ -87,8 +85,7 @@ class PeerStates:
         self.back_pressure = BackPressure(runtime, self.backoff)
         self.failing = Failing(runtime, self._may_ask_again)
         self.unheard = Unheard(runtime, links)
-        self._own_limits = PeerLimits.of(config.caps)
-        self.limits: dict[PeerId, PeerLimits] = {}  # of peers with a place whose presence tells them
+        self.limits = LimitsOfPeers(runtime.own_peer, PeerLimits.of(config.caps))
         self.round_trips = RoundTrips(runtime)
         self.note: Callable[[PeerId, Presence], None] | None = None
         """Is told of a peer that was heard of for the first time, or in another class."""
@@ -138,7 +135,7 @@ class PeerStates:
         if up:
             if self.uplink.back is not None:
                 self.uplink.met(peer)
-            self._take_limits(peer, meta)
+            self.limits.take(peer, meta)
             self._judge(peer)
         if up and addresses:
             self.merge_addresses(peer, tuple(addresses), None)
@@ -163,7 +160,7 @@ class PeerStates:
         for peer, encoded in met:
             presence = decode_presence(encoded)
             self.presences.recall(peer, presence)
-            self._take_limits(peer, presence.meta)
+            self.limits.take(peer, presence.meta)
             self._judge(peer, tell=False)
             self.merge_addresses(peer, presence.addresses, None)
 
@@ -181,22 +178,16 @@ class PeerStates:
             self._went_down(peer, "removed")
         if peer not in self.presences:
             self.address_book.left_place(peer)
-            self.limits.pop(peer, None)
+            self.limits.forget(peer)
 
     def _displaced(self, peer: PeerId, was_up: bool) -> None:
         """A newcomer has got the place of a peer: what its presence said goes, and no other peer's."""
         self.address_book.lost_place(peer)
-        self.limits.pop(peer, None)
+        self.limits.forget(peer)
         if was_up:  # whoever waits for it does so no longer
             self._runtime.count("peers.displaced")
             self.health.down(peer)
             self._went_down(peer, "displaced")
-
-    def _take_limits(self, peer: PeerId, meta: Mapping[str, object]) -> None:
-        limits = PeerLimits.from_meta(meta.get(LIMITS_META))
-        self.limits.pop(peer, None)
-        if limits is not None:
-            self.limits[peer] = limits
 
     def heard(self, peer: PeerId, now_ns: int) -> None:
         """An authenticated envelope of the peer has come: a success, recorded before the gates."""
@@ -298,16 +289,6 @@ class PeerStates:
         """Whether the node itself, or an address of the peer, is known to send to."""
         return bool(self.address_book.addresses.get(peer)) or peer == self._runtime.own_peer
 
-    def limits_of(self, peer: PeerId) -> PeerLimits:
-        """What a peer takes: as it says, as the node itself does, or whatever any node does."""
-        if peer == self._runtime.own_peer:
-            return self._own_limits
-        return self.limits.get(peer, UNTOLD_LIMITS)
-
-    def limits_told(self, peer: PeerId) -> PeerLimits:
-        """The same, but of a peer that says nothing what the node itself takes."""
-        return self.limits.get(peer, self._own_limits)
-
     def reads_failures(self, peer: PeerId) -> bool:
         """Whether the peer's presence says that it reads failures in place of replies."""
         return self._understands(peer, features.FAILURES)
@@ -322,7 +303,7 @@ class PeerStates:
     @property
     def own_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
-        limits, claim = self._own_limits.meta(), self.programs.claim.meta()
+        limits, claim = self.limits.own.meta(), self.programs.claim.meta()
         return {"runtime": RUNTIME_VERSION, LIMITS_META: limits, features.META: self.own_features, **claim}
 
     # --- addresses -------------------------------------------------------------------------------------
@@ -343,7 +324,7 @@ class PeerStates:
             "unheard": self.unheard.save(),
             "backoff": self.backoff.snapshot(self._runtime.now_ns),
             "addresses": self.address_book.snapshot(),
-            "limits": [[peer.to_bytes(), limits.meta()] for peer, limits in self.limits.items()],
+            "limits": self.limits.save(),
             "rtt": self.round_trips.save(),
             **self.back_pressure.save(),
         }
@@ -358,8 +339,6 @@ class PeerStates:
         self.unheard.restore(data["unheard"])
         self.backoff.restore(data["backoff"], self._runtime.now_ns)
         self.address_book.restore(data["addresses"])
-        for raw, meta in data["limits"]:
-            if (peer := PeerId.from_bytes(raw)) in self.presences:
-                self._take_limits(peer, {LIMITS_META: meta})
+        self.limits.restore(data["limits"], self.presences.__contains__)
         self.round_trips.restore(data["rtt"])
         self.back_pressure.restore(data, shift)

@@ -18,7 +18,7 @@ from times import MS, S
 from bb_edge import PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.journal import JournalRecord, JournalRecordError
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope, SnapshotWanted, StorageFailed
 from bb_edge.installer import InstallError
 from bb_edge.wire import cbor, envelope

@@ -12,7 +12,7 @@ from peers import HERE, SELF, A, B, C
 from times import S
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.steps import EngineStep, OutboundDropped, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.wire.caps import PeerLimits

@@ -15,7 +15,7 @@ from times import S
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
 from bb_edge.engine.net.durable import NOT_SENT
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
 from bb_edge.ir.address import Address

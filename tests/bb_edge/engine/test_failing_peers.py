@@ -12,7 +12,7 @@ from times import MS, S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.wire import envelope
 from bb_edge.wire.caps import PeerLimits
 from bb_edge.wire.envelope import RESPONSE, Envelope, Fill

@@ -13,7 +13,7 @@ from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
-from bb_edge.engine.net.peer_state import LIMITS_META
+from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.installer import install
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
