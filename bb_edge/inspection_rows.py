@@ -279,7 +279,7 @@ def outbox_of(durable: Durable) -> Row:
         ],
         "flows": records.sender.inspect(),
         "waiting": units_of(durable.waiting),
-        "writing": list(records.writing),
+        "writing": [row.token for row in records.writing],
         "needs_snapshot": list(records.needs_snapshot.waiting),
         "bytes": records.sender.room.bytes_in_use,
     }

@@ -54,6 +54,22 @@ class Journal(RecordStep):
 
 
 @dataclass(frozen=True, slots=True)
+class SentToNobody(EngineStep):
+    """A durable send had nobody to go to, so nothing of it was kept. `port` is the author's name of the send.
+
+    A selector with `known=true` has in view whom the node has heard of once, though they are away. A round
+    waits for them; what came from a peer does not, and was acknowledged to it.
+    """
+
+    target: str
+    port: str
+    remedy: str = (
+        "have the receiver seen once before anything is sent on, and the selector see whom the node knows"
+        " (known=true)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RecordExpired(EngineStep):
     """A durable envelope that asks nothing is given up: `peer` has not acknowledged it by its deadline.
 

@@ -25,6 +25,7 @@ PersistOutbox = disk_steps.PersistOutbox
 Journal = disk_steps.Journal
 StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
+SentToNobody = disk_steps.SentToNobody
 DataLeftOut = device_steps.DataLeftOut
 RequestDeclined = device_steps.RequestDeclined
 
@@ -141,22 +142,6 @@ class IngressDropped(EngineStep):
 
     peer: PeerId | None
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SentToNobody(EngineStep):
-    """A durable send had nobody to go to, so nothing of it was kept. `port` is the author's name of the send.
-
-    A selector with `known=true` has in view whom the node has heard of once, though they are away. A round
-    waits for them; what came from a peer does not, and was acknowledged to it.
-    """
-
-    target: str
-    port: str
-    remedy: str = (
-        "have the receiver seen once before anything is sent on, and the selector see whom the node knows"
-        " (known=true)"
-    )
 
 
 @dataclass(frozen=True, slots=True)

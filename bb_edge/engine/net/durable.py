@@ -84,7 +84,7 @@ class Durable:
     def unwritten(self) -> int:
         """How many durable envelopes are not on disk: they wait for a place there, or for the disk."""
         waiting = sum(1 if unit.to is None else len(unit.to) for unit in self.waiting)
-        return waiting + sum(row.row.record is not None for row in self.records.writing.values())
+        return waiting + sum(row.record is not None for row in self.records.writing)
 
     @property
     def busy(self) -> bool:

@@ -6,7 +6,7 @@ settled: acknowledged, expired, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.until_snapshot import UntilSnapshot
-from bb_edge.engine.net.writing import RETRY_NS, Writing
+from bb_edge.engine.net.writing import RETRY_NS, RowWriter
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
@@ -43,7 +43,7 @@ class Records:
     sender: DurableSender
     needs_snapshot: UntilSnapshot[int]
     outbox: Outbox = field(default_factory=Outbox)
-    writing: dict[int, Writing] = field(default_factory=dict)  # by token
+    writing: RowWriter = field(init=False)
     _queue: ResendQueue = field(init=False)
     _pending: dict[int, Pending] = field(default_factory=dict)
     _unheld: set[int] = field(default_factory=set)  # requests whose asker is in no snapshot
@@ -58,7 +58,7 @@ class Records:
         config = self._links.config
         # The records are bounded where they are made; what is on disk is taken in any case.
         self._queue = ResendQueue(1 << 62, 0, config.resend_longest_ns)
-        self._runtime.callbacks.register("outbox.retry", self._retry)
+        self.writing = RowWriter(self._runtime, self._is_over, self.persisted)
         self._runtime.callbacks.register("marks.ask", self._ask_again)
 
     @property
@@ -187,14 +187,10 @@ class Records:
         it while it is away would have nobody to go to after a crash.
         """
         met = Met(peer, encode_presence(presence))
-        self._no_longer_write({met.name})
+        self.writing.leave({met.name})
         self._met[met.name] = None
         self.sender.write_down(met.name, met.to_bytes())
         self._carry_out()
-
-    def _no_longer_write(self, names: Container[OutboxName]) -> None:
-        for token in [token for token, writing in self.writing.items() if writing.row.name in names]:
-            del self.writing[token]
 
     def meet(self) -> None:
         """Looks again for those that were not there: an address may have become known."""
@@ -237,8 +233,7 @@ class Records:
         effects, self.sender.out = self.sender.out, []
         for effect in effects:
             if isinstance(effect, Write):
-                self.writing[effect.token] = Writing(effect)
-                self._ask(effect)
+                self.writing.write(effect)
             elif isinstance(effect, Publish):
                 self._may_go(effect.id)
             elif isinstance(effect, Settled):
@@ -247,17 +242,6 @@ class Records:
                 self.marks.carry_out(effect)
                 if isinstance(effect, Say):
                     self._plan_question()
-
-    def _ask(self, row: Write) -> None:
-        self._runtime.count("outbound.persisting")
-        name, record = row.name, row.record
-        if record is None:
-            assert isinstance(name, RowName)
-            step = steps.PersistOutbox(row.token, name.peer, row.row, name=name)
-        else:
-            peer, body = record.key.peer, record.body
-            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name)
-        self._runtime.emit(step)
 
     def _may_go(self, number: int) -> None:
         if number in self._unheld:
@@ -278,27 +262,17 @@ class Records:
 
     def persisted(self, token: int) -> None:
         """A row is on disk. A token that is none of ours is fine."""
-        if self.writing.pop(token, None) is not None:
+        if self.writing.written(token):
             self.sender.persisted(token)
             self._carry_out()
 
     def persist_failed(self, token: int, error: BaseException) -> None:
         """A row could not be written: it is asked for again later."""
-        writing = self.writing.get(token)
-        if writing is None:
-            return
-        self._runtime.count("storage.failed")
-        self._runtime.emit(steps.StorageFailed("outbox", error))
-        self._runtime.timers.at(writing.put_off(self._runtime.now_ns), self._retry, token, reserved=True)
+        self.writing.failed(token, error)
 
-    def _retry(self, now_ns: int, token: int) -> None:
-        writing = self.writing.get(token)
-        if writing is None or not writing.due(now_ns):
-            return
-        if isinstance(name := writing.row.name, int) and name not in self._pending:
-            self.persisted(token)  # expired, and never written
-        else:
-            self._ask(writing.row)
+    def _is_over(self, row: Write) -> bool:
+        """Whether a record has expired, and was never written."""
+        return isinstance(row.name, int) and row.name not in self._pending
 
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[OutboxName]:
         """A snapshot is on disk; names the rows that may go, and bodies. `may_run` is as in `Outbox`."""
@@ -308,7 +282,7 @@ class Records:
             if isinstance(name, int) and name in self.outbox:
                 self.outbox.remove(name)
         gone += self.outbox.take_free_bodies(self._orphans)
-        self._no_longer_write(self._met)
+        self.writing.leave(self._met)
         gone += self._met
         self._met = {}
         self._orphans = set()
@@ -359,7 +333,7 @@ class Records:
         """What is known of the flows, and the records whose rows are not on disk; `restore` takes them."""
         unwritten = [
             [row.name, row.record.to_bytes(), shelved(row.record.body), row.record.written_s]
-            for row in [writing.row for writing in self.writing.values()]
+            for row in self.writing
             if row.record is not None
         ]
         return {"flows": self.sender.save(self.outbox.is_ahead), "unwritten": unwritten}

@@ -1,11 +1,15 @@
-"""A row of the outbox that the driver was asked to write."""
+"""The rows of the outbox that the driver was asked to write, until it has."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from bb_edge.engine import steps
+from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.durable_flows import Write
+from bb_edge.wire.durable_rows import OutboxName, RowName
 
 RETRY_NS: Final = 1_000_000_000
 RETRY_LONGEST_NS: Final = 64_000_000_000
@@ -33,3 +37,66 @@ class Writing:
             return False
         self.due_ns = 0
         return True
+
+
+class RowWriter:
+    """Asks for rows until the disk has taken them.
+
+    `over(row)` tells, before a row is asked for again, that nobody needs it any more: then `end(token)` is
+    called as if it had been written.
+    """
+
+    __slots__ = ("_end", "_over", "_rows", "_runtime")
+
+    def __init__(self, runtime: Runtime, over: Callable[[Write], bool], end: Callable[[int], None]) -> None:
+        self._runtime = runtime
+        self._over = over
+        self._end = end
+        self._rows: dict[int, Writing] = {}  # by token
+        runtime.callbacks.register("outbox.retry", self._retry)
+
+    def __iter__(self) -> Iterator[Write]:
+        return (writing.row for writing in self._rows.values())
+
+    def write(self, row: Write) -> None:
+        """Has a row written."""
+        self._rows[row.token] = Writing(row)
+        self._ask(row)
+
+    def written(self, token: int) -> bool:
+        """A row is on disk. False where the token is none of these."""
+        return self._rows.pop(token, None) is not None
+
+    def failed(self, token: int, error: BaseException) -> None:
+        """A row could not be written: it is asked for again later."""
+        writing = self._rows.get(token)
+        if writing is None:
+            return
+        self._runtime.count("storage.failed")
+        self._runtime.emit(steps.StorageFailed("outbox", error))
+        self._runtime.timers.at(writing.put_off(self._runtime.now_ns), self._retry, token, reserved=True)
+
+    def leave(self, names: Container[OutboxName]) -> None:
+        """The rows of these names are not asked for any more."""
+        for token in [token for token, writing in self._rows.items() if writing.row.name in names]:
+            del self._rows[token]
+
+    def _ask(self, row: Write) -> None:
+        self._runtime.count("outbound.persisting")
+        name, record = row.name, row.record
+        if record is None:
+            assert isinstance(name, RowName)
+            step = steps.PersistOutbox(row.token, name.peer, row.row, name=name)
+        else:
+            peer, body = record.key.peer, record.body
+            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name)
+        self._runtime.emit(step)
+
+    def _retry(self, now_ns: int, token: int) -> None:
+        writing = self._rows.get(token)
+        if writing is None or not writing.due(now_ns):
+            return
+        if self._over(writing.row):
+            self._end(token)
+        else:
+            self._ask(writing.row)
