@@ -102,7 +102,7 @@ def findings(
         )
         asks = tuple(requests_of(graph, target.name))
         if disk is not None:
-            found += _of_logs(target.name, disk)
+            found += _of_logs(target.name, config, disk)
             if not any(request.durable for request in asks):
                 found += _of_snapshots(target.name, disk, trained)
         for request in asks:
@@ -336,12 +336,15 @@ def _of_records(request: Request, config: NodeConfig) -> Iterator[Finding]:
         yield Finding(Level.NOTE, what, where, f"raise {key} to ask all at once")
 
 
-def _of_logs(where: str, disk: DiskLimits) -> Iterator[Finding]:
+def _of_logs(where: str, config: NodeConfig, disk: DiskLimits) -> Iterator[Finding]:
     """A journal without room wants a snapshot in each poll, and an outbox without room sends nothing."""
     for name, room in (("journal_bytes", disk.journal_bytes), ("outbox_bytes", disk.outbox_bytes)):
         if room < LEAST_LOG:
             what = f"no record is ever written down: disk.{name} is {room}"
             yield Finding(Level.REFUSED, what, where, f"raise disk.{name} to {LEAST_LOG} at least")
+    if config.outbox_bytes < RECORD_BYTES:
+        what = f"no durable send ever finds room: limits.outbox_bytes is {config.outbox_bytes}"
+        yield Finding(Level.REFUSED, what, where, f"raise limits.outbox_bytes to {LEAST_LOG} at least")
 
 
 def _of_snapshots(where: str, disk: DiskLimits, trained: int) -> Iterator[Finding]:

@@ -29,5 +29,6 @@ class StoreLimits:
         return cls(4 << 20, 8 << 20, 16 << 20)
 
     def __post_init__(self) -> None:
-        if min(self.journal_bytes, self.outbox_bytes, self.snapshot_bytes) < 1:
-            raise StateError("a limit below 1 byte", "state", "leave it out, or give at least 1")
+        for name in ("journal_bytes", "outbox_bytes", "snapshot_bytes"):
+            if getattr(self, name) < 1:
+                raise StateError(f"{name}: a limit below 1 byte", "state", "leave it out, or give at least 1")

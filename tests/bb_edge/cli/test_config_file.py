@@ -210,7 +210,7 @@ def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
         ({"snapshot_rounds": -1}, r"-1 rounds between snapshots"),
         ({"snapshot_rounds": 0.5}, r"snapshot_rounds: expected a whole number of rounds"),
         ({"snapshot_interval_s": "60"}, r"snapshot_interval_s: expected a whole number of seconds"),
-        ({"disk": {"journal_bytes": 0}}, r"disk: a limit below 1 byte"),
+        ({"disk": {"journal_bytes": 0}}, r"disk: journal_bytes: a limit below 1 byte"),
         ({"disk": {"journal": 1}}, r"disk\.journal: unknown key .*'journal_bytes'"),
         ({"broker": {"url": "mqtt://h", "receive_maximum": 0}}, r"receive_maximum = 0"),
         ({"peer": 7}, r"peer: expected a text"),

@@ -407,7 +407,7 @@ def test_a_snapshot_above_its_ceiling_is_refused(make_store: Opened) -> None:
 
 @pytest.mark.parametrize("name", ["journal_bytes", "outbox_bytes", "snapshot_bytes"])
 def test_limits_have_to_be_something(name: str) -> None:
-    with pytest.raises(StateError, match="below 1 byte"):
+    with pytest.raises(StateError, match=f"{name}: a limit below 1 byte"):
         StoreLimits(**{name: 0})
     assert getattr(StoreLimits(**{name: 1}), name) == 1
 

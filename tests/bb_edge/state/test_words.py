@@ -101,7 +101,7 @@ def test_the_defaults() -> None:
     assert StoreLimits.edge() == StoreLimits(4 * mib, 8 * mib, 16 * mib)
     with pytest.raises(StateError) as caught:
         StoreLimits(0)
-    assert said(caught) == "state: a limit below 1 byte (leave it out, or give at least 1)"
+    assert said(caught) == "state: journal_bytes: a limit below 1 byte (leave it out, or give at least 1)"
     assert StoreLimits(1, 1, 1).journal_bytes == 1
 
 
