@@ -14,21 +14,28 @@ from bb_host.errors import LearnError
 _LISTED = 8
 
 
-def cut_to(model: onnx.ModelProto, output: str | None, where: str) -> onnx.ModelProto:
+def refuse_several(model: onnx.ModelProto, where: str, *, of_floats: bool = False) -> None:
+    """LearnError where a model has several outputs: one has to be named.
+
+    With `of_floats` only where one of them could be: of others, their operators may be the better reason.
+    """
+    outputs = model.graph.output
+    floats = [v.name for v in outputs if v.type.tensor_type.elem_type == TensorProto.FLOAT]
+    if len(outputs) > 1 and (floats or not of_floats):
+        what = (
+            f"it has {len(outputs)} outputs ({_named([v.name for v in outputs])}), and a slot's model has one"
+        )
+        named = f"output={floats[0]!r} (--output {floats[0]})" if floats else "an inner value, none is F32"
+        raise LearnError(what, where, f"name the one that is trained: {named}")
+
+
+def cut_to(model: onnx.ModelProto, output: str, where: str) -> onnx.ModelProto:
     """The model with `output` as its only output, and without the nodes and inputs that this does not read.
 
     `output` is an output or any inner value: the logits before a softmax, say. Initializers stay, so that
-    patterns still match those that nothing reads now. With None the model is itself. Raises LearnError where
-    it has several outputs and None is given, and for a name that it does not have.
+    patterns still match those that nothing reads now. Raises LearnError for a name that it does not have.
     """
     outputs = [value.name for value in model.graph.output]
-    if output is None:
-        if len(outputs) < 2:
-            return model
-        what = f"it has {len(outputs)} outputs ({_named(outputs)}), and a slot's model has one"
-        floats = (v.name for v in model.graph.output if v.type.tensor_type.elem_type == TensorProto.FLOAT)
-        first = next(floats, outputs[0])
-        raise LearnError(what, where, f"name the one that is trained: output={first!r} (--output {first})")
     if outputs == [output]:
         return model
     inner = [value for node in model.graph.node for value in node.output if value]

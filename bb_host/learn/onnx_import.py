@@ -24,7 +24,7 @@ from bb_host.errors import ModelImportError, SparseTensorError, TrainingModeErro
 from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.ir.proto import array_of, read_graph
 from bb_host.ir.sparse_tensors import densified
-from bb_host.learn.chosen_output import cut_to
+from bb_host.learn.chosen_output import cut_to, refuse_several
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching, unsendable
 from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
@@ -101,14 +101,18 @@ def import_onnx(
         hint = "give the ONNX file that it binds; bb-host export takes a model out of a compiled program"
         raise ModelImportError("it is a program of ours and not a model", where, hint)
     kinds = exporter_kinds(model)
-    if one_output or output is not None:
+    if output is not None:
         model = cut_to(model, output, where)
+    elif one_output:
+        refuse_several(model, where, of_floats=True)
     model = _at_our_opset(model, where)
     try:
         graph = read_graph(model.graph, where)
     except BBError as error:
         hint = error.hint or "export it again"
         raise ModelImportError(error.what, error.where, hint) from error
+    if one_output and output is None:
+        refuse_several(model, where)
     initializers: Tensors = {
         n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()
     }

@@ -210,8 +210,8 @@ def test_credentials_that_are_said_twice(url, beside) -> None:
 @pytest.mark.parametrize(
     ("url", "files", "words"),
     [
-        ("127.0.0.1", {}, ("'127.0.0.1'", "mqtt://192")),
-        ("u:secret@h", {}, ("mqtt://192",)),
+        ("127.0.0.1", {}, ("'127.0.0.1'", "write mqtt://127.0.0.1")),
+        ("u:secret@h", {}, ("write mqtt://h",)),
         ("mqtt://h", {"ca": "x", "key": "y"}, ("ca, key given", "not encrypted", "mqtts://")),
         ("mqtts://h", {"key": "y"}, ("a key without a cert", "certificate")),
     ],
