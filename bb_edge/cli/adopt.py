@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from bb_edge.adoption import Former, Row
 from bb_edge.cli.endings import MayPass
-from bb_edge.cli.kept import StateRefused
-from bb_edge.cli.kept_folder import newest
+from bb_edge.cli.kept_folder import ReadOnly, newest
 from bb_edge.cli.render import Log
+from bb_edge.cli.state_federation import StateRefused, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -36,7 +36,9 @@ def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bo
     if not folder.is_dir():
         raise StateRefused("there is no such folder", where, "name the old program's --state folder")
     _check_unused(folder, where, log, trial)
+    remedy = "adopt the state of a node of this federation; bb-edge export takes parameters out of any other"
     try:
+        refuse_another(ReadOnly(folder), config.federation, where, remedy)
         found = newest(folder, lambda body: body)
         former = None if found is None else Former(found.identity, found.body, found.opened.outbox, wall_ns)
     except OutboxError as error:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from bb_edge.cli.endings import MayPass
 from bb_edge.cli.render import Log
+from bb_edge.cli.state_federation import FILE, StateRefused, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase
-from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from bb_edge.transport.driver import Report
     from bb_edge.wire.durable_rows import OutboxName
     from bb_shims import Board
-
-
-class StateRefused(BBError):
-    """The state folder is of another node, or cannot be read; the message says what to do with it."""
 
 
 _MAY_PASS = frozenset(
@@ -104,11 +100,13 @@ def open_kept(
     identity: Identity,
     stack: ExitStack,
     adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]],
+    federation: str,
+    trial: bool,
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
 
     `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
-    folder has to be of that.
+    folder has to be of that, and the folder of that `federation`, which is noted there but for a `trial`.
 
     `adopted` gives the rows that the node has taken over from another folder; see `restore`. Nothing else in
     the folder changes. Raises StateRefused where it does not fit this node, StateError where it cannot be
@@ -118,6 +116,8 @@ def open_kept(
 
     storage = board.storage(folder)
     stack.callback(storage.close)
+    remedy = "run it with the federation that is named there, or give it another folder with --state"
+    noted = refuse_another(storage, federation, str(folder), remedy)
     free = storage.free_bytes()
     log("info", f"state in {folder}", free_bytes=free)
     if free < (needs := 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)):
@@ -141,6 +141,11 @@ def open_kept(
     except StateWriteError as error:
         what = f"what is adopted cannot be written: {error.what}"
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
+    if not (noted or trial):
+        try:
+            storage.write_atomic(FILE, f"{federation}\n".encode())
+        except StorageError as error:
+            raise MayPass(f"it cannot be written: {error}", str(folder), "make room on the disk") from error
     _tell(log, node, restored)
     return node, store
 

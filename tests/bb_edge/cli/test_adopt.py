@@ -422,6 +422,16 @@ def test_rounds_between_snapshots_save_none_where_requests_are_durable(world, ca
     assert ("saves no snapshots here: a durable request leaves behind one" in said.err) is told, said
 
 
+def test_the_state_of_another_federation_is_not_adopted(world, capsys):
+    world.keep(world.node("old"))
+    (world.folder / "old" / "federation").write_text("farm\n")
+    world.artifact("new")
+    assert world.run("new", "--federation", "office") == 3
+    said = capsys.readouterr().err
+    assert "federation 'farm'" in said and "'office'" in said and "bb-edge export" in said
+    assert not (world.folder / "new" / "federation").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

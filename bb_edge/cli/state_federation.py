@@ -1,0 +1,47 @@
+"""For which federation a state folder is.
+
+What waits there is for peers, and a peer is known by its name: in another federation that is another machine.
+Folders of before say nothing, until a node has run in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from bb_edge.ir.errors import BBError
+
+FILE: Final = "federation"
+"""The file of the folder that has its name, as text."""
+
+
+class StateRefused(BBError):
+    """The state folder is of another node, or cannot be read; the message says what to do with it."""
+
+
+class Files(Protocol):
+    """The files of a folder."""
+
+    def list(self) -> Sequence[str]:
+        """The names of the files."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a file."""
+
+
+def refuse_another(files: Files, federation: str, where: str, remedy: str) -> bool:
+    """Whether the folder says for which federation it is. StateRefused where that is another one.
+
+    Raises what `files` raise where it cannot be read.
+    """
+    if FILE not in files.list():
+        return False
+    theirs = files.read(FILE).decode(errors="replace").strip()
+    if theirs != federation:
+        raise StateRefused(
+            f"it is of federation {theirs!r:.80}, and this node is to join {federation!r}: what waits there"
+            " would go to others who have the same names",
+            where,
+            remedy,
+        )
+    return True

@@ -1,0 +1,51 @@
+"""A state folder is of one federation: others who have the same names get nothing of what waits there."""
+
+from __future__ import annotations
+
+import pytest
+
+from bb_edge.cli import main
+from bb_edge.cli.endings import Exit
+
+pytestmark = pytest.mark.broker
+
+
+def test_a_folder_of_another_federation_is_refused_and_the_first_one_goes_on(
+    configured, start, tmp_path, capsys
+):
+    path = configured(state="state", federation="farm")
+    node = start("run", "--config", str(path))
+    node.says("tick")
+    assert node.end() == Exit.DONE
+    assert (tmp_path / "state" / "federation").read_text() == "farm\n"
+
+    for verb in (["run"], ["check"]):
+        other = configured(state="state", federation="office")
+        assert main([*verb, "--config", str(other)]) == (Exit.REFUSED if verb == ["run"] else 1)
+        said = capsys.readouterr()
+        assert "it is of federation 'farm', and this node is to join 'office'" in said.err + said.out
+        assert "--state" in said.err + said.out
+
+    node = start("run", "--config", str(configured(state="state", federation="farm")))
+    node.says("tick")
+    assert node.end() == Exit.DONE
+
+
+def test_a_folder_that_does_not_say_is_of_the_federation_that_it_is_run_in(configured, start, tmp_path):
+    path = configured(state="state", federation="farm")
+    for _ in range(2):
+        node = start("run", "--config", str(path))
+        node.says("tick")
+        assert node.end() == Exit.DONE
+        (tmp_path / "state" / "federation").rename(tmp_path / "written")  # as a version before wrote it
+        assert (tmp_path / "written").read_text() == "farm\n"
+
+
+def test_a_look_notes_nothing(configured, start, tmp_path):
+    path = configured(state="state", federation="farm")
+    node = start("run", "--config", str(path))
+    node.says("tick")
+    assert node.end() == Exit.DONE
+    (tmp_path / "state" / "federation").unlink()
+    assert main(["check", "--config", str(configured(state="state", federation="office"))]) == 0
+    assert not (tmp_path / "state" / "federation").exists()
