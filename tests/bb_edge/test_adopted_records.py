@@ -15,6 +15,7 @@ from bb_edge import install
 from bb_edge.adoption import Former
 from bb_edge.components import ScalarQuantizer
 from bb_edge.engine import steps
+from bb_edge.engine.net.former_sites import NO_SUCH_PORT
 from bb_edge.ir import types
 from bb_edge.roles.adoption import Adoption
 from bb_edge.wire import durable_rows
@@ -176,7 +177,7 @@ F64 = f"{types.tensor_type(np.float64).wire_hash:x}"
 _F64 = "it was sent as Tensor<F32>, this program sends Tensor<F64>"
 MISFITS = {
     "another type": (NEW.replace("F32", "F64").replace("101", F64), _F64),
-    "gone": (NEW.replace("site_ids=c1", "site_ids=c2"), "this program does not send there"),
+    "gone": (NEW.replace("site_ids=c1", "site_ids=c2"), "this program has no such port: keep its name"),
     "a request": (
         f"program Other {{module=Demo}}{HEAR}"
         + TELL.replace(f"h: Trigger = wire.Send(x, to) {{{SAY}}}", "").rstrip()
@@ -344,8 +345,9 @@ def test_of_several_sends_in_one_envelope_those_that_fit_are_taken(pair, size):
     new = teller.replace("site_ids=c3", "site_ids=c4").replace("program Demo", "program Other")
     rows = two.recompile(two.teller, f"{new}\nfunction program.Hearer{rest}")
     assert rows == {
+        ("peers", "1 peer of which it has heard"): "",
         ("outbox", f"1 record (1 to {hearer})"): "",
-        ("outbox", f"a send /site/195 to {hearer}, 1 of them"): "this program does not send there",
+        ("outbox", f"a send of 1 value (/site/195) to {hearer}, 1 of them"): NO_SUCH_PORT,
     }
     two.run(20 * S)
     assert two.heard == [5] and [topic for topic, _ in two.hearer.events] == ["heard"]

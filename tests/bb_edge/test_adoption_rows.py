@@ -16,6 +16,7 @@ from bb_edge import install
 from bb_edge.adoption import Former, Row, take_over
 from bb_edge.backends import NumPyBackend
 from bb_edge.engine import steps
+from bb_edge.engine.net.former_sites import NO_SUCH_PORT
 from bb_edge.engine.plain import dump
 from bb_edge.registry import Registry
 from bb_edge.roles import ComponentStateError, Index
@@ -297,8 +298,8 @@ def test_windows_are_told_by_their_number(compile_text) -> None:
 
 def test_records_that_are_left_are_told_and_counted_by_peer(teller, compile_text) -> None:
     rows = recompiled(teller, compile_text, REPORTS.replace("site_ids=c1", "site_ids=c2"))
-    why = "this program does not send there"
-    name = "a send /site/193"
+    why = NO_SUCH_PORT
+    name = "a send of 1 value (/site/193)"
     assert rows == [
         Row("outbox", "", f"{name} to {B}, 2 of them", why),
         Row("outbox", "", f"{name} to {C}, 1 of them", why),

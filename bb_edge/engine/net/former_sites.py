@@ -7,7 +7,7 @@ the same to a peer whatever was compiled since.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bb_edge.engine.net.former_records import Part
 from bb_edge.engine.program.program import OpSpec, Program, Target
@@ -17,6 +17,9 @@ from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ, OP_SEND_RESP
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 
 _KINDS = {OP_SEND: NONE, OP_SEND_REQ: REQUEST, OP_SEND_RESP: RESPONSE}
+NO_SUCH_PORT: Final = (
+    "this program has no such port: keep its name, or run the old program until bb-edge outbox lists nothing"
+)
 _KIND_NAMES = {NONE: "a send", REQUEST: "a request", RESPONSE: "a reply"}
 
 
@@ -72,21 +75,24 @@ def _codecs_of(site: int, makers: Mapping[int, OpSpec]) -> Iterator[str]:
 
 
 def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str, str]) -> list[Part]:
-    """What each op sent in an envelope, by its name, and why the new program would not send it."""
+    """What each op sent in an envelope, by its name, and why the new program would not send it.
+
+    What goes to sites that the new program does not have is one part: it knows no names of them.
+    """
     kind = _KIND_NAMES.get(message.kind, "an envelope")
     groups: dict[tuple[bytes, ...], list[Fill]] = {}
     for fill in message.fills:
         site = sites.get(fill.dest_suffix)
-        groups.setdefault((fill.dest_suffix,) if site is None else site.together, []).append(fill)
+        groups.setdefault(() if site is None else site.together, []).append(fill)
     parts = []
     for together, fills in groups.items():
         why = ""
         for fill in fills:
             why = why or _misfit(fill, message.kind, sites.get(fill.dest_suffix), codecs)
-        if not why and {fill.dest_suffix for fill in fills} != {*together}:
+        if together and not why and {fill.dest_suffix for fill in fills} != {*together}:
             why = f"this program sends {many(len(together), 'value')} together there"
-        named = sites.get(together[0])
-        name = repr(named.name) if named is not None else str(Address.from_bytes(together[0]))
+        where = str(Address.from_bytes(fills[0].dest_suffix))
+        name = repr(sites[together[0]].name) if together else f"of {many(len(fills), 'value')} ({where})"
         parts.append(Part(f"{kind} {name}", why, tuple(fills)))
     return parts or [Part(kind, "", ())]
 
@@ -94,7 +100,7 @@ def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str
 def _misfit(fill: Fill, kind: int, site: Site | None, codecs: Mapping[str, str]) -> str:
     """Why the new program would not send that; "" where it would."""
     if site is None:
-        return "this program does not send there"
+        return NO_SUCH_PORT
     if site.kind != kind:
         return f"{_KIND_NAMES[site.kind]} goes there here"
     if fill.trigger_only != site.trigger_only or (site.type_hash and fill.type_hash != site.type_hash):

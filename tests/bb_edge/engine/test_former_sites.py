@@ -63,12 +63,18 @@ def test_values_that_go_together_are_sent_together() -> None:
     ]
 
 
-def test_sites_that_nobody_sends_to_are_named_by_their_address() -> None:
-    gone = "this program does not send there"
-    assert said(Envelope([fill(site_suffix(5)), fill(site_suffix(6))], NONE)) == [
-        ("a send /site/5", gone),
-        ("a send /site/6", gone),
+GONE = (
+    "this program has no such port: keep its name, or run the old program until bb-edge outbox lists nothing"
+)
+
+
+def test_what_goes_to_sites_that_nobody_sends_to_is_one_part_named_by_the_first_of_them() -> None:
+    fills = [fill(site_suffix(5)), fill(A), fill(site_suffix(6))]
+    assert parts_of(Envelope(fills, NONE), SITES, {}) == [
+        Part("a send of 2 values (/site/5)", GONE, (fills[0], fills[2])),
+        Part("a send 'report'", "", (fills[1],)),
     ]
+    assert said(Envelope([fill(site_suffix(5))], NONE)) == [("a send of 1 value (/site/5)", GONE)]
 
 
 def test_kinds_are_told_apart() -> None:
