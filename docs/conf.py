@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS / "_site"))
+
+import drawings  # noqa: E402
 
 project = "BytesAndBrains for the edge"
 extensions = ["myst_parser", "sphinx_copybutton"]
@@ -15,15 +21,17 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = project
-html_static_path: list[str] = []
-exclude_patterns = ["_build"]
+html_static_path: list[str] = ["_site/site.css"]
+html_favicon = "_site/favicon.svg"
+html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "_site" / "search_scorer.js")
+exclude_patterns = ["_build", "_site"]
 suppress_warnings = [
     "myst.header",  # a page may begin at any level
     "misc.highlighting_failure",  # blocks of consoles and of our own notations have no lexer
 ]
 nitpicky = True
 
-DOCS = Path(__file__).resolve().parent
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#\s]+)(#[^)]*)?\)")
 
 
@@ -40,6 +48,12 @@ def outside_as_text(_app: Any, name: str, source: list[str]) -> None:
     source[0] = LINK.sub(replaced, source[0])
 
 
+def drawings_as_pictures(_app: Any, _name: str, source: list[str]) -> None:
+    """Mermaid blocks become pictures where Graphviz is installed, and stay text elsewhere."""
+    source[0] = drawings.drawn(source[0])
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", outside_as_text)
+    app.connect("source-read", drawings_as_pictures)
