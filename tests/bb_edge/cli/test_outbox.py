@@ -104,7 +104,8 @@ class World:
 
         with ExitStack() as stack:
             board, limits = detect(), StoreLimits()
-            node, store = open_kept(self.folder, limits, board, log, self.make, self.identity, stack, tuple)
+            made = self.make, self.identity, stack, tuple
+            node, store = open_kept(self.folder, limits, board, log, *made, "default", False)
             told = store.counters["state.discarded"]
             assert Keeper(node, store).snapshot(3000)
         return lines, told
