@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from bb_edge.cli.endings import MayPass
 from bb_edge.cli.render import Log
-from bb_edge.cli.state_federation import FILE, StateRefused, refuse_another
+from bb_edge.cli.state_federation import StateRefused, mark, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
-from bb_edge.engine.steps import Phase
+from bb_edge.engine.steps import Phase, StorageFailed
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.errors import StateForeignError, StateWriteError
 from bb_edge.state.keeper import Keeper, Restored, restore
@@ -101,12 +101,11 @@ def open_kept(
     stack: ExitStack,
     adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]],
     federation: str,
-    trial: bool,
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
 
     `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
-    folder has to be of that, and the folder of that `federation`, which is noted there but for a `trial`.
+    folder has to be of that, and the folder of that `federation`.
 
     `adopted` gives the rows that the node has taken over from another folder; see `restore`. Nothing else in
     the folder changes. Raises StateRefused where it does not fit this node, StateError where it cannot be
@@ -117,7 +116,7 @@ def open_kept(
     storage = board.storage(folder)
     stack.callback(storage.close)
     remedy = "run it with the federation that is named there, or give it another folder with --state"
-    noted = refuse_another(storage, federation, str(folder), remedy)
+    refuse_another(storage, federation, str(folder), remedy)
     free = storage.free_bytes()
     log("info", f"state in {folder}", free_bytes=free)
     if free < (needs := 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)):
@@ -141,11 +140,6 @@ def open_kept(
     except StateWriteError as error:
         what = f"what is adopted cannot be written: {error.what}"
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
-    if not (noted or trial):
-        try:
-            storage.write_atomic(FILE, f"{federation}\n".encode())
-        except StorageError as error:
-            raise MayPass(f"it cannot be written: {error}", str(folder), "make room on the disk") from error
     _tell(log, node, restored)
     return node, store
 
@@ -156,8 +150,13 @@ def keeper_of(
     """What writes the node's state while it runs.
 
     It takes a snapshot every `snapshot_interval_s` seconds and every `snapshot_rounds` rounds (0: none).
-    `wake` brings the next poll, from any thread.
+    `wake` brings the next poll, from any thread. The folder says from now on for which federation it is.
     """
+    assert config.state is not None
+    try:
+        mark(config.state, config.federation)
+    except OSError as error:
+        report(StorageFailed("the folder's federation", error))  # the next start notes it
     announce = partial(node.fire_lifecycle, Phase.SNAPSHOT) if node.has_phase(Phase.SNAPSHOT) else None
     return Keeper(
         node,

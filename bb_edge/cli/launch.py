@@ -257,10 +257,9 @@ class Launch:
 
         identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
-        where = self.config.federation, self._trial
-        made = self._restored, identity, self._stack, self._adopted
+        made = self._restored, identity, self._stack, self._adopted, self.config.federation
         try:
-            self.node, self.store = open_kept(folder, limits, self.board, self._log, *made, *where)
+            self.node, self.store = open_kept(folder, limits, self.board, self._log, *made)
         except ShimError as error:
             if not in_use(error):
                 raise BoardFailure(str(error), "state") from error

@@ -7,9 +7,11 @@ Folders of before say nothing, until a node has run in them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, Protocol
 
 from bb_edge.ir.errors import BBError
+from bb_shims.single_file import write_whole
 
 FILE: Final = "federation"
 """The file of the folder that has its name, as text."""
@@ -29,13 +31,20 @@ class Files(Protocol):
         """The bytes of a file."""
 
 
-def refuse_another(files: Files, federation: str, where: str, remedy: str) -> bool:
-    """Whether the folder says for which federation it is. StateRefused where that is another one.
+def mark(folder: Path, federation: str) -> None:
+    """Has the folder say for which federation it is. OSError where it cannot be written."""
+    path = folder / FILE
+    if not path.exists():
+        write_whole(path, f"{federation}\n".encode())
+
+
+def refuse_another(files: Files, federation: str, where: str, remedy: str) -> None:
+    """StateRefused where the folder says that it is of another federation; of before, it says nothing.
 
     Raises what `files` raise where it cannot be read.
     """
     if FILE not in files.list():
-        return False
+        return
     theirs = files.read(FILE).decode(errors="replace").strip()
     if theirs != federation:
         raise StateRefused(
@@ -44,4 +53,3 @@ def refuse_another(files: Files, federation: str, where: str, remedy: str) -> bo
             where,
             remedy,
         )
-    return True
