@@ -152,7 +152,7 @@ class Durable:
                 if not is_news:
                     return _NOTHING_TO_DO
         data = envelope.encode(message, not unit.body)
-        size, limits = len(unit.body) + len(data), self._peers.limits.of(unit.peer)
+        size, limits = len(unit.body) + len(data), self._peers.limits_of(unit.peer)
         if size > limits.total_bytes:
             return Fate(lost=limits.too_large(size), too_large=True)
         expires = unit.deadline_ns + self._runtime.clock_offset_ns if unit.deadline_ns else 0

@@ -104,7 +104,7 @@ class Outgoing:
             if not self._peers.knows(peer):
                 self.unsent.unresolved(peer, op.target, execution.id, op.spec.name)
                 never[peer] = MissingReason.NOT_SENT
-            elif why := _refused(unit, self._peers.limits.of(peer), self._planned):
+            elif why := _refused(unit, self._peers.limits_of(peer), self._planned):
                 self.unsent.drop(peer, why, too_large=True)
                 never[peer] = MissingReason.TAKES_LESS
             else:
@@ -323,7 +323,7 @@ def _joined(
             found.append((unit, UNTOLD_LIMITS))
             continue
         # Before it is joined: what is too large must not take its siblings along.
-        limits = peers.limits.of(unit.peer)
+        limits = peers.limits_of(unit.peer)
         if why := _refused(unit, limits, planned):
             lose(unit, why, True)
             continue

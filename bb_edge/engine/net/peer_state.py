@@ -31,7 +31,7 @@ from bb_edge.ir.missing import MissingReason
 from bb_edge.ir.version import RUNTIME_VERSION
 from bb_edge.wire.address_book import AddressBook, AddressBookError
 from bb_edge.wire.backoff import Backoff
-from bb_edge.wire.caps import PeerLimits
+from bb_edge.wire.caps import UNTOLD_LIMITS, PeerLimits
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.durable_rows import Met
 from bb_edge.wire.health import PeerHealth
@@ -85,7 +85,7 @@ class PeerStates:
         self.back_pressure = BackPressure(runtime, self.backoff)
         self.failing = Failing(runtime, self._may_ask_again)
         self.unheard = Unheard(runtime, links)
-        self.limits = LimitsOfPeers(runtime.own_peer, PeerLimits.of(config.caps))
+        self.limits = LimitsOfPeers(PeerLimits.of(config.caps))
         self.round_trips = RoundTrips(runtime)
         self.note: Callable[[PeerId, Presence], None] | None = None
         """Is told of a peer that was heard of for the first time, or in another class."""
@@ -288,6 +288,11 @@ class PeerStates:
     def knows(self, peer: PeerId) -> bool:
         """Whether the node itself, or an address of the peer, is known to send to."""
         return bool(self.address_book.addresses.get(peer)) or peer == self._runtime.own_peer
+
+    def limits_of(self, peer: PeerId) -> PeerLimits:
+        """What a peer takes: as it says, as the node itself does, or whatever any node does."""
+        limits = self.limits
+        return limits.own if peer == self._runtime.own_peer else limits.known.get(peer, UNTOLD_LIMITS)
 
     def reads_failures(self, peer: PeerId) -> bool:
         """Whether the peer's presence says that it reads failures in place of replies."""

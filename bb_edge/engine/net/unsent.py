@@ -81,7 +81,7 @@ class Unsent:
             elif unit.deadline_ns and unit.deadline_ns <= now_ns:
                 self._runtime.count("deadlines.expired")
                 self.lose(unit, NOT_SENT)
-            elif not self._send(unit, self._peers.limits.of(unit.peer), now_ns):
+            elif not self._send(unit, self._peers.limits_of(unit.peer), now_ns):
                 return
             self.units.popleft()
 
@@ -89,7 +89,7 @@ class Unsent:
         """Sends a request to those of its peers that are left; False where one finds no room."""
         for number in tuple(to):
             peer = to[number]
-            if not self._send(unit.alone(number, peer), self._peers.limits.of(peer), now_ns):
+            if not self._send(unit.alone(number, peer), self._peers.limits_of(peer), now_ns):
                 return False
             del to[number]
         return True

@@ -114,7 +114,7 @@ def test_all_that_is_known_of_peers_comes_back_and_its_times_move(told: list[tup
     for peer in PEERS:
         assert after.is_up(peer) == before.is_up(peer)
         assert after.back_pressure.is_blocked(peer) == before.back_pressure.is_blocked(peer)
-        assert after.limits.of(peer) == before.limits.of(peer)
+        assert after.limits_of(peer) == before.limits_of(peer)
         assert after.limits.told(peer) == before.limits.told(peer)
         assert after.address_book.lookup(peer) == before.address_book.lookup(peer)
         assert after.probe(peer) == before.probe(peer)
@@ -129,7 +129,7 @@ def test_all_that_is_known_of_peers_comes_back_and_its_times_move(told: list[tup
 def test_limits_that_are_none_are_left_out() -> None:
     saved, states = Net(NOW).peers.save(), Net(NOW).peers
     states.restore({**saved, "limits": [[PEERS[0].to_bytes(), [0, 0, 0, 0]]]}, Shift(0))
-    assert states.limits.of(PEERS[0]) == Net(NOW).peers.limits.of(PEERS[0])
+    assert states.limits_of(PEERS[0]) == Net(NOW).peers.limits_of(PEERS[0])
 
 
 # --- what leaves --------------------------------------------------------------------------------------
