@@ -197,7 +197,7 @@ def read(
 
 
 def met_in(rows: Iterable[bytes]) -> list[Met]:
-    """The peers that rows tell of. OutboxRecordError for a row that begins like one and is none."""
+    """The peers that rows tell of. OutboxRecordError for a row that begins like one and cannot be read."""
     found = []
     for row in [_row(data) for data in rows if data.startswith(_MET)]:
         try:

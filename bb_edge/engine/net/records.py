@@ -183,8 +183,9 @@ class Records:
             self._unmet[peer] = None
 
     def note(self, peer: PeerId, presence: Presence) -> None:
-        """Has a peer written down that was heard of for the first time, or in another class: what is sent to
-        it while it is away would have nobody to go to after a crash.
+        """Writes a peer down that is new to the node, or came in another class.
+
+        Without its row, what is sent to it while it is away would have nobody to go to after a crash.
         """
         met = Met(peer, encode_presence(presence))
         self.writing.leave({met.name})

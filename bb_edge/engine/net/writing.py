@@ -64,7 +64,7 @@ class RowWriter:
         self._ask(row)
 
     def written(self, token: int) -> bool:
-        """A row is on disk. False where the token is none of these."""
+        """A row is on disk. False where it is another's token."""
         return self._rows.pop(token, None) is not None
 
     def failed(self, token: int, error: BaseException) -> None:
