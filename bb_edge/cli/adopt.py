@@ -36,7 +36,10 @@ def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bo
     if not folder.is_dir():
         raise StateRefused("there is no such folder", where, "name the old program's --state folder")
     _check_unused(folder, where, log, trial)
-    remedy = "adopt the state of a node of this federation; bb-edge export takes parameters out of any other"
+    remedy = (
+        "name that federation with --federation, or adopt the state of a node of this one; bb-edge export"
+        " takes parameters out of any other"
+    )
     try:
         refuse_another(ReadOnly(folder), config.federation, where, remedy)
         found = newest(folder, lambda body: body)

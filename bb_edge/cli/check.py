@@ -56,6 +56,7 @@ def add_parser(verbs: Any) -> None:
     add_load(p)
     add_bootstrap(p)
     add_adopt(p)
+    p.add_argument("--federation", metavar="NAME", help="with --adopt: the one that the node is to join")
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--json", action="store_true")
     p.set_defaults(run=run, usage_error=p.error)
@@ -363,6 +364,7 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
         artifact=arguments.artifact or config.artifact,
         targets=tuple(arguments.target or config.targets),
         budget=arguments.budget or config.budget,
+        federation=arguments.federation or config.federation,
         load=(*config.load, *arguments.load),
         components=merged(config.components, parse_set(arguments.set)),
         bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),

@@ -158,6 +158,22 @@ def test_an_editable_install_imports_from_the_checkout(checkout: Path, tmp_path:
 
 # --- outside the checkout ---------------------------------------------------------------------------------
 
+
+def test_what_the_readme_shows_works_from_the_wheel(root: Path, installed: Path) -> None:
+    """`./dev pages` runs every page so, with what pip installs; here dependencies are borrowed."""
+    pytest.importorskip("onnx")
+    page = "tests/pages/test_pages.py::test_what_a_page_shows_works[README.md]"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", page],
+        cwd=root,
+        env={**os.environ, "BB_TEST_READER": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+
+
 BOOTED = """
 from bb_host import Compiler, Module, ModelSlot, S
 from bb_host.learn import mlp, trainable

@@ -445,3 +445,13 @@ def test_a_command_line_that_cannot_be_meant_is_usage(flags, said, world, capsys
     words = ["run", str(artifact), "--target", "Server", "--peer", "server", "--broker", "mqtt://127.0.0.1:1"]
     assert main([*words, "--adopt", "old", *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_check_is_told_the_federation_that_the_node_is_to_join(world, capsys):
+    world.keep(world.node("old"))
+    (world.folder / "old" / "federation").write_text("farm\n")
+    words = ["check", str(world.artifact("new")), "--set", f"test.path={world.flowers}"]
+    words += ["--adopt", str(world.folder / "old")]
+    assert main(words) == 1
+    assert "'farm'" in (said := capsys.readouterr().out) and "--federation" in said
+    assert main([*words, "--federation", "farm"]) == 0
