@@ -62,7 +62,8 @@ class StateRolledBack(EngineStep):
     `own` tells whose state that is: this node's, or the peer's. None: one of the two was put back more than
     once, and nobody can tell which. `numbers` are those of the durable envelopes that were acknowledged and
     are not known there any more, of many the last 64, in `epoch` of their flow: the old one is the receiver
-    then. Of what was acknowledged from `first` on, up to the first of these, nobody knows what is there.
+    then. Of what was acknowledged from `first` on, up to the first of these, nobody knows what is there; with
+    `first` 1 that epoch began after the state that is there, and others may have begun and ended between.
     Without numbers it is the sender: what it sent since that state is not known to it, and may come twice.
     Where that is this node, or may be, `records` names those of its outbox that it had not heard to be taken,
     by their ids: they go out once more, and each of them may come twice. So may what it does again; nothing
@@ -89,7 +90,8 @@ class StateRolledBack(EngineStep):
             known, last = len(self.numbers), self.numbers[-1]
             many = f"{known}" if self.first == self.numbers[0] else f"{known} to {last - self.first + 1}"
             span = f"numbers {self.first} to {last}"
-            return f"{whose} lacks {many} durable envelopes that were acknowledged, of the {span}"
+            older = " and maybe all of the epochs before" if self.first == 1 else ""
+            return f"{whose} lacks {many} durable envelopes that were acknowledged, of the {span}{older}"
         text = f"{whose} lacks durable envelopes that were sent from it; what it sends may have come before"
         return text + again
 

@@ -19,7 +19,7 @@ One store belongs to one thread, and one folder to one store.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bb_edge.state import record_framing
@@ -123,7 +123,7 @@ class StateStore:
         inventory = Inventory(self._owner)
         base, snapshot, listed = self._last_readable(snapshots, notes, inventory)
         if snapshot is None and 0 not in journals and (snapshots or journals):
-            raise _missing("; ".join(notes))
+            raise _missing("; ".join(notes), names)
         self._base = base
         self._generation = max([base, *snapshots, *journals])
         older = [n for n in snapshots if n < base]
@@ -131,11 +131,13 @@ class StateStore:
         # Whatever is older still was left by an earlier run; its lengths are not known.
         self._old = self._old_generations if any(n < self._previous for n in (*snapshots, *journals)) else 0
         self._old_bytes = 0
-        records = self._read_journals(journals, snapshots, listed is None, inventory)
+        replayed = self._read_journals(journals, snapshots, listed is None, inventory)
+        records = tuple(record for bodies in replayed.values() for record in bodies)
         outbox = self._segments.load(numbers(names, record_framing.OUTBOX), base, listed, inventory)
         if not self._present and self._segments.compacted:
-            raise _missing("")
-        for gone in sorted(self._segments.stale - set(snapshots)):
+            raise _missing("", names)
+        began = self._segments.stale | {number for number, bodies in replayed.items() if number and bodies}
+        for gone in sorted(began - set(snapshots)):
             notes.append(f"{log_name(record_framing.SNAPSHOT, gone)} is missing: {_instead(base)}")
         more, losses = inventory.report()
         self._losses = len(losses)
@@ -145,9 +147,10 @@ class StateStore:
 
     def _read_journals(
         self, journals: Sequence[int], snapshots: Sequence[int], old: bool, inventory: Inventory
-    ) -> tuple[bytes, ...]:
+    ) -> dict[int, Sequence[bytes]]:
+        """What each journal holds. One that holds something was written behind the snapshot of its number."""
         self._journals = {}
-        records: list[bytes] = []
+        replayed: dict[int, Sequence[bytes]] = {}
         for number in snapshots:
             if number >= self._base:
                 name = log_name(record_framing.SNAPSHOT, number)
@@ -160,8 +163,8 @@ class StateStore:
                 inventory.took(log, parsed)
                 if log.before is not None and log.before.number >= self._base:
                     inventory.claim(record_framing.JOURNAL, log.before, log.name)
-                records += parsed.bodies
-        return tuple(records)
+                replayed[number] = parsed.bodies
+        return replayed
 
     def _last_readable(
         self, snapshots: Sequence[int], notes: list[str], inventory: Inventory
@@ -411,10 +414,14 @@ def _longest(limits: StoreLimits) -> dict[int, int]:
     return {kind: 8 * size + (1 << 20) for kind, size in sizes.items()}
 
 
-def _missing(notes: str) -> StateDamagedError:
-    return StateDamagedError(
-        notes or "the snapshots are missing", "state", "move the folder aside to start anew"
-    )
+def _missing(notes: str, names: Collection[str]) -> StateDamagedError:
+    remedy = "move the folder aside to start anew"
+    if waiting := [log_name(record_framing.OUTBOX, n) for n in numbers(names, record_framing.OUTBOX)]:
+        remedy = (
+            f"{' and '.join(waiting)} may hold envelopes that nobody has yet: a snapshot from a copy of this"
+            f" folder, put beside them, sends them; {remedy} without them"
+        )
+    return StateDamagedError(notes or "the snapshots are missing", "state", remedy)
 
 
 def _instead(base: int) -> str:

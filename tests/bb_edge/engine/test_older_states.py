@@ -105,6 +105,37 @@ def test_a_hearer_that_is_put_back_is_told_at_both_ends_with_the_numbers_that_it
     assert len(pair.told(pair.teller)) == len(pair.told(pair.hearer)) == 1, "once"
 
 
+def test_where_whole_epochs_are_lost_the_text_says_that_older_ones_may_be(pair):
+    pair.say(1)
+    old = copy.deepcopy(pair.hearer.disk)
+    for number in (2, 3):
+        pair.restart(pair.teller)
+        pair.say(number)
+    pair.restart(pair.hearer, old)
+    (step,) = [step for step in pair.hearer.said if isinstance(step, steps.StateRolledBack)]
+    assert (step.own, step.numbers, step.first) == (True, (1,), 1), "the teller knows of its last epoch alone"
+    assert step.text.endswith("of the numbers 1 to 1 and maybe all of the epochs before")
+    pair.say(4)
+    assert pair.heard == [1, 4]
+
+
+def test_nothing_is_said_of_what_only_lost_histories_knew(pair):
+    pair.say(1)
+    old_hearer = copy.deepcopy(pair.hearer.disk)
+    pair.say(2)
+    pair.teller.take_snapshot(pair.net.now_ns)  # it has heard that 2 was taken
+    old_teller = copy.deepcopy(pair.teller.disk)
+    pair.say(3)
+    pair.hearer.disk = old_hearer
+    pair.hearer.start(pair.net.now_ns)
+    pair.restart(pair.teller, old_teller)
+    pair.net.greet(pair.hearer)
+    pair.run()
+    assert pair.told(pair.hearer) == [(True, (2,))], "of 3 nobody knows"
+    pair.say(4)
+    assert pair.heard == [1, 4]
+
+
 def test_a_teller_that_is_put_back_is_told_at_both_ends_and_goes_on_with_new_numbers(pair):
     pair.say(1)
     old = copy.deepcopy(pair.teller.disk)

@@ -290,8 +290,24 @@ def test_an_outbox_alone_that_was_written_anew_is_no_new_node(
     disk.crash(CrashMode.KEEP)
     for name in [name for name in disk.files if not name.startswith("outbox")]:
         remove(disk, name)
-    with pytest.raises(StateDamagedError, match="the snapshots are missing"):
+    with pytest.raises(StateDamagedError, match="the snapshots are missing") as caught:
         reopened(make_store, disk, None)
+    waiting = [name for name in sorted(disk.files) if name.startswith("outbox")]
+    assert caught.value.hint.startswith(" and ".join(waiting) + " may hold envelopes that nobody has yet")
+
+
+def test_a_newest_snapshot_that_was_removed_is_said_though_its_journal_is_there(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    for data in (b"first", b"second"):
+        store.write_snapshot(data)
+        store.append_journal([data + b"'s"])
+    disk.crash(CrashMode.KEEP)
+    remove(disk, "snapshot-2")
+    found = reopened(make_store, disk, None)
+    assert (found.snapshot, found.journal) == (b"first", (b"first's", b"second's"))
+    said = "snapshot-2 is missing: nothing is lost, the node comes back from snapshot-1 and the journals"
+    assert found.notes == (said,)
 
 
 def test_before_the_first_snapshot_segments_name_each_other(make_store: Opened) -> None:
