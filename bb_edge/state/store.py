@@ -415,13 +415,15 @@ def _longest(limits: StoreLimits) -> dict[int, int]:
 
 
 def _missing(notes: str, names: Collection[str]) -> StateDamagedError:
-    remedy = "move the folder aside to start anew"
+    what = notes or "the snapshots are missing"
     if waiting := [log_name(record_framing.OUTBOX, n) for n in numbers(names, record_framing.OUTBOX)]:
-        remedy = (
+        return StateDamagedError(
+            what,
+            "state",
             f"{' and '.join(waiting)} may hold envelopes that nobody has yet: a snapshot from a copy of this"
-            f" folder, put beside them, sends them; {remedy} without them"
+            " folder, put beside them, sends them; move the folder aside to start anew without them",
         )
-    return StateDamagedError(notes or "the snapshots are missing", "state", remedy)
+    return StateDamagedError(what, "state", "move the folder aside to start anew")
 
 
 def _instead(base: int) -> str:
