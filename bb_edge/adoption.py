@@ -279,12 +279,10 @@ class Former:
 
 def take_over(component: Component, state: bytes) -> Adoption:
     """Has a fresh component adopt a state; see `Component.adopt`. Raises what the component raises."""
-    for kind in type(component).__mro__:
-        if "adopt" in vars(kind):
-            break
-        if "restore" in vars(kind):  # newer than what its bases adopt
-            component.restore(state)
-            return Adoption(("its state",))
+    newest = next(kind for kind in type(component).__mro__ if {"adopt", "restore"} & vars(kind).keys())
+    if "adopt" not in vars(newest):  # its restore is newer than what its bases adopt
+        component.restore(state)
+        return Adoption(("its state",))
     given: object = component.adopt(state)
     if not isinstance(given, Adoption):
         raise ComponentStateError(

@@ -9,6 +9,7 @@ import pytest
 from durable_machines import Machine, Net
 from durable_program import ASK, REPLY, SAY
 from peers import HERE, B
+from snapshots import body_of, resealed
 from times import S
 
 from bb_edge import install
@@ -19,6 +20,7 @@ from bb_edge.engine.net.former_sites import NO_SUCH_PORT
 from bb_edge.ir import types
 from bb_edge.roles.adoption import Adoption
 from bb_edge.wire import durable_rows
+from bb_edge.wire.outbox import OutboxRecordError
 from bb_edge.wire.resend import EnvelopeKey
 
 TELL = f"""
@@ -280,6 +282,17 @@ def test_a_code_of_another_state_of_the_same_codec_is_told(compile_text, monkeyp
     assert why in rows.values()
 
 
+def test_a_codec_that_cannot_say_its_state_is_another_one(compile_text, monkeypatch):
+    pair = Pair(compile_text, False, CODED)
+    pair.tell(7)
+    pair.run(deliver=False)
+    pair.stop(pair.teller)
+    monkeypatch.setattr(ScalarQuantizer, "serialize", lambda self: 1 // 0)
+    former = pair.teller.recompiled(compile_text(OTHER), pair.net.now_ns)
+    why = "the bb.ScalarQuantizer in slot 'codec' that coded it had another state"
+    assert why in [row.why for row in former.rows]
+
+
 def test_large_bodies_come_over_once_for_all_their_records(compile_text):
     wide = OLD.replace("F32[1]", "F32[2000]")
     pair = Pair(compile_text, False, wide)
@@ -388,6 +401,48 @@ def test_records_keep_their_numbers_and_those_without_stay_without(compile_text)
     numbered, fresh = (record.key for record in kept_records(row for _, row in former.outbox))
     assert (numbered.peer, numbered.seq) == (hearer, 2) and numbered.epoch
     assert fresh == EnvelopeKey(hearer, 0, 0)
+
+
+def test_what_waited_without_being_durable_is_no_record(compile_text):
+    pair = Pair(compile_text, False, outbox_records=2)
+    pair.tell(1, 2, 3, 4)
+    pair.run(deliver=False)
+    pair.stop(pair.teller)
+    body = body_of(pair.teller.disk.snapshot)
+    waiting = body["outbound"]["waiting"]
+    assert [row[5] for row in waiting] == [True, True]
+    waiting[0][5] = False  # as best-effort replies wait there
+    pair.teller.disk.snapshot = resealed(body)
+    former = pair.teller.recompiled(compile_text(NEW), pair.net.now_ns)
+    assert len(kept_records(row for _, row in former.outbox)) == 3
+    pair.net.greet(pair.teller)
+    pair.run(20 * S)
+    assert pair.heard == [1, 2, 4]
+
+
+def test_a_record_that_its_row_has_as_well_comes_over_once(compile_text):
+    pair = Pair(compile_text, knows_marks=True)
+    pair.tell(1)
+    pair.teller.disk.full = True  # the snapshot alone has it
+    pair.run(S, deliver=False)
+    pair.teller.disk.full = False
+    pair.stop(pair.teller)
+    snapshot = pair.teller.disk.snapshot
+    pair.run(2 * S, deliver=False)  # its row is on disk now
+    pair.teller.disk.snapshot = snapshot
+    assert body_of(snapshot)["outbound"]["unwritten"] and pair.teller.disk.outbox
+    former = pair.teller.recompiled(compile_text(NEW), pair.net.now_ns)
+    assert len(kept_records(row for _, row in former.outbox)) == 1
+    pair.net.greet(pair.teller)
+    pair.run()
+    assert pair.heard == [1]
+
+
+def test_rows_that_are_no_rows_are_refused(compile_text):
+    pair = Pair(compile_text, False)
+    pair.stop(pair.teller)
+    with pytest.raises(OutboxRecordError):
+        Former.of(pair.teller.disk.snapshot, [b"\xff"])
 
 
 def kept_records(rows):

@@ -147,6 +147,17 @@ def test_a_bootstrap_alone_of_a_target_and_one_alone_of_a_slot(bench, registry):
         assert former.rows[-1] == Row(f"bootstrap of {name}", "", "done: it is not run again")
 
 
+def test_a_bootstrap_that_the_old_program_had_not_runs(bench, registry):
+    before = bench(OLD.partition("function program.Main__bootstrap")[0], registry=registry)
+    before.node.keep_bootstrapping({})
+    before.settle(until_ns=0)
+    Shelf.log.clear()
+    b, former = started(bench, registry, before)
+    assert Shelf.log == ["add"], "that of the target; the slot's was done"
+    assert [row.name for row in former.rows if row.name.startswith("bootstrap")] == ["bootstrap of w"]
+    assert len(b.events("started")) == 1
+
+
 def test_slots_that_did_not_come_over_are_named_in_their_order(bench, registry):
     text = OLD.replace("Main.w", "Main.b").replace("slot w", "slot b").replace("=w}", "=b}")
     text = text.replace("Main.a", "Main.z").replace("slot a", "slot z").replace("=a}", "=z}")

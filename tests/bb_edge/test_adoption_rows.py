@@ -148,6 +148,29 @@ def test_a_state_without_a_slot_and_one_of_another_type_keep_their_types(bench, 
     ]
 
 
+def test_a_component_that_kept_nothing_leaves_nothing_wherever_its_slot_went(bench, store) -> None:
+    store.register(Bare)
+    old = PROGRAM.replace("test.Store", "test.Bare")
+    body = body_of(bench(old, registry=store).node.snapshot(0))
+    fresh = Row("a", "test.Store", "nothing", "the slot is new: it begins as constructed")
+    assert fresh not in adopted(bench, store, body), "another type, of the same slot"
+    elsewhere = PROGRAM.replace("binding.Main.a", "binding.Main.b")
+    elsewhere = elsewhere.replace("slot a", "slot b").replace("slot=a", "slot=b")
+    assert adopted(bench, store, body, elsewhere) == [fresh._replace(name="b")]
+
+
+class Bare(Index):
+    """Holds nothing."""
+
+    TYPE_NAME: ClassVar[str] = "test.Bare"
+    stateless: ClassVar[bool | None] = True
+    add, search = Store.add, Store.search
+
+    @classmethod
+    def construct(cls, env: Any) -> Bare:
+        return cls()
+
+
 class Forgetful(Index):
     """Holds something that it does not write down."""
 

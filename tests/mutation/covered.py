@@ -62,6 +62,7 @@ TESTS = (
         f"{ENGINE}/test_older_snapshots.py",
         *(f"tests/bb_edge/test_{name}.py" for name in ("adoption", "adoption_rows", "adopted_records")),
         *(f"{ENGINE}/test_former_sites.py", "tests/bb_edge/components/test_parameter_adoption.py"),
+        "tests/bb_edge/cli/test_adopt.py",
         *(f"{ENGINE}/test_durable_restarts.py", f"{ENGINE}/test_replay.py"),
         *(f"{ENGINE}/test_snapshot_round_trip.py", f"{ENGINE}/test_snapshot_refused.py"),
         *(f"{ENGINE}/test_restart_asks.py", f"{ENGINE}/test_restart_components.py"),

@@ -180,9 +180,9 @@ class Durable:
         A sensor has read anew by then: both readings were taken, and both are told. What an envelope set off
         is told once, whatever it is by now.
         """
-        if cause.peer != self._runtime.own_peer or unit.kind != envelope.NONE:
-            return False
-        record = self.records.sender.record(number) if self.records.outbox.is_ahead(number) else None
+        is_own = cause.peer == self._runtime.own_peer and unit.kind == envelope.NONE
+        is_again = is_own and self.records.outbox.is_ahead(number)
+        record = self.records.sender.record(number) if is_again else None
         if record is None:
             return False
         told = envelope.decode(record.encoded, self._runtime.config.caps)

@@ -121,10 +121,19 @@ def test_a_record_of_an_older_version_s_later_attempt_goes_with_its_round(begin)
     assert 1 in again.node.snapshot_written()
 
 
-def test_a_round_that_runs_again_tells_what_it_reads_anew(compile_text):
+def large(text: str) -> str:
+    """The same with a value that is a body of its own."""
+    shape = "  many: I64[1] = Constant<value=I64[1]{2000}>()\n"
+    return text.replace("  h: Trigger", f"{shape}  z: F32[2000] = Expand(x, many)\n  h: Trigger").replace(
+        "Send(x, some)", "Send(z, some)"
+    )
+
+
+@pytest.mark.parametrize("size", [str, large])
+def test_a_round_that_runs_again_tells_what_it_reads_anew(size, compile_text):
     cast = "  x: F32[] = Cast<to=1>(round)"
     reads, reads_anew = (
-        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
+        compile_text(size(TELLS).replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
         for op in ("Abs", "Neg")
     )
     first = Life(reads)
@@ -133,7 +142,8 @@ def test_a_round_that_runs_again_tells_what_it_reads_anew(compile_text):
     again = Life(reads_anew, rows(taken))
     again.up(A)
     (after,) = records(found := again.run())
-    assert before.encoded != after.encoded and before.cause == after.cause
+    assert (before.body, before.encoded) != (after.body, after.encoded) and before.cause == after.cause
+    assert bool(before.body_name) is (size is large)
     assert again.node.counters["outbound.told_anew"] == 1
     assert "outbound.reused" not in again.node.counters
     third = Life(reads_anew, rows(taken) + rows(found))

@@ -163,6 +163,20 @@ def test_a_held_number_below_a_base_that_is_not_journaled_does_not_come_again() 
     assert window.release(6) and window.told == (3, 0b100)
 
 
+def test_a_held_number_above_the_base_that_comes_stays_taken() -> None:
+    window = DurableWindow(1)
+    window.mark(2, 1, hold=True)
+    window.mark(5, 1, hold=True)
+    window.mark(6, 4, hold=True)
+    assert window.floor == 3, "the sender has given up 1 to 3, the 2 among them"
+    assert [window.verdict(seq, 4) for seq in (4, 5, 6)] == [
+        Verdict.NEW,
+        Verdict.DUPLICATE,
+        Verdict.DUPLICATE,
+    ]
+    assert window.withdraw(5) and window.verdict(5, 4) is Verdict.NEW
+
+
 @pytest.mark.parametrize("count", [MAX_ALSO - 1, MAX_ALSO, MAX_ALSO + 1])
 def test_single_numbers_of_one_ack(count: int) -> None:
     window = BestEffortWindow(1)
