@@ -30,7 +30,7 @@ RESTARTS = tuple(
 )
 ADOPTED = (
     *(f"tests/bb_edge/test_{name}.py" for name in ("adoption", "adoption_rows", "adopted_records")),
-    f"{ENGINE}former_sites.py",
+    *(f"{ENGINE}{name}.py" for name in ("former_sites", "known_peers")),
 )
 PARAMETERS_ADOPTED = tuple(
     f"tests/bb_edge/components/test_{t}.py" for t in ("parameter_adoption", "optimizers")
@@ -48,7 +48,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
     "bb_edge/wire/places.py": (f"{WIRE}places.py", f"{WIRE}peers.py"),
     **{
-        f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py",)
+        f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py", f"{ENGINE}known_peers.py")
         for name in (
             *("marks", "durable_questions", "durable_rows", "durable_flows", "durable_saved"),
             *("durable_sender", "durable_receiver"),
@@ -66,7 +66,7 @@ MODULES: dict[str, tuple[str, ...]] = {
                 f"{ENGINE}{t}.py"
                 for t in (
                     *("durable", "durable_sends", "durable_room", "durable_repetitions", "durable_receipts"),
-                    *("shared_on_disk", "marks", "older_states", "failed_answers"),
+                    *("shared_on_disk", "marks", "older_states", "failed_answers", "known_peers"),
                 )
             ),
             *RESTARTS,

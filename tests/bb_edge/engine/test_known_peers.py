@@ -12,7 +12,7 @@ from peers import HERE, SELF, A, B, C
 from times import S
 
 from bb_edge import PeerId
-from bb_edge.adoption import Former
+from bb_edge.adoption import Former, Row
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.steps import PersistOutbox, SendEnvelope
 from bb_edge.installer import install
@@ -172,7 +172,9 @@ def test_who_takes_over_knows_whom_the_old_program_knew_as_if_they_were_away(mad
     old.peer_presence(B, True, (HERE,), epoch=1, classes=("Client",))
     former = Former.of(snapshot, [row.record for row in rows_for(old, 3)])
     node = made(adopt=former)
-    assert [row.what for row in former.rows if row.name == "peers"] == ["2 peers of which it has heard"]
+    assert [row for row in former.rows if row.name == "peers"] == [
+        Row("peers", "", "2 peers of which it has heard")
+    ]
     assert node.peers_up("Client") == ()
     assert told(node, 4) == sorted((A, B))
     node.peer_presence(A, True, (HERE,), epoch=1, classes=("Client",))
