@@ -4,6 +4,8 @@ Components are matched by slot and type; what fits of a component's state the co
 (`Component.adopt`). Which numbers of peers were taken, and which were given, comes over whole; a record of
 the outbox where the new program sends the same to the same site. Executions, ops and rounds belong to the old
 program. Whatever is not taken is listed.
+
+Rule D15 of the specification.
 """
 
 from __future__ import annotations

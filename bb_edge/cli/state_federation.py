@@ -2,6 +2,8 @@
 
 What waits there is for peers, and a peer is known by its name: in another federation that is another machine.
 Folders of before say nothing, until a node has run in them.
+
+Rule D14 of the specification.
 """
 
 from __future__ import annotations

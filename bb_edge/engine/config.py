@@ -1,4 +1,7 @@
-"""Every capacity of a node, fixed at install: its unit, its range, what zero means, and why that number."""
+"""Every capacity of a node, fixed at install: its unit, its range, what zero means, and why that number.
+
+Rule M1 of the specification.
+"""
 
 from __future__ import annotations
 

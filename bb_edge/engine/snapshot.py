@@ -7,6 +7,8 @@ written, and one item per part of the engine. Between two polls everything that 
 tables, so the tables are all there is to write. Absolute times move with the clock of the node that
 restores. Restoring checks everything about the bytes before it touches the node; a part that does not fit
 all the same makes the node useless, and the caller installs another one.
+
+Rule D8 of the specification.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ Every file says whose it is, and names what was there before it (inventory.py): 
 short or another node's is told by name.
 
 One store belongs to one thread, and one folder to one store.
+
+Rules D7 and D9 of the specification.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ name that class, and whoever believes one of them listens to the will's topic as
 What comes under the node's own name is put right: what an earlier life left behind at once, what a second
 machine of that name says at most every 10 s, doubling to 10 min. The second machine is known by an epoch that
 is neither this node's nor was there before it: brokers do not reliably say who took a connection over.
+
+Rule W17 of the specification.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The limits of one inbound envelope, which a decoder checks before it stores anything."""
+"""The limits of one inbound envelope, which a decoder checks before it stores anything.
+
+Rule W8 of the specification.
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ the floor stays below it. Where a base lifts the floor above it all the same, it
 counts as taken once it is journaled, because a crash delivers what the journal has. The base that a number
 names is known to the disk no sooner than the number is, so a floor that it has lifted is not told either:
 after a crash it would be lower, and this node's state seem older than what was heard of it.
+
+Rule W12 of the specification.
 """
 
 from __future__ import annotations

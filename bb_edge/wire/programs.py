@@ -3,6 +3,8 @@
 Nodes say in their presence which program they run and, per pair of classes, a digest of what travels between
 the two. Where that differs, the two cannot talk. Where only the program does, one of both must list the
 other: the compiler writes the list into the artifact (`bb-host compile --accepts OLD.onnx`).
+
+Rule W19 of the specification.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Bounded in number and in bytes: an envelope that finds no space left is refused before it gets a number, or
 gives its number back.
+
+Rules W11, W14, W15 of the specification.
 """
 
 from __future__ import annotations

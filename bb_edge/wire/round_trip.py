@@ -1,6 +1,8 @@
 """How long an acknowledgement of one peer takes, and when an envelope to it goes again because none came.
 
 Source: RFC 6298. Its clock granularity is left out: the least interval is far above that of any clock.
+
+Rule W14 of the specification.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`with g.loop(n) as step:` what is done again and again in one execution."""
+"""`with g.loop(n) as step:` what is done again and again in one execution.
+
+Rule P25 of the specification.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The element type decides, as it does in NumPy. Where an operator has no meaning for it, or the type that
 would tell is not known, ValueTypeError names the ONNX operators to choose from.
+
+Rule P27 of the specification.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`with g.rounds(times) as start:`: what repeats."""
+"""`with g.rounds(times) as start:`: what repeats.
+
+Rule P24 of the specification.
+"""
 
 from __future__ import annotations
 

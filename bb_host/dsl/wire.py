@@ -2,6 +2,8 @@
 
 A send is seen from both sides in one body: its inputs are the sender's, what it returns is the receiver's. A
 request pairs one such send with one reply and one close, by their wire ids.
+
+Rules P15 to P19 of the specification.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ tried again after 1 s, doubling to 60 s, by a timer of the engine's, and until i
 
 Before each further try its components are constructed anew. So is what shares components with them: a
 bootstrap that was done there runs again first.
+
+Rules E27 to E29 of the specification.
 """
 
 from __future__ import annotations

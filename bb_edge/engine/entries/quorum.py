@@ -2,6 +2,8 @@
 
 A sample below its `min` takes nobody, so that the round would run for nothing. Only samples that wait for
 nothing but the round's start are looked at: of a later one nobody knows whether it will come to be.
+
+Rule E13 of the specification.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The next round starts when the execution of the last one has ended, and the peer
 (`quorum`): until then nothing of it runs. They end after a number, or where a round that counts says so. A
 round that reached nobody is not counted: it asked and sent, and did so to nobody, or all that it asked are
 missing. Such a round, and one that failed, is followed by a back-off that doubles and that a PeerUp ends.
+
+Rule E12 of the specification.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Who should slow down: what peers have asked of this node, and what this node asks of peers."""
+"""Who should slow down: what peers have asked of this node, and what this node asks of peers.
+
+Rule W22 of the specification.
+"""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ a crash and runs again after it finds what it sent (`Outbox.find`), and sends no
 
 `Durable` publishes and loses nothing by itself: it says what became of a unit (`Fate`), and `Outgoing`, which
 holds it, acts on that.
+
+Rules D1 to D3 of the specification.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Peers that are up and do not answer: who is failing, and when one is tried again."""
+"""Peers that are up and do not answer: who is failing, and when one is tried again.
+
+Rule E21 of the specification.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,8 @@ A window says which numbers of a peer were taken, and a flow which numbers a pee
 program. A record is for sites of its peer, so what one op sent in it is taken where an op of the new program
 sends the same to the same sites.
 What sent it belongs to the old program, and does not run again: its cause is forgotten.
+
+Rule D15 of the specification.
 """
 
 from __future__ import annotations

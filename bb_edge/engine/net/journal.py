@@ -7,6 +7,8 @@
 
 A node that comes back is given the journal; what its snapshot does not know yet is delivered as on the first
 day, in the same order, and before anything new is let in.
+
+Rules D1 and W13 of the specification.
 """
 
 from __future__ import annotations

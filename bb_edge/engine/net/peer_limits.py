@@ -1,4 +1,7 @@
-"""What peers accept, as their presences say."""
+"""What peers accept, as their presences say.
+
+Rule W9 of the specification.
+"""
 
 from __future__ import annotations
 

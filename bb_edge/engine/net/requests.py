@@ -12,6 +12,8 @@ could not be read; what a settled peer answers all the same counts while the req
 or failure of a peer is final. Answers run as children (mode `each`, at most `max_children` at once and no
 more than are needed, further ones wait) or are kept (mode `batch`). An answer counts once its child has ended
 without a failed op; what a child refused is missing.
+
+Rules E16 to E18 of the specification.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ class has had time to show: for good where the peer is known in another class; o
 is taken when it repeats it behind its presence.
 
 Of a class that aggregates, and that nobody chooses among, one peer should ask: several by turns are named.
+
+Rule W18 of the specification.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 An execution claims every unshared component that its flow writes in one step, so that claims cannot deadlock.
 Waiters are served in order of arrival. One that cannot be served lets others pass only where they want
 nothing that it wants.
+
+Rules E6 and E7 of the specification.
 """
 
 from __future__ import annotations

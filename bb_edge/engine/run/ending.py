@@ -1,4 +1,7 @@
-"""The end of executions: what waits and what ends, once nothing of an execution is ready."""
+"""The end of executions: what waits and what ends, once nothing of an execution is ready.
+
+Rules E4 and E19 of the specification.
+"""
 
 from __future__ import annotations
 

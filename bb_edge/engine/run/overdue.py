@@ -2,6 +2,8 @@
 
 Nobody waits for what it would still give. Its parked ops fail, so that it ends as any other: a failure goes
 home where no reply went out, and its bytes, permits and place are free.
+
+Rule E20 of the specification.
 """
 
 from __future__ import annotations

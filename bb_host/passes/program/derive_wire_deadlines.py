@@ -7,6 +7,8 @@
 3. Where a budget is declared, a deadline shorter than budget × chain depth cannot be met:
    `InfeasibleDeadline`.
 4. Other ops are left alone.
+
+Rule P22 of the specification.
 """
 
 from __future__ import annotations

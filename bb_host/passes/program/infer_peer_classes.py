@@ -9,6 +9,8 @@
 5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
    contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
    left alone.
+
+Rules P7 to P14 of the specification.
 """
 
 from __future__ import annotations

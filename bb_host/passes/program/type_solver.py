@@ -12,6 +12,8 @@
 6. What a bound component takes and yields holds from both sides: a value that it cannot take is refused.
 7. No ONNX operator reads or yields BF16, and no input of the host is one: `UnsupportedType`.
 8. Needs topological order. Changes nothing but value types.
+
+Rules P28 and P29 of the specification.
 """
 
 from __future__ import annotations
