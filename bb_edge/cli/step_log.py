@@ -198,6 +198,7 @@ _LEVEL = {
     steps.ContributionsDominate: "warning",
     steps.LayoutUndeclared: "warning",
     steps.DataLeftOut: "warning",
+    steps.DataNoted: "warning",
     steps.RequestDeclined: "info",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",

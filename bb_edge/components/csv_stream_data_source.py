@@ -183,9 +183,12 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
             left_out.append(LeftOut(why, self._skipped))
         self._file.breaks.clear()
         self._skipped, self._first_skipped = 0, ""
-        left_out += [LeftOut(why) for why in self._table.rounded]
-        self._table.rounded.clear()
         return left_out
+
+    def take_notes(self) -> Sequence[str]:
+        notes = tuple(self._table.rounded)
+        self._table.rounded.clear()
+        return notes
 
     # --- batches --------------------------------------------------------------------------------------
 

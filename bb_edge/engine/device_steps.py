@@ -19,6 +19,15 @@ class DataLeftOut(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class DataNoted(EngineStep):
+    """A data source says something of its samples that loses none: digits that float32 does not hold."""
+
+    target: str
+    slot: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestDeclined(EngineStep):
     """This node has declined a peer's request, on purpose; `why` says.
 

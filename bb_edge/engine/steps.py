@@ -27,6 +27,7 @@ StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
 SentToNobody = disk_steps.SentToNobody
 DataLeftOut = device_steps.DataLeftOut
+DataNoted = device_steps.DataNoted
 RequestDeclined = device_steps.RequestDeclined
 
 PeerUp = peer_steps.PeerUp

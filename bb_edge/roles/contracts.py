@@ -379,6 +379,14 @@ class DataSource(_Contract):
         """
         return ()
 
+    def take_notes(self) -> Sequence[str]:
+        """Returns what there is to say of the samples since the last call, where none is lost.
+
+        Digits that float32 does not hold are the usual case. The engine asks behind each `next_batch`, and
+        tells it; nothing is counted. The base has nothing to say.
+        """
+        return ()
+
     @_optional
     def reset(self, ctx: Ctx, trigger: Trigger) -> Trigger | Later:
         """Goes back to the first batch, and returns the trigger."""

@@ -121,7 +121,7 @@ def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:
 
 
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
-    """Returns a `next_batch` that afterwards reports the rows that the source has left out."""
+    """Returns a `next_batch` that afterwards reports what the source has left out, and what it notes."""
 
     def next_batch(ctx: OpContext) -> object:
         try:
@@ -133,6 +133,8 @@ def _telling(component: DataSource, slot: str, method: Callable[..., object]) ->
                 else:
                     ctx.runtime.count("data.breaks")
                 ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
+            for note in component.take_notes():
+                ctx.runtime.emit(steps.DataNoted(ctx.target, slot, note))
 
     return next_batch
 

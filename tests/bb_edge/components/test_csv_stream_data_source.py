@@ -468,6 +468,19 @@ def test_the_node_tells_and_counts_what_is_left_out(node: Callable[..., Any], lo
     assert [y.tolist() for y in b.events("y")] == [[1, 2], [3, 4]]
 
 
+def test_digits_that_are_rounded_are_told_once_and_are_no_break(node: Callable[..., Any], log: Log) -> None:
+    b = node()
+    log.write("1,16777217\n2,16777219\n")
+    for _ in range(2):
+        b.node.invoke("Main", {"go": TRIGGER})
+        b.settle()
+    (step,) = b.of(steps.DataNoted)
+    assert (step.target, step.slot) == ("Main", "d")
+    assert "16777217.0 is 16777216.0 as float32" in step.note
+    assert not b.of(steps.DataLeftOut)
+    assert not {"data.left_out", "data.breaks"} & b.node.counters.keys()
+
+
 def test_columns_that_the_program_was_not_compiled_for_are_refused_at_install(
     node: Callable[..., Any], log: Log
 ) -> None:
