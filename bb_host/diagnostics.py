@@ -48,6 +48,7 @@ CODES: Final[Mapping[str, str]] = {
     "unread-result": "a result that has no effect and that nothing reads",
     "unused-binding": "a binding that no op of the program uses",
     "unused-slot": "a slot that no op uses",
+    "weights-in-loop": "weights that only a branch or a loop of a model reads: they are not learned",
 }
 """Every code with its one-line meaning. Codes are stable: programs and build scripts name them."""
 

@@ -109,9 +109,9 @@ def differentiate(
     known = dict(forward.types)
     if target in known:
         known[seed] = known[target]
-    backward = with_types(
-        dataclasses.replace(backward, types={n: known[n] for n in backward.inputs if n in known})
-    )
+    declared = {n: known[n] for n in backward.inputs if n in known}
+    declared.update((d, types[v]) for d, v in zip(outputs, wrt, strict=True) if v in types)
+    backward = with_types(dataclasses.replace(backward, types=declared))
     unreached = tuple((v, _end_of(g, function.ops, v)) for v in wrt if found[v] is None)
     return Gradient(forward, backward, tuple(wrt), tuple(activations), unreached)
 

@@ -15,9 +15,14 @@ import numpy as np
 from bb_edge.ir.types import ValueType
 from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx
+from bb_host.ir.rename import fresh_name
 from bb_host.ir.values import constant, constant_array
+from bb_host.learn.computed_shapes import computed_shapes
 from bb_host.learn.shapes import infer_types
 from bb_host.passes.tensor import constants
+
+_NO_END = np.iinfo(np.int32).max
+"""What exporters write for an end that is meant to be none, or more."""
 
 MAX_ROUNDS = 8
 """Each round knows the shapes that the one before has made constant."""
@@ -29,9 +34,10 @@ def folded(function: Function) -> Function:
     Its declared types stay as they are; those of what is reshaped come to them, where they can be counted.
     """
     declared = dict(function.types)
+    function = _without_whole_slices(function)
     for _ in range(MAX_ROUNDS):
         typed = dataclasses.replace(function, types=infer_types(function))
-        counted = _counted(typed)
+        counted = {**_counted(typed), **computed_shapes(typed)}
         done = constants.run(_with_dims(typed))
         if done is typed and not counted:
             break
@@ -40,10 +46,41 @@ def folded(function: Function) -> Function:
     return function
 
 
+def _without_whole_slices(function: Function) -> Function:
+    """Slices without the axes of which they take everything, up to an end of 2³¹−1 or beyond.
+
+    TensorFlow's exporter cuts the batch as well, whole: ONNX's inference takes its size for another one.
+    """
+    known = {op.outputs[0]: array for op in function.ops if (array := constant_array(op)) is not None}
+    names = {*function.inputs, *(v for op in function.ops for v in op.outputs)}
+    ops: list[Op] = []
+    for op in function.ops:
+        settings = [known.get(v) for v in op.inputs[1:]] if is_onnx(op, "Slice") else []
+        if len(settings) < 3 or any(s is None for s in settings):
+            ops.append(op)
+            continue
+        starts, ends, axes, *steps = (s.reshape(-1) for s in settings if s is not None)
+        kept = (starts != 0) | (ends < _NO_END)
+        if steps:
+            kept |= steps[0] != 1
+        if kept.all():
+            ops.append(op)
+        elif not kept.any():
+            ops.append(Op("Identity", op.domain, op.inputs[:1], op.outputs, name=op.name))
+        else:
+            inputs = [op.inputs[0]]
+            for setting in (starts, ends, axes, *steps):
+                inputs.append(fresh_name(f"{op.outputs[0]}/setting", names))
+                ops.append(constant(inputs[-1], setting[kept]))
+            ops.append(dataclasses.replace(op, inputs=tuple(inputs)))
+    return function.with_ops(ops)
+
+
 def _counted(function: Function) -> dict[str, ValueType]:
     """Reshaped values of which one dim is open, and follows from how many elements they have.
 
-    ONNX's inference gives up on a −1 beside an open batch: [N, 5, 8] as [N, 5, 2, −1] has 4 there.
+    ONNX's inference gives up on a −1 beside an open batch: [N, 5, 8] as [N, 5, 2, −1] has 4 there. And it
+    does not see that a −1 is the batch: [N, 1, 1, 8] as [−1, 8, 1, 1] has N there.
     """
     known = {
         d
@@ -76,6 +113,12 @@ def _counted(function: Function) -> dict[str, ValueType]:
             shape = list(after.shape)
             shape[open_dims[0]] = math.prod(sizes) // kept
             found[op.outputs[0]] = after._replace(shape=tuple(shape))
+        elif kept and len(rest) == len(sizes) + 1 and math.prod(sizes) == kept:
+            (symbol,) = (d for d in rest if not isinstance(d, int))
+            if symbol in known:
+                shape = list(after.shape)
+                shape[open_dims[0]] = symbol
+                found[op.outputs[0]] = after._replace(shape=tuple(shape))
     return found
 
 

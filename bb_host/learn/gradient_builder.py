@@ -29,6 +29,7 @@ class GradientBuilder:
         self._types = dict(types)
         self._inputs = tuple(inputs)  # forward values that the backward graph has anyway
         self._names = {*forward.inputs, *(v for op in forward.ops for v in (*op.inputs, *op.outputs))}
+        self._numbers: dict[str, int] = {}  # of the next value of a name: a loop's steps make thousands
         self._memo: dict[object, str] = {}
         self._constants: dict[str, Array] = {}
         self._real: dict[str, np.dtype[np.generic]] = {}
@@ -41,7 +42,10 @@ class GradientBuilder:
 
     def fresh(self, base: str) -> str:
         """A value name that nothing has."""
-        return fresh_name(base, self._names, 2)
+        name = fresh_name(base, self._names, self._numbers.get(base, 2))
+        if name != base:
+            self._numbers[base] = int(name.rpartition("_")[2]) + 1
+        return name
 
     def op(self, op_type: str, *inputs: str, **attrs: AttrValue) -> str:
         """Writes an op with one output and returns that; the same op twice is written once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,23 @@ from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgra
 from bb_host.ir.proto import array_of, read_graph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.learn.chosen_output import cut_to, refuse_several
+from bb_host.learn.exporter_names import exporter_kinds
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
-from bb_host.learn.parameters import Initializer, choose, exporter_kinds, layers_of, matching, unsendable
+from bb_host.learn.parameters import Initializer, choose, layers_of, matching, unsendable
 from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
+from bb_host.learn.unrolled_loops import unrolled
 from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
 from bb_host.onnx_io.newer_operators import without_newer
+
+_NO_OPERATOR = re.compile(r"No Op registered for (\w+)")
+_OTHERWISE = "the exporter's log names the layer: write that layer in others, and export the model again"
+_INSTEAD = {
+    "Erfc": "Keras's gelu comes as Erfc: write keras.activations.gelu(x, approximate=True)",
+    "StatefulPartitionedCall": "Keras's convolutions with groups come so: write one convolution per group,"
+    " or DepthwiseConv2D",
+}
+"""What to write instead of operators that tf2onnx leaves as TensorFlow calls them."""
 
 _ARRAY_TYPES = frozenset(t.elem_type for t in REGISTRY if t.elem_type is not None and t != TENSOR_BF16)
 
@@ -113,6 +125,8 @@ def import_onnx(
         raise ModelImportError(error.what, error.where, hint) from error
     if one_output and output is None:
         refuse_several(model, where)
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    graph = unrolled(graph, opsets)
     initializers: Tensors = {
         n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()
     }
@@ -144,7 +158,6 @@ def import_onnx(
     types = {v: graph.types[v] for v in inputs if v in graph.types}
     types.update({n: ValueType(tensor_type(a.dtype), a.shape) for n, a in parameters.items()})
     types.update({v: graph.types[v] for v in graph.outputs if v in graph.types})
-    opsets = {entry.domain: entry.version for entry in model.opset_import}
     function = Function(
         name, keys.COMPONENT_DOMAIN, (*inputs, *parameters), graph.outputs, tuple(ops), types, opsets=opsets
     )
@@ -180,6 +193,9 @@ def load_source(source: Any) -> tuple[str, onnx.ModelProto]:
         if "should be stored in" in detail or "External data" in detail or "should be file inside" in detail:
             hint = "the file of its weights belongs beside it, as it was when it was exported"
             raise ModelImportError(f"its weights cannot be read: {detail}", where, hint) from error
+        if unknown := _NO_OPERATOR.search(detail):
+            what = f"it has an operator {unknown[1]!r}, which ONNX has not: its exporter could not convert it"
+            raise ModelImportError(what, where, _INSTEAD.get(unknown[1], _OTHERWISE)) from error
         hint = "export it again; onnx.checker.check_model says what it is missing"
         raise ModelImportError(f"no valid ONNX model: {detail}", where, hint) from error
     try:
@@ -257,7 +273,11 @@ def _refuse_training(function: Function, where: str) -> None:
 
 
 def _plain(function: Function, where: str) -> Function:
-    """Value types that say less than ONNX's own are dropped; a batch of unknown size gets the symbol N."""
+    """Value types that say less than ONNX's own are dropped; a batch of unknown size gets the symbol N.
+
+    The same holds for sizes of an output that have a name of their own, as exporters give them: the batch of
+    the output is that of the input, which inference finds.
+    """
     types = dict(function.types)
     for name in function.inputs:
         known = types.get(name)
@@ -265,4 +285,10 @@ def _plain(function: Function, where: str) -> Function:
             raise ModelImportError(f"its input {name!r} has no shape", where, "export it with typed inputs")
         if known.shape and known.shape[0] is None:
             types[name] = known._replace(shape=("N", *known.shape[1:]))
+    symbols = {d for name in function.inputs for d in types[name].shape or ()}
+    for name in function.outputs:
+        known = types.get(name)
+        if known is not None and known.shape is not None:
+            shape = tuple(d if isinstance(d, int) or d in symbols else None for d in known.shape)
+            types[name] = known._replace(shape=shape)
     return dataclasses.replace(function, types=types)

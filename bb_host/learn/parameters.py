@@ -9,22 +9,23 @@ ONNX files do not say what is a parameter. The rule, in this order:
 4. A weight, bias, scale or table of a layer is learned, also where it is transposed, reshaped, quantized or
    otherwise computed with on its way there; so is what is added directly to the result of such a layer.
    Not so the ones and zeros of an InstanceNormalization that its exporter has named: what it has of its own
-   is multiplied and added behind it.
+   is multiplied and added behind it. Nor a single number that is added to a layer of several channels, unless
+   its name is a module's path: hard activations begin with `x + 3`.
 5. Another operand of an elementwise operator is learned behind the first layer, unless its name is one that
-   exporters invent (`val_72`, `onnx::Mul_31`, any name without a mark where 3 marks others), it is a single
-   number, or it holds what no parameter does (infinities, −10⁹) and so is a mask. Before the first layer it
-   normalizes the input, and is not learned.
+   exporters invent (`val_72`, `onnx::Mul_31`, TensorFlow's `…/mul/y:0`, any name without a mark where 3 marks
+   others), it is a single number, or it holds what no parameter does (infinities, −10⁹) and so is a mask.
+   Before the first layer it normalizes the input, and is not learned. What tf2onnx has computed of variables
+   (`const_fold_opt__31`) is learned where it holds several numbers: shifts of BatchNormalization come so. A
+   single number that was a variable of TensorFlow, by its name, is learned as well.
 6. What else is read is learned only where its name is a module's path (`encoder.pos`).
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 from onnx import TensorProto
@@ -32,6 +33,7 @@ from onnx import TensorProto
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ModelImportError, place_of
 from bb_host.ir.program import Array, Op, RawTensor, Subgraph, walk_ops
+from bb_host.learn.exporter_names import ANONYMOUS, FOLDED, MODULE_PATH, TF_CONSTANT, VARIABLE
 from bb_host.learn.gradient_rules import SHAPE_INPUTS
 
 _LAYERS: dict[str, dict[int, str]] = {
@@ -71,18 +73,8 @@ _MOVES = frozenset(
      "Concat", "Tile", "Cast")
 )  # fmt: skip
 
-_ANONYMOUS = re.compile(
-    r"(?:.*/)?(?:\d+|onnx::\w+|_*(?:c_|b_)?_*(?:val|const|constant|lifted_tensor|tensor_constant"
-    r"|lifted_tensor_constant|scalar_tensor_default|const_fold_opt)_*\d*(?:_output_\d+)?)(?::\d+)?",
-    re.IGNORECASE,
-)
-"""Names that exporters invent for what had none."""
 _MASK = 1e4
 """What no parameter measures, and masks do: attention adds −10⁹, −65504 or −∞ to what is not to be seen."""
-_PATH = re.compile(r"\w+(?:\.\w+)+")
-
-_KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
-"""What PyTorch's exporter writes beside a value: PARAMETER, BUFFER, CONSTANT_TENSOR, …"""
 _NOT_TRAINED = {"BUFFER": "a buffer of the module", "CONSTANT_TENSOR": "a constant of the module"}
 
 
@@ -108,16 +100,6 @@ class Initializer:
     def count(self) -> int:
         """Its entries."""
         return int(np.prod(self.shape, dtype=np.int64))
-
-
-def exporter_kinds(model: Any) -> dict[str, str]:
-    """What an exporter has written beside the values of a ModelProto about what they were, by value name."""
-    return {
-        info.name: entry.value
-        for info in model.graph.value_info
-        for entry in info.metadata_props
-        if entry.key == _KIND
-    }
 
 
 def choose(
@@ -279,7 +261,7 @@ def _decide(
         return is_(False, f"{layer}, all {tensor.flat[0]:g}, which its exporter has put there")
     if kind == "PARAMETER":
         return is_(True, layer or "a parameter of the module, its exporter says")
-    if not shape:
+    if not shape and not VARIABLE.fullmatch(name):
         return is_(False, "a single number")
     if layer:
         return is_(True, layer)
@@ -287,6 +269,16 @@ def _decide(
     if learned and isinstance(tensor, np.ndarray) and not (np.abs(tensor) < _MASK).all():
         return is_(False, f"{why}, a mask: it holds {tensor.flat[np.argmax(~(np.abs(tensor) < _MASK))]:g}")
     return is_(learned, why)
+
+
+def _width(op: Op, tensors: Mapping[str, Array | RawTensor]) -> int | None:
+    """How many channels a product with a weight has, or numbers in its last place; None where it is open."""
+    axis = {"Conv": 0, "ConvTranspose": 1, "MatMul": -1, "Gemm": 0 if op.integer("transB", 0) else -1}
+    weight = tensors.get(op.inputs[1])
+    if op.op_type not in axis or not isinstance(weight, np.ndarray) or not weight.ndim:
+        return None
+    groups = op.integer("group", 1) if op.op_type == "ConvTranspose" else 1
+    return int(weight.shape[axis[op.op_type]]) * groups
 
 
 class _Uses:
@@ -329,8 +321,11 @@ class _Uses:
         self._behind = behind
         for name, tensor in tensors.items():
             shape = tensor.shape if isinstance(tensor, np.ndarray) else ()
-            if name not in self._layers and shape and (op_ := self._biased(name)) is not None:
-                self._layers[name] = f"bias of {place_of(op_)}"
+            if name in self._layers or not shape or (op_ := self._biased(name)) is None:
+                continue
+            if int(np.prod(shape)) == 1 and not MODULE_PATH.fullmatch(name) and _width(op_, tensors) != 1:
+                continue
+            self._layers[name] = f"bias of {place_of(op_)}"
 
     def layer(self, name: str) -> str:
         """What of which layer an initializer is: "weight of Conv 'c1'"; empty where it is of none."""
@@ -341,7 +336,7 @@ class _Uses:
         by = {op.op_type for op, _ in self._readers.get(name, ())}
         return (
             by == {"InstanceNormalization"}
-            and _ANONYMOUS.fullmatch(name) is not None
+            and ANONYMOUS.fullmatch(name) is not None
             and tensor.size > 0
             and bool(np.isin(tensor.flat[0], (0, 1)) and (tensor == tensor.flat[0]).all())
         )
@@ -356,8 +351,23 @@ class _Uses:
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The operators on the model's own values that read an initializer, or what is made of it alone."""
-        found = {id(op): op for op, _, _ in self._through(name) if self._fed.intersection(op.outputs)}
-        return tuple(place_of(op) for op in found.values())
+        variable = VARIABLE.fullmatch(name) is not None
+        places: dict[str, str] = {}
+        pending, seen = [name], {name}
+        while pending:
+            readers = self._readers.get(pending.pop(0), ())
+            own = [op for op, _ in readers if self._fed.intersection(op.outputs)]
+            for (
+                op
+            ) in own:  # the steps of one loop are one reader, and so is a layer of TensorFlow, by its path
+                layer = op.name.rpartition("/")[0].replace("/while/", "/") if variable else ""
+                places.setdefault(layer or place_of(op), place_of(op))
+            for op, position in readers:  # of weights alone; a loop's first step, on a state of zeros, is not
+                if self._steers(name, op, position) or op in own or place_of(op) in places.values():
+                    continue
+                pending.extend(v for v in op.outputs if v and v not in seen)
+                seen.update(op.outputs)
+        return tuple(places.values())
 
     def never(self, name: str) -> str:
         """Why an initializer cannot be learned at all; empty where it can."""
@@ -387,21 +397,24 @@ class _Uses:
             if op.op_type not in _ELEMENTWISE:
                 continue
             what = f"operand of {place_of(op)}"
-            if _ANONYMOUS.fullmatch(name) or self._unmarked(name):
+            single = int(np.prod(shape)) == 1
+            folded = FOLDED.fullmatch(name) is not None and not single
+            invented = ANONYMOUS.fullmatch(name) and not folded
+            if invented or TF_CONSTANT.fullmatch(name) or self._unmarked(name):
                 return False, f"{what}, a constant that its exporter has named"
-            if int(np.prod(shape)) == 1 and not _PATH.fullmatch(name):
+            if single and not MODULE_PATH.fullmatch(name) and not VARIABLE.fullmatch(name):
                 return False, f"{what}, a single number"
             if self._layers and not any(v in self._behind for v in (*op.outputs, value)):
                 return False, f"{what}, before the first layer: it normalizes the input"
             return True, what
         op = self._readers[name][0][0]
-        if _PATH.fullmatch(name):
+        if MODULE_PATH.fullmatch(name):
             return True, f"named as a module's parameter, read by {place_of(op)}"
         return False, f"read by {place_of(op)}, which has no weight there"
 
     def _unmarked(self, name: str) -> bool:
         """Whether an exporter that marks parameters has computed it, and called it after its operator."""
-        return bool(self._kinds) and name not in self._kinds and not _PATH.fullmatch(name)
+        return bool(self._kinds) and name not in self._kinds and not MODULE_PATH.fullmatch(name)
 
     def _weight(self, value: str) -> bool:
         """Whether a value is a layer's parameter, or computed of such without the model's input."""
@@ -427,21 +440,24 @@ class _Uses:
     def _through(self, name: str) -> Iterable[tuple[Op, int, str]]:
         """(op, position, what was passed on the way) of all that reads it, or what is made of it alone."""
         pending, seen = [(name, "")], {name}
-        anonymous = _ANONYMOUS.fullmatch(name) is not None
         while pending:
             value, passed = pending.pop(0)
             for op, position in self._readers.get(value, ()):
                 yield op, position, passed
-                steers = position in SHAPE_INPUTS.get(op.op_type, ()) or position in _SETTINGS.get(
-                    op.op_type, {}
-                )
-                if steers or (anonymous and op.op_type in _ELEMENTWISE):
-                    continue  # a factor on the way of another's weight is no weight
+                if self._steers(name, op, position):
+                    continue
                 for output in op.outputs:
                     if output and output not in self._fed and output not in seen:
                         seen.add(output)
                         moved = passed or ("" if op.op_type in _MOVES else op.op_type)
                         pending.append((output, moved))
+
+    def _steers(self, name: str, op: Op, position: int) -> bool:
+        """Whether what an op makes of an initializer is no more that initializer, but only steered by it."""
+        if position in SHAPE_INPUTS.get(op.op_type, ()) or position in _SETTINGS.get(op.op_type, {}):
+            return True
+        # A factor on the way of another's weight is no weight.
+        return op.op_type in _ELEMENTWISE and ANONYMOUS.fullmatch(name) is not None
 
     def _ends(self, name: str) -> Iterable[tuple[Op, str]]:
         """Ops that compute with the initializer or with it moved, and the value as they read it."""

@@ -136,7 +136,7 @@ def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
     steps = g.int_list(op, "steps", 4) or [1] * len(starts)
     before, after = [0] * rank, [0] * rank
     dy = one(dys)
-    far = np.iinfo(np.int64).max
+    far = np.iinfo(np.int32).max  # what exporters write for an end that is meant to be none
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = axis % rank
         if start == 0 and end >= far and step == 1:

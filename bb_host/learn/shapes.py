@@ -36,7 +36,18 @@ def infer_types(function: Function) -> dict[str, ValueType]:
     model.graph.output.extend(known)
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in untyped)
     types = read_graph(_inferred(model, f"function {function.name}").graph).types
-    return {**types, **function.types}
+    declared = {v: _filled(known, types.get(v)) for v, known in function.types.items()}
+    return {**types, **declared}
+
+
+def _filled(declared: ValueType, inferred: ValueType | None) -> ValueType:
+    """A declared type, its open dims as inference finds them."""
+    if inferred is None or declared.shape is None or inferred.shape is None or None not in declared.shape:
+        return declared
+    if len(declared.shape) != len(inferred.shape):
+        return declared
+    pairs = zip(declared.shape, inferred.shape, strict=True)
+    return declared._replace(shape=tuple(found if known is None else known for known, found in pairs))
 
 
 def _with_inference(op: Op) -> Op:

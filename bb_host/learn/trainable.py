@@ -19,7 +19,7 @@ from bb_edge.ir.types import TENSOR_F32
 from bb_host.author_lines import author_line, short_line
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
-from bb_host.errors import ConstructionError, LearnError, place_of
+from bb_host.errors import ConstructionError, LearnError
 from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import AttrValue, Function, Subgraph
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
@@ -27,7 +27,8 @@ from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
 from bb_host.learn.input_gradient import with_input_gradient
-from bb_host.learn.losses import LOSSES, class_count, loss_function, probabilities
+from bb_host.learn.losses import LOSSES, class_count, loss_function
+from bb_host.learn.model_warnings import warnings_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
 from bb_host.learn.shapes import infer_types, with_types
@@ -92,54 +93,7 @@ class TrainableModel:
         """
         if self.gradient is None:
             return ()
-        found = [
-            ProgramWarning(
-                "parameter-without-gradient",
-                f"no gradient reaches the parameter {name!r}: it ends at {end or 'the graph'}",
-                hint=f"freeze it (frozen=[{name!r}]), or take that operator out of the model that is trained",
-            )
-            for name, end in self.gradient.unreached
-        ]
-        for shared in (i for i in self.initializers if i.readers):
-            first = " and ".join(shared.readers[:2])
-            more = f" and {len(shared.readers) - 2} more" if len(shared.readers) > 2 else ""
-            found.append(
-                ProgramWarning(
-                    "shared-parameter",
-                    f"the parameter {shared.name!r} is trained as one for {first}{more}",
-                    hint=f"train=[{shared.name!r}] (--train {shared.name}) says that this is meant; exporters"
-                    " merge equal initializers: export without that, or once they differ",
-                )
-            )
-        held = {i.name for i in self.initializers if i.frozen or i.untrained}
-        norms = [
-            op
-            for op in self.model.function.ops
-            if op.op_type == "BatchNormalization"
-            and self.model.parameters.keys() & set(op.inputs[1:3])
-            and op.inputs[3] not in held
-        ]
-        if norms:
-            more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
-            found.append(
-                ProgramWarning(
-                    "frozen-statistics",
-                    f"mean and variance of {place_of(norms[0])}{more} stay as they are in the file: training"
-                    " does not update them",
-                    hint='trainable(…, batch_norm="update") learns them; or bring a model that was'
-                    " pre-trained, and freeze them to say that this is meant",
-                )
-            )
-        if (last := probabilities(self.model.function, self.loss)) is not None:
-            found.append(
-                ProgramWarning(
-                    "probabilities-as-output",
-                    f"{self.loss} takes logits, and the model ends in {place_of(last)}",
-                    hint="export it without that operator, or train what lies before it:"
-                    f" output={last.inputs[0]!r} (--output {last.inputs[0]})",
-                )
-            )
-        return tuple(found)
+        return warnings_of(self.model, self.gradient, self.loss)
 
     def graphs(self, slot: str, op_types: frozenset[str]) -> tuple[Function, ...] | None:
         """Those of `construct`, but with dL/dinput as last output of `train` where an op reads it; else None.
@@ -412,7 +366,7 @@ def _differentiated(
     imported: ImportedModel, learning: bool, where: str
 ) -> tuple[ImportedModel, Gradient | None]:
     function = imported.function
-    _one_input(imported.inputs, where)
+    _one_input(function, imported.inputs, where)
     try:
         if learning:
             function = folded(function)
@@ -443,10 +397,17 @@ def _differentiated(
     return imported, gradient
 
 
-def _one_input(names: Sequence[str], where: str) -> None:
+def _one_input(function: Function, names: Sequence[str], where: str) -> None:
     if len(names) > 1:
         named = ", ".join(map(repr, names))
         hint = "trainable(join_inputs(model)) makes them one: from bb_host.learn import join_inputs"
+        first = {name: (function.types[name].shape or (None,))[0] for name in names}
+        fixed = [name for name, dim in first.items() if isinstance(dim, int)]
+        if fixed and len(fixed) < len(names):
+            hint = (
+                f"{fixed[0]!r} has no batch: where it is none of your model's inputs, its exporter has lost a"
+                " constant (tf2onnx those of Keras's Normalization: leave it out, and scale the data)"
+            )
         raise LearnError(f"it has {len(names)} inputs ({named}), and a slot's model has one", where, hint)
     if not names:
         what, hint = "it has no input: its result is always the same", "export it with an input"

@@ -109,7 +109,14 @@ def test_mean_and_std_of_an_input_normalization_are_constants():
     assert learned(model, train=["mean"]) == ["mean", "fc.weight", "fc.bias"]
 
 
-INVENTED = ["onnx::Mul_31", "val_5", "/b/Constant_output_0", "const_fold_opt__7", "42", "c_lifted_tensor_0"]
+INVENTED = [
+    "onnx::Mul_31",
+    "val_5",
+    "/b/Constant_output_0",
+    "model/rescaling/Mul/y:0",
+    "42",
+    "c_lifted_tensor_0",
+]
 
 
 @pytest.mark.parametrize("name", INVENTED)
@@ -117,6 +124,30 @@ def test_names_that_exporters_invent_are_no_parameters_in_elementwise_operators(
     nodes = [*LINEAR[:0], ("MatMul", "x w", "h"), ("Relu", "h", "r"), ("Mul", f"r {name}", "y")]
     model = net(nodes, {"w": (4, 3), name: (3,)})
     assert learned(model) == ["w"]
+
+
+def test_what_tf2onnx_has_computed_is_learned_where_it_holds_several_numbers():
+    nodes = [("MatMul", "x w", "h"), ("Mul", "h bn/mul:0", "s"), ("Add", "s const_fold_opt__7", "y")]
+    shift = net(nodes, {"w": (4, 3), "bn/mul:0": (3,), "const_fold_opt__7": (1, 3)})
+    assert learned(shift) == ["w", "bn/mul:0", "const_fold_opt__7"]
+    single = net(nodes, {"w": (4, 3), "bn/mul:0": (3,), "const_fold_opt__7": (1, 1)})
+    assert learned(single) == ["w", "bn/mul:0"]
+    first = [("Add", "x const_fold_opt__7", "c"), ("MatMul", "c w", "y")]
+    assert learned(net(first, {"w": (4, 3), "const_fold_opt__7": (4,)})) == ["w"]
+
+
+@pytest.mark.parametrize(("width", "is_bias"), [(3, False), (1, True)])
+def test_a_single_number_is_a_bias_only_of_a_layer_that_gives_one(width, is_bias):
+    """Hard activations begin with x + 3, which exporters write as [1, 1]."""
+    nodes = [("MatMul", "x w", "h"), ("Add", "h three", "y")]
+    model = net(nodes, {"w": (4, width), "three": (1, 1)}, out=("N", width))
+    assert learned(model) == (["w", "three"] if is_bias else ["w"])
+
+
+def test_a_single_number_that_was_a_variable_of_tensorflow_is_learned():
+    nodes = [("MatMul", "x w", "h"), ("Mul", "h attention/mul/ReadVariableOp:0", "y")]
+    model = net(nodes, {"w": (4, 3), "attention/mul/ReadVariableOp:0": ()})
+    assert learned(model) == ["w", "attention/mul/ReadVariableOp:0"]
 
 
 def test_what_exporters_fold_into_weights_of_layers_is_learned_whatever_its_name():

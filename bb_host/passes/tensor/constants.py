@@ -10,6 +10,8 @@ written as `value`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from bb_edge.backends import NumPyBackend
@@ -69,23 +71,24 @@ def _folded(
     if op.op_type == "DequantizeLinear" or (op.op_type == "Cast" and _is_stored_half(constants[names[0]])):
         return None
     given = {name: constants[name] for name in names}
-    body = Function(
-        "fold",
-        keys.BACKEND_DOMAIN,
-        tuple(given),
-        tuple(name for name in op.outputs if name),
-        (op,),
-        opsets=dict(function.opsets),
-    )
-    try:
-        found = _BACKEND.prepare(function_to_proto(body)).run(list(given.values()))
-    except BackendError:
-        return None  # the device, or the check before it, says what is wrong
+    found = computed(op, given, function.opsets)
+    if found is None:
+        return None
     size = sum(result.nbytes for result in found)
     if size > LARGE and size > sum(array.nbytes for array in given.values()):
         return None
     results = iter(found)
     return tuple(next(results) if name else np.zeros(0, np.float32) for name in op.outputs)
+
+
+def computed(op: Op, given: Mapping[str, Array], opsets: Mapping[str, int]) -> Sequence[Array] | None:
+    """What the device's kernel makes of the inputs: its outputs that have names. None without a kernel."""
+    outputs = tuple(name for name in op.outputs if name)
+    body = Function("fold", keys.BACKEND_DOMAIN, tuple(given), outputs, (op,), opsets=dict(opsets))
+    try:
+        return _BACKEND.prepare(function_to_proto(body)).run(list(given.values()))
+    except BackendError:
+        return None  # the device, or the check before it, says what is wrong
 
 
 def _is_stored_half(array: Array) -> bool:

@@ -162,7 +162,8 @@ def test_a_whole_normalization_is_personal() -> None:
         np.testing.assert_array_equal(
             loaded[name], (before if name[:2] == "1." else after)[name], err_msg=name
         )
-        assert not np.array_equal(after[name], before[name]), name
+        if name != "0.bias":  # the normalization behind it takes its mean out: its gradient is rounding alone
+            assert not np.array_equal(after[name], before[name]), name
 
 
 def test_merged_statistics_are_personal_by_the_names_that_they_are_listed_under() -> None:

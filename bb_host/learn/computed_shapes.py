@@ -1,0 +1,116 @@
+"""Shapes that a model computes from its batch: a state of zeros as [N, 8], where N is the batch.
+
+ONNX's inference loses the batch where a shape is cast, cut and joined, as TensorFlow's exporter does. Two
+values of one batch are then of unknown sizes each, and every gradient that adds them up asks on the device.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+
+import numpy as np
+
+from bb_edge.ir.types import ValueType
+from bb_host.ir.program import Array, Function, Op
+from bb_host.ir.queries import is_onnx
+from bb_host.ir.values import constant_array
+
+Dims = tuple["int | str", ...]
+"""The contents of a shape: numbers, and symbols of the function's inputs."""
+
+_MOST = 64
+"""Entries of a constant that may be part of a shape."""
+
+
+def computed_shapes(function: Function) -> dict[str, ValueType]:
+    """The types of what is expanded, filled or reshaped to a shape that is known by number or by symbol.
+
+    Only those are given that say more than the function's own types.
+    """
+    symbols = {
+        d
+        for name in function.inputs
+        for d in (function.types[name].shape or () if name in function.types else ())
+        if isinstance(d, str)
+    }
+    contents: dict[str, Array] = {}
+    found: dict[str, ValueType] = {}
+    types = ChainMap(found, function.types)
+    for op in function.ops:
+        if not is_onnx(op):
+            continue
+        if (array := constant_array(op)) is not None:
+            if array.size <= _MOST and array.dtype.kind in "iu":
+                contents[op.outputs[0]] = array.astype(object)
+            continue
+        dims = _contents(op, contents, types, symbols)
+        if dims is not None:
+            contents[op.outputs[0]] = dims
+        if shape := _made(op, contents, types, symbols):
+            known = function.types.get(op.outputs[0])
+            if known is not None and known.shape != shape:
+                found[op.outputs[0]] = known._replace(shape=shape)
+    return found
+
+
+def _contents(
+    op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueType], symbols: set[str]
+) -> Array | None:
+    """What an op on shapes gives, an array of numbers and symbols; None for all others."""
+    if op.op_type == "Shape":
+        known = types.get(op.inputs[0])
+        if known is None or known.shape is None or any(not _is_known(d, symbols) for d in known.shape):
+            return None
+        end = op.integer("end", len(known.shape))
+        return np.array(known.shape, object)[op.integer("start", 0) : end]
+    read = [contents.get(v) for v in op.inputs if v]
+    given = [v for v in read if v is not None]
+    if not given or len(given) < len(read) or (op.op_type == "Cast" and op.integer("to", 0) not in (6, 7)):
+        return None
+    first, *rest = given
+    if op.op_type in ("Cast", "Identity"):
+        return first
+    if op.op_type == "Concat":
+        return np.concatenate(given) if all(v.ndim == 1 for v in given) else None
+    if op.op_type in ("Squeeze", "Unsqueeze") and first.size == 1:
+        return first.reshape(()) if op.op_type == "Squeeze" else first.reshape((1,) * (first.ndim + 1))
+    settings = [n for v in rest if (n := _numbers(v)) is not None]
+    if len(settings) < len(rest) or first.ndim != 1:
+        return None
+    if op.op_type == "Gather":
+        return np.asarray(first[settings[0]], object)
+    if op.op_type == "Slice" and all(n.size == 1 for n in settings):
+        start, end, *more = (int(n.reshape(-1)[0]) for n in settings)
+        return first[start : end : more[1] if len(more) > 1 else 1]
+    return None
+
+
+def _made(
+    op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueType], symbols: set[str]
+) -> Dims | None:
+    """The shape of what an op makes in a shape that is given; None where that is open."""
+    if op.op_type not in ("Expand", "ConstantOfShape", "Reshape"):
+        return None
+    wanted = contents.get(op.inputs[-1])
+    if wanted is None or wanted.ndim != 1 or any(isinstance(d, int) and d < 1 for d in wanted):
+        return None
+    if op.op_type == "Expand":
+        known = types.get(op.inputs[0])
+        if known is None or known.shape is None or not all(d == 1 for d in known.shape):
+            return None
+        if len(known.shape) > wanted.size:
+            return None
+    dims = tuple(d if isinstance(d, str) else int(d) for d in wanted)
+    return dims if all(_is_known(d, symbols) for d in dims) else None
+
+
+def _is_known(dim: int | str | None, symbols: set[str]) -> bool:
+    return isinstance(dim, int) or dim in symbols
+
+
+def _numbers(value: Array) -> Array | None:
+    """An array without symbols, as numbers."""
+    if any(isinstance(d, str) for d in value.reshape(-1)):
+        return None
+    return value.astype(np.int64)
