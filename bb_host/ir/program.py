@@ -244,7 +244,7 @@ class OpList(tuple[Op, ...]):
     @cached_property
     def kinds(self) -> frozenset[tuple[str, str]]:
         """Domain and op type, of the list itself."""
-        return frozenset(zip([op.domain for op in self], [op.op_type for op in self], strict=True))
+        return frozenset([(op.domain, op.op_type) for op in self])
 
     @cached_property
     def all_kinds(self) -> frozenset[tuple[str, str]]:
@@ -261,8 +261,9 @@ class OpList(tuple[Op, ...]):
     @cached_property
     def said(self) -> frozenset[str]:
         """The names of all facts that ops of the list itself say."""
-        several = {id(facts): vars(facts) for facts in [op.facts for op in self]}
-        return frozenset().union(*several.values())
+        facts = [op.facts for op in self]
+        several = dict(zip(map(id, facts), facts, strict=True))  # most ops say what others say
+        return frozenset().union(*map(vars, several.values()))
 
     @property
     def has_slots(self) -> bool:
