@@ -94,18 +94,21 @@ class _Placer:
         self.ops = function.ops
         self.home = home
         self.slots = slots
-        wire = keys.WIRE_DOMAIN
+        there = flow.summary(self.ops)
+        bodies = there.has_subgraphs
         self.needs = [
-            op.inputs if not op.attrs and op.domain != wire and "" not in op.inputs else self._needs(op)
-            for op in self.ops
+            self._needs(op) if "" in op.inputs or (bodies and op.attrs) else op.inputs for op in self.ops
         ]
-        self.requests = {
-            flow.wire_id(op): i
-            for i, op in enumerate(self.ops)
-            if op.domain == wire and op.op_type == OP_SEND_REQ
-        }
         # Where a walk may still learn something though the op is placed.
-        self.moving = [op.domain == wire or op.op_type in _HANDS_ON_PEERS for op in self.ops]
+        handing = _HANDS_ON_PEERS.intersection([op_type for _, op_type in there.kinds])
+        self.moving = [bool(handing) and op.op_type in handing for op in self.ops]
+        self.requests: dict[str, int] = {}
+        for index in there.wire:
+            op = self.ops[index]
+            self.needs[index] = self._needs(op)
+            self.moving[index] = True
+            if op.op_type == OP_SEND_REQ:
+                self.requests[flow.wire_id(op)] = index
         self.placed: list[str | None] = [None] * len(self.ops)
         self.values: dict[str, str] = {}  # value → class it is on
         self.peers: dict[str, str] = {}  # list of peers → class it leads to
@@ -239,24 +242,24 @@ class _Placer:
     def _forward(self, scopes: bool) -> None:
         """Rule 2, and rule 3 with `scopes`, in the order of the ops, until lists of peers stand still too."""
         while True:
-            before = len(self.values), len(self.peers)
+            values = self.values
+            before = len(values), len(self.peers)
             for index in self._unsettled():
-                op = self.ops[index]
-                if self.moving[index] and op.op_type in _HANDS_ON_PEERS:
-                    self._peers_through(op)
+                if self.moving[index] and self.ops[index].op_type in _HANDS_ON_PEERS:
+                    self._peers_through(self.ops[index])
                 if self.placed[index] is None:
                     found = None
                     for name in self.needs[index]:
-                        found = self.values.get(name)
+                        found = values.get(name)
                         if found is not None:
                             break
                     if found is None and scopes:
-                        found = op.facts.at or None
+                        found = self.ops[index].facts.at or None
                     if found is not None:
                         self._place(index, found)
-                elif op.domain == keys.WIRE_DOMAIN:
-                    self._wire_outputs(index, op)
-            if (len(self.values), len(self.peers)) == before:
+                elif self.ops[index].domain == keys.WIRE_DOMAIN:
+                    self._wire_outputs(index, self.ops[index])
+            if (len(values), len(self.peers)) == before:
                 return
 
     def _unsettled(self) -> list[int]:
@@ -431,16 +434,17 @@ class _Placer:
         copies: dict[str, set[str]] = {}
         outputs = set(self.function.outputs)
         found: list[tuple[str, ...]] = [() if w is None else single[w] for w in self.placed]
-        for index in range(len(self.ops) - 1, -1, -1) if self.constant else ():
+        is_apart = self.constant.isdisjoint
+        reading = [i for i, names in enumerate(self.needs) if self.is_constant[i] or not is_apart(names)]
+        for index in reversed(reading):
             if self.is_constant[index]:
                 names = self.ops[index].outputs
                 classes = set().union(*(copies.get(n, ()) for n in names))
                 if not classes or not outputs.isdisjoint(names):
                     classes.add(self.home)
                 found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
-            if not self.constant.isdisjoint(self.needs[index]):
-                for name in self.constant.intersection(self.needs[index]):
-                    copies.setdefault(name, set()).update(found[index])
+            for name in self.constant.intersection(self.needs[index]):
+                copies.setdefault(name, set()).update(found[index])
         used = set().union(*set(found)) if found else {self.home}
         used.update(self.inputs.values())
         for name in self.inputs.values():

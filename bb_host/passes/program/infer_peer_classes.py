@@ -16,6 +16,7 @@ Rules P7 to P14 of the specification.
 from __future__ import annotations
 
 import dataclasses
+from operator import is_not
 
 from bb_edge.ir import keys
 from bb_host.ir.facts import FunctionFacts, OpFacts
@@ -73,21 +74,17 @@ def _stamp(
 ) -> Function:
     placement = place(function, slots, home, lambda op: slots_of(op, keyed))
     warn_of_scopes(function, placement.ops, stats)
-    ops: list[Op] = []
-    stamped = 0
     leads = placement.peers
-    leading = frozenset(leads)
+    leads_nowhere = leads.keys().isdisjoint
     saying = Stamps()
-    said: dict[tuple[str, ...], OpFacts] = {}
-    for op, classes in zip(function.ops, placement.ops, strict=True):
-        stamp = said.get(classes)
-        if stamp is None:
-            stamp = said[classes] = OpFacts(classes=classes)
-        if not leading.isdisjoint(op.outputs):
-            stamp |= OpFacts(leads={n: leads[n] for n in op.outputs if n in leads})
-        new = saying(op, stamp)
-        stamped += new is not op
-        ops.append(new)
+    stamps = {classes: OpFacts(classes=classes) for classes in set(placement.ops)}
+    ops = [
+        saying(op, stamps[classes])
+        if leads_nowhere(op.outputs)
+        else op.saying(stamps[classes] | OpFacts(leads={n: leads[n] for n in op.outputs if n in leads}))
+        for op, classes in zip(function.ops, placement.ops, strict=True)
+    ]
+    stamped = sum(map(is_not, ops, function.ops))
     stats.count("peer_classes_stamped", stamped)
     inputs = {**function.facts.input_classes, **placement.inputs}
     if not stamped and inputs == function.facts.input_classes:
