@@ -67,11 +67,10 @@ class Seam:
             if last is not None:
                 flow.derived(function.ops, last.ops)
         typed = self._typed and Promise.TYPED in self._held
-        bodies = {(id(f.ops), id(f.types), f.inputs, f.outputs) for f in earlier.functions}
-        if Promise.TYPED in one.gives:
-            bodies.clear()
+        checked = {} if Promise.TYPED in one.gives else {id(f.ops): f for f in earlier.functions}
         for function in changed:
-            if (id(function.ops), id(function.types), function.inputs, function.outputs) in bodies:
+            same = checked.get(id(function.ops))
+            if same is not None and _have_same_values(same, function):
                 continue
             problem = self._values_problem(function, typed)
             if problem:
@@ -100,6 +99,15 @@ class Seam:
         if found is None:
             found = self._seen[id(function.ops)] = crossings_of(function)
         return found
+
+
+def _have_same_values(function: Function, other: Function) -> bool:
+    """Whether two functions of the same ops have the same values of the same types."""
+    return (
+        function.types is other.types
+        and function.inputs == other.inputs
+        and function.outputs == other.outputs
+    )
 
 
 def check_functions(name: str, where: str, earlier: Sequence[Function], later: Sequence[Function]) -> None:

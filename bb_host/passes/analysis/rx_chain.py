@@ -13,6 +13,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.sound_names import all_names
 from bb_host.passes.one_pass import Stats
 
 DEDUP = "DedupGateRx"
@@ -58,7 +59,7 @@ def _insert(
     entries = [i for i in entries if flow.wire_id(ops[i]) not in guarded]
     if not entries:
         return function
-    taken = set().union(*[op.outputs for op in ops])
+    taken = all_names(function)
     types: dict[str, ValueType] = {}
     done: list[Op] = []
     at = 0

@@ -52,6 +52,14 @@ def sound_names(function: Function) -> Names | None:
     return found if isinstance(found, Names) else None
 
 
+def all_names(function: Function) -> set[str]:
+    """All names of a function's values, inputs and the empty one among them."""
+    found = sound_names(function)
+    if found is None or found.inputs != function.inputs:
+        found = Names.of(function)
+    return set(found.all)
+
+
 def names_after(before: Names, function: Function, typed: bool) -> Names | None:
     """The names of a function that `before` has become, where they are plainly sound; else None."""
     ops = function.ops

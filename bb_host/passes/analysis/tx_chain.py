@@ -15,6 +15,7 @@ from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.rx_chain import guarded_ids
+from bb_host.passes.analysis.sound_names import all_names
 from bb_host.passes.one_pass import Stats
 
 PEER_HEALTH = "PeerHealthGateTx"
@@ -53,7 +54,7 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
     sends = [i for i in flow.summary(ops).wire if gated_input(ops[i]) and flow.wire_id(ops[i]) not in guarded]
     if not sends:
         return function
-    taken = {n for op in ops for n in op.outputs}
+    taken = all_names(function)
     new_types: dict[str, ValueType] = {}
     done: list[Op] = []
     at = 0
@@ -76,7 +77,7 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
     done += ops[at:]
     return dataclasses.replace(
         function,
-        ops=tuple(done),
+        ops=flow.derived(tuple(done), ops),
         types={**function.types, **new_types},
         opsets={**function.opsets, keys.GATE_DOMAIN: 1},
     )

@@ -33,9 +33,9 @@ from bb_edge.ir.types import ValueType
 from bb_host.errors import DuplicatePort, MalformedWireOp, UnpairedWireRequest, named
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program, are_same
-from bb_host.ir.queries import reads
 from bb_host.ir.spelling import spelled
 from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.sound_names import all_names
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
@@ -66,13 +66,13 @@ class _Surfaces:
         self.module = module
         self.stats = stats
         self.home = flow.home_class(function)
-        self.read = {n for op in function.ops for n in reads(op)} | set(function.outputs)
+        self.read = flow.read_names(function)
         self.peers = flow.peer_classes(function.ops)
         self.peers.update(
             (n, n) for n in function.inputs if (t := function.types.get(n)) and t.node is types.PEER_ID_VEC
         )
         self.types: dict[str, ValueType] = {}
-        self.taken = {*function.inputs, *(n for op in function.ops for n in op.outputs)}
+        self.taken = all_names(function)
         self.wire: list[Op] = flow.wire_ops(function)
         self.sole = self._sole()
         self.next_id = 1 + max((int(i) for op in self.wire if (i := flow.wire_id(op)).isdigit()), default=0)
@@ -87,22 +87,27 @@ class _Surfaces:
         self._pair(numbered)
         self._ports(numbered)
         done: list[Op] = []
+        made: list[Op] = []
         at = 0
         for index, op in zip(flow.summary(ops).wire, numbered, strict=True):
+            halves = self._surface(op)
             done += ops[at:index]
-            done += self._surface(op)
+            done += halves
+            made += halves
             at = index + 1
         done += ops[at:]
         if are_same(done, self.function.ops):
             return self.function
         return dataclasses.replace(
-            self.function, ops=tuple(done), types={**self._kept_types(done), **self.types}
+            self.function, ops=tuple(done), types={**self._kept_types(made), **self.types}
         )
 
-    def _kept_types(self, ops: list[Op]) -> dict[str, ValueType]:
-        there = {*self.function.inputs, *(n for op in ops for n in op.outputs)}
-        gone = {n for op in self.wire for n in op.outputs} - there
-        return {n: t for n, t in self.function.types.items() if n not in gone}
+    def _kept_types(self, made: list[Op]) -> dict[str, ValueType]:
+        """All but those of values that wire ops yielded and none of the ops yields that are made of them."""
+        kept = dict(self.function.types)
+        for name in {n for op in self.wire for n in op.outputs} - {n for op in made for n in op.outputs}:
+            kept.pop(name, None)
+        return kept
 
     # --- reading
 

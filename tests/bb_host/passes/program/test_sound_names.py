@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, OpList, Subgraph
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.sound_names import Names, names_after
+from bb_host.passes.analysis.sound_names import Names, all_names, names_after
 from bb_host.passes.verify import values_problem
 
 F32 = ValueType(types.TENSOR_F32)
@@ -91,6 +91,34 @@ def test_what_was_found_sound_is_not_looked_at_again_and_holds_for_the_very_same
     assert "reads 'v0'" in values_problem(dataclasses.replace(function, inputs=("x",)), typed=False)
     swapped = dataclasses.replace(function, ops=function.ops[::-1])
     assert "reads 'v4'" in values_problem(swapped, typed=False)
+
+
+def test_the_names_of_a_function_are_its_own_whatever_was_found_of_its_ops_with_other_inputs() -> None:
+    function = chain(2)
+    assert all_names(function) == {"", "v0", "v1", "v2"}
+    flow.summary(function.ops).sound = Names.of(function)
+    assert all_names(function) == {"", "v0", "v1", "v2"}
+    assert all_names(dataclasses.replace(function, inputs=("v0", "x"))) == {"", "v0", "v1", "v2", "x"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_how_much_of_its_ends_a_list_shares_is_what_a_walk_from_either_end_counts(seed: int) -> None:
+    dice = random.Random(seed)
+
+    def walked(ops: tuple[Op, ...], old: tuple[Op, ...]) -> int:
+        pairs = enumerate(zip(ops, old, strict=False))
+        return next((i for i, (a, b) in pairs if a is not b), min(len(ops), len(old)))
+
+    for _ in range(100):
+        old = tuple(Op("Relu", "") for _ in range(dice.randrange(20)))
+        new = list(old)
+        for _ in range(dice.randrange(3)):
+            at = dice.randrange(len(new) + 1)
+            new[at : at + dice.randrange(3)] = [Op("Relu", "") for _ in range(dice.randrange(3))]
+        ops = tuple(new)
+        first = walked(ops, old)
+        last = min(walked(ops[::-1], old[::-1]), min(len(ops), len(old)) - first)
+        assert flow.ends_shared(ops, old) == (first, last)
 
 
 ANSWERS = ("kinds", "domains", "said", "has_subgraphs", "wire")
