@@ -180,25 +180,25 @@ class Op:
                 yield key, value
 
 
-class Stamps:
-    """What the ops of one pass say more, `stamps(op, more)`: as `op.saying(more)`, over many ops.
+class Stamp:
+    """What many ops of a pass say more: `stamp(op)` is `op.saying(more)`.
 
     Ops that share one record of facts share one afterwards, put together once.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_more")
 
-    def __init__(self) -> None:
-        # By the identity of both; the records are kept, so that no other can have it.
-        self._known: dict[tuple[int, int], tuple[OpFacts, OpFacts, OpFacts]] = {}
+    def __init__(self, more: OpFacts) -> None:
+        self._more = more
+        # By the identity of the facts before, which are kept, so that no others can have it.
+        self._known: dict[int, tuple[OpFacts, OpFacts]] = {}
 
-    def __call__(self, op: Op, more: OpFacts) -> Op:
+    def __call__(self, op: Op) -> Op:
         """A copy of the op that says this too; the op itself where it does."""
         facts = op.facts
-        key = id(facts), id(more)
-        known = self._known.get(key)
+        known = self._known.get(id(facts))
         if known is None:
-            known = self._known[key] = op.saying(more).facts, facts, more
+            known = self._known[id(facts)] = op.saying(self._more).facts, facts
         new = known[0]
         if new is facts:
             return op
@@ -277,6 +277,14 @@ class OpList(tuple[Op, ...]):
             return ()
         ops = walk_ops(self) if self.has_subgraphs else self
         return tuple([op for op in ops if op.facts.slot])
+
+    @cached_property
+    def by_slot(self) -> dict[str, list[Op]]:
+        """The same, per slot, in the order of its first op."""
+        found: dict[str, list[Op]] = {}
+        for op in self.on_slots:
+            found.setdefault(op.facts.slot, []).append(op)
+        return found
 
     @cached_property
     def has_subgraphs(self) -> bool:

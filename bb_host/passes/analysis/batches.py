@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from bb_edge.ir import keys
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
-from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Stamps
+from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.program import Function, Op, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import part_of
 
@@ -27,19 +27,20 @@ def with_batches(function: Function) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_names(function)
-    saying = Stamps()
-    said: dict[tuple[ValueType | None, ...], OpFacts] = {}  # most give the same
+    stamps: dict[tuple[ValueType | None, ...], Stamp] = {}  # most give the same
     for index, op in giving:
         known = tuple([function.types.get(name) if name in read else None for name in op.outputs])
-        stamp = said.get(known)
+        stamp = stamps.get(known)
         if stamp is None:
-            stamp = said[known] = OpFacts(parts=_stamp(known))
-        if stamp.parts and op.facts.parts != stamp.parts:
-            changed[index] = saying(op, stamp)
+            parts = _parts(known)
+            stamp = stamps[known] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
+        new = stamp(op)
+        if new is not op:
+            changed[index] = new
     return flow.restamped(function, changed)
 
 
-def _stamp(known: Iterable[ValueType | None]) -> str:
+def _parts(known: Iterable[ValueType | None]) -> str:
     """What is stamped where the outputs have these types; empty where nothing is known."""
     parts = []
     for type_hash, shape, _ in map(part_of, known):

@@ -36,17 +36,21 @@ def readers(
     what ops of the domains in `through` make of them.
     """
     found: defaultdict[str, list[int]] = defaultdict(list)
-    branches = summary(ops).has_subgraphs
-    of = None if of is None else set(of)
-    for index, op in enumerate(ops):
-        names = reads(op) if branches and op.attrs else op.inputs
-        if of is not None and of.isdisjoint(names):
-            continue
-        for name in names:
-            if name and (of is None or name in of):
+    all_read = map(reads, ops) if summary(ops).has_subgraphs else [op.inputs for op in ops]
+    if of is None:
+        for index, names in enumerate(all_read):
+            for name in names:
                 found[name].append(index)
-        if of is not None and op.domain in through:
-            of.update(op.outputs)
+        found.pop("", None)
+        return dict(found)
+    of = {*of} - {""}
+    for index, names in enumerate(all_read):
+        if not of.isdisjoint(names):
+            for name in names:
+                if name in of:
+                    found[name].append(index)
+            if ops[index].domain in through:
+                of.update(filter(None, ops[index].outputs))
     return dict(found)
 
 

@@ -74,9 +74,10 @@ def check_slot(slot: str, ops: Sequence[Op], components: Iterable[Function], tar
             op=train,
         )
     backward = [op for op in ops if op.op_type in ("Backward", "BackwardKeyed", "BackwardInput")]
+    there = {op.op_type for op in ops}
     for op in backward:
         keyed = _is_keyed(op)
-        if not any(o.op_type == ("ForwardKeyed" if keyed else "Forward") for o in ops):
+        if ("ForwardKeyed" if keyed else "Forward") not in there:
             with_key = " with a key" if keyed else ""
             call = f"{slot}.forward(g, x, key=…)" if keyed else f"{slot}.forward(g, x)"
             raise BackwardWithoutForward(

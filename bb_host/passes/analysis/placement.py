@@ -114,6 +114,7 @@ class _Placer:
         self.peers: dict[str, str] = {}  # list of peers → class it leads to
         self.constant: set[str] = set()
         self.is_constant = [False] * len(self.ops)
+        self.unsettled: list[int] = []
         self.inputs: dict[str, str] = {}
         self.default_peers: str | None = None
 
@@ -177,17 +178,18 @@ class _Placer:
     def _facts(self) -> None:
         """What needs no inference: slots that live somewhere, entries, selectors of peers."""
         slots = self.slots
+        homes = {name: slot.at for name, slot in slots.items() if slot.at}
         for index, op in enumerate(self.ops):
-            slot = slots.get(op.facts.slot)
-            if slot is not None and op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
+            where = homes.get(op.facts.slot)
+            if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and op.facts.slot in slots:
                 for name in op.outputs:
-                    self.peers[name] = slot.peer_class or self.home
-            if slot is not None and slot.at:
-                self._place(index, slot.at)
+                    self.peers[name] = slots[op.facts.slot].peer_class or self.home
+            if where is not None:
+                self._place(index, where)
             elif op.op_type == "StopRounds" and op.domain == keys.SYSCALL_DOMAIN:
                 self._place(index, self._of_rounds())
-            elif op.op_type in BODY_ATTRS and (where := self._of_bodies(op)):
-                self._place(index, where)
+            elif op.op_type in BODY_ATTRS and (around := self._of_bodies(op)):
+                self._place(index, around)
             elif not op.inputs and is_entry(op):
                 self._place(index, op.facts.at or self.home)
 
@@ -226,9 +228,11 @@ class _Placer:
         for index in range(len(self.ops)):
             if self.placed[index] is None:
                 self._place(index, self.home)
+        self.unsettled = [i for i, moves in enumerate(self.moving) if moves]
         self._forward(scopes=False)
 
     def _fixed_point(self) -> None:
+        self.unsettled = [i for i, fixed in enumerate(self.is_constant) if self.moving[i] or not fixed]
         while True:
             self._forward(scopes=False)
             before = self._count()
@@ -263,9 +267,10 @@ class _Placer:
                 return
 
     def _unsettled(self) -> list[int]:
-        """Ops that a walk may still learn something about, in order."""
-        state = zip(self.placed, self.is_constant, self.moving, strict=True)
-        return [i for i, (where, fixed, moves) in enumerate(state) if moves or (where is None and not fixed)]
+        """Ops that a walk may still learn something about, in order; what is settled stays so."""
+        placed, moving = self.placed, self.moving
+        self.unsettled = [i for i in self.unsettled if placed[i] is None or moving[i]]
+        return self.unsettled
 
     def _by_readers(self) -> bool:
         """Rule 4, from the last op to the first; what it places is followed forward at once."""
@@ -371,26 +376,24 @@ class _Placer:
 
     def _check(self) -> None:
         values = self.values
-        for index, op in enumerate(self.ops):
+        for index, where in enumerate(self.placed):
             if self.is_constant[index]:
                 continue
-            where = self.placed[index]
             if where is None:
-                raise self._ambiguous(op)
+                raise self._ambiguous(self.ops[index])
             for name in self.needs[index]:
                 if values.get(name, where) != where:
-                    raise self._crossing(index, op, where)
-            if (
-                self.moving[index]
-                and self._is_send(index)
-                and flow.is_recorded_form(op)
-                and self._destination(op) is None
-            ):
-                raise AmbiguousPlacement(
-                    f"nothing says which class its peers {flow.peers_input(op)!r} are of",
-                    hint="take them from a selector with peer_class=, an input, or a .sender",
-                    op=op,
-                )
+                    raise self._crossing(index, self.ops[index], where)
+            if self.moving[index]:
+                self._check_destination(index, self.ops[index])
+
+    def _check_destination(self, index: int, op: Op) -> None:
+        if self._is_send(index) and flow.is_recorded_form(op) and self._destination(op) is None:
+            raise AmbiguousPlacement(
+                f"nothing says which class its peers {flow.peers_input(op)!r} are of",
+                hint="take them from a selector with peer_class=, an input, or a .sender",
+                op=op,
+            )
 
     def _ambiguous(self, op: Op) -> AmbiguousPlacement:
         classes = {

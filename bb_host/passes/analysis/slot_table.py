@@ -10,11 +10,6 @@ from bb_host.ir.program import Function, Op, Program, Slot
 from bb_host.passes.analysis import flow
 
 
-def slotted_ops(function: Function) -> tuple[Op, ...]:
-    """The ops of a function that run on a slot, those in branches included."""
-    return flow.summary(function.ops).on_slots
-
-
 @dataclasses.dataclass(slots=True)
 class TargetSlots:
     """One partition: its main, the functions that run in it, and the ops that run on each slot."""
@@ -45,12 +40,8 @@ def targets_of(program: Program) -> tuple[TargetSlots, ...]:
         ops: dict[str, list[Op]] = {}
         declared: dict[str, Slot] = {}
         for function in reached.values():
-            for op in slotted_ops(function):
-                name = op.slot
-                if name in ops:
-                    ops[name].append(op)
-                else:
-                    ops[name] = [op]
+            for name, there in flow.summary(function.ops).by_slot.items():
+                ops[name] = [*ops.get(name, ()), *there]
             for name, slot in function.slots.items():
                 if slot.role or name in ops:
                     declared.setdefault(name, slot)
@@ -68,10 +59,11 @@ def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
     taken: set[int] = {0}
     waiting: dict[str, None] = {}
     for target in targets:
+        numbered = any("slot_id" in flow.summary(f.ops).said or flow.summary(f.ops).has_subgraphs for f in target.functions)
         for name, ops in target.ops.items():
             if name in found:
                 continue
-            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0)
+            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0) if numbered else 0
             if number in taken:
                 waiting[name] = None
             else:

@@ -20,7 +20,7 @@ from operator import is_not
 
 from bb_edge.ir import keys
 from bb_host.ir.facts import FunctionFacts, OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot, Stamps
+from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
 from bb_host.passes.analysis.placement import is_single_class, place
@@ -76,14 +76,11 @@ def _stamp(
     warn_of_scopes(function, placement.ops, stats)
     leads = placement.peers
     leads_nowhere = leads.keys().isdisjoint
-    saying = Stamps()
-    stamps = {classes: OpFacts(classes=classes) for classes in set(placement.ops)}
-    ops = [
-        saying(op, stamps[classes])
-        if leads_nowhere(op.outputs)
-        else op.saying(stamps[classes] | OpFacts(leads={n: leads[n] for n in op.outputs if n in leads}))
-        for op, classes in zip(function.ops, placement.ops, strict=True)
-    ]
+    stamps = {classes: Stamp(OpFacts(classes=classes)) for classes in set(placement.ops)}
+    ops = [stamps[classes](op) for op, classes in zip(function.ops, placement.ops, strict=True)]
+    for index, op in enumerate(ops):
+        if not leads_nowhere(op.outputs):
+            ops[index] = op.saying(OpFacts(leads={n: leads[n] for n in op.outputs if n in leads}))
     stamped = sum(map(is_not, ops, function.ops))
     stats.count("peer_classes_stamped", stamped)
     inputs = {**function.facts.input_classes, **placement.inputs}

@@ -15,7 +15,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program, Stamps
+from bb_host.ir.program import Function, Op, Program, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.tx_chain import CHECK
 from bb_host.passes.one_pass import Stats
@@ -44,7 +44,7 @@ def _stamp(function: Function, stats: Stats) -> Function:
     requests: dict[str, int] = {}
     checked: set[str] | None = None
     later: dict[tuple[str, str], bool] = {}
-    saying, suspended = Stamps(), OpFacts(deadline_ns=LATER_DEADLINE_NS)
+    saying = Stamp(OpFacts(deadline_ns=LATER_DEADLINE_NS))
     for index, op in enumerate(function.ops):
         domain = op.domain
         if domain in _AT_ONCE:
@@ -70,7 +70,7 @@ def _stamp(function: Function, stats: Stats) -> Function:
                 if opsets.lookup(*kind) is not None:  # else it hangs on the op
                     later[kind] = suspends
             if suspends:
-                ops[index] = saying(op, suspended)
+                ops[index] = saying(op)
                 changed += 1
     if not changed and not checks:
         return function

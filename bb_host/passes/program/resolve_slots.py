@@ -30,7 +30,7 @@ from bb_edge.roles.contracts import method_name, offers
 from bb_host.errors import AmbiguousRole, BindingError, ConstructionError, source
 from bb_host.ir.construction import class_of, graphs_for
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot, Stamps
+from bb_host.ir.program import Function, Op, Program, Slot, Stamp, are_same
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
 from bb_host.passes.analysis.pairs import check_pairs
@@ -174,15 +174,9 @@ def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
     if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
         return function
-    saying, stamps = Stamps(), {name: OpFacts(slot_id=given) for name, given in numbers.items()}
-    ops = list(function.ops)
-    changed = False
-    for index, op in enumerate(function.ops):
-        stamp = stamps.get(op.facts.slot)
-        if stamp is not None and op.facts.slot_id != stamp.slot_id:
-            ops[index] = saying(op, stamp)
-            changed = True
-    if not changed:
+    stamps = {name: Stamp(OpFacts(slot_id=given)) for name, given in numbers.items()}
+    ops = [stamps[op.facts.slot](op) if op.facts.slot in stamps else op for op in function.ops]
+    if are_same(ops, function.ops):
         return function
     return dataclasses.replace(function, ops=flow.stamped(ops, function.ops, ("slot_id",)))
 

@@ -87,7 +87,7 @@ def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
 
 def in_order(function: Function) -> Function:
     """Rules 2 and 5: DuplicateOutput, DanglingInput, CyclicGraph. The fast way is one walk in the order that
-    is there.
+    is there; an output that is left out only has names compared one by one.
     """
     known = set(function.inputs)
     known.add("")
@@ -99,7 +99,7 @@ def in_order(function: Function) -> Function:
         if ordered and not covers(reads(op) if op.attrs else op.inputs):
             ordered = False
         add(outputs)
-        total += len(outputs) - outputs.count("") if "" in outputs else len(outputs)
+        total += len(outputs)
     if total != len(known) or len(function.inputs) + 1 != len({*function.inputs, ""}):
         _duplicate(function)
     if not ordered or not known.issuperset(function.outputs):
@@ -109,6 +109,7 @@ def in_order(function: Function) -> Function:
 
 
 def _duplicate(function: Function) -> None:
+    """Raises DuplicateOutput where a name is yielded twice."""
     yielder: dict[str, str] = {}
     for name in function.inputs:
         if name in yielder:
@@ -256,16 +257,14 @@ def _ops(function: Function, known: _Known, program: Program) -> None:
 
 
 def _slots(function: Function) -> None:
-    """Rule 4, once for all ops that say the same."""
-    checked: set[tuple[str, int | None, bool, bool, bool]] = set()
+    """Rule 4, once for all ops of a domain that share what they say."""
+    checked: set[tuple[str, int]] = set()
     for op in function.ops:
-        facts = op.facts
-        if facts.slot or op.domain in _ROLE_DOMAINS:
-            typed = bool(facts.concrete_type), facts.instance is not None, bool(facts.trait)
-            said = (facts.slot, facts.slot_id, *typed)
-            if said not in checked:
+        said = op.domain, id(op.facts)
+        if said not in checked:
+            checked.add(said)
+            if op.facts.slot or op.domain in _ROLE_DOMAINS:
                 _slot(op)
-                checked.add(said)
 
 
 def _inner(
