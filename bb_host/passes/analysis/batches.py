@@ -27,13 +27,14 @@ def with_batches(function: Function) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_names(function)
-    stamps: dict[tuple[ValueType | None, ...], Stamp] = {}  # most give the same
+    stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
-        known = tuple([function.types.get(name) if name in read else None for name in op.outputs])
-        stamp = stamps.get(known)
+        known = [function.types.get(name) if name in read else None for name in op.outputs]
+        key = tuple(map(id, known))
+        stamp = stamps.get(key)
         if stamp is None:
             parts = _parts(known)
-            stamp = stamps[known] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
+            stamp = stamps[key] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
         new = stamp(op)
         if new is not op:
             changed[index] = new

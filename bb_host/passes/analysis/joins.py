@@ -63,7 +63,7 @@ def _entries(function: Function) -> int:
     count = 1 if function.inputs else 0
     if flow.summary(function.ops).domains.isdisjoint((keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN)):
         return count
-    return count + sum(map(is_entry, function.ops))
+    return count + sum(map(is_entry, [op for op in function.ops if not op.inputs]))
 
 
 def _where(index: int, op: Op, state: Joins) -> Where | None:

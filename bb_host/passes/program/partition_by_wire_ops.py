@@ -137,7 +137,7 @@ def _values(function: Function, part: _Part) -> dict[str, object]:
 
 
 def _slots(ops: tuple[Op, ...], declared: dict[str, Slot]) -> dict[str, Slot]:
-    used = {op.facts.slot for op in ops} if "slot" in flow.summary(ops).said else set()
+    used = flow.summary(ops).by_slot
     return {n: s for n, s in declared.items() if n in used or s.role in ("", keys.ROLE_BACKEND)}
 
 
