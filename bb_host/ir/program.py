@@ -186,20 +186,20 @@ class Stamp:
     Ops that share one record of facts share one afterwards, put together once.
     """
 
-    __slots__ = ("_known", "_more")
+    __slots__ = ("_before", "_known", "_more")
 
     def __init__(self, more: OpFacts) -> None:
         self._more = more
-        # By the identity of the facts before, which are kept, so that no others can have it.
-        self._known: dict[int, tuple[OpFacts, OpFacts]] = {}
+        self._known: dict[int, OpFacts] = {}  # by the identity of the facts before
+        self._before: list[OpFacts] = []  # kept, so that no others can have that identity
 
     def __call__(self, op: Op) -> Op:
         """A copy of the op that says this too; the op itself where it does."""
         facts = op.facts
-        known = self._known.get(id(facts))
-        if known is None:
-            known = self._known[id(facts)] = op.saying(self._more).facts, facts
-        new = known[0]
+        new = self._known.get(id(facts))
+        if new is None:
+            new = self._known[id(facts)] = op.saying(self._more).facts
+            self._before.append(facts)
         if new is facts:
             return op
         return Op(op.op_type, op.domain, op.inputs, op.outputs, op.attrs, new, op.name, op.extra)

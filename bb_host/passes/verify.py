@@ -87,7 +87,9 @@ class Seam:
         before = self._sound.get(function.key)
         names = None if before is None else names_after(before, function, typed)
         if names is None:
-            problem = values_problem(function, typed)
+            names = _found_sound(function, typed)
+        if names is None:
+            problem = _values_problem(function, typed)
             if problem:
                 return problem
             names = Names.of(function)
@@ -144,31 +146,36 @@ def crossings_of(function: Function) -> Crossings:
 
 def values_problem(function: Function, typed: bool) -> str:
     """What is wrong with a function's values: one read before it is written, written twice, or untyped."""
+    return "" if _found_sound(function, typed) is not None else _values_problem(function, typed)
+
+
+def _found_sound(function: Function, typed: bool) -> Names | None:
+    """The names of a function of which nothing can be wrong: the same checks over whole tuples.
+
+    None only asks for a closer look.
+    """
     found = sound_names(function)
     if found is not None and found.hold(function, typed):
-        return ""
-    return "" if _is_sound(function, typed) else _values_problem(function, typed)
-
-
-def _is_sound(function: Function, typed: bool) -> bool:
-    """Whether nothing can be wrong: the same checks over whole tuples. False only asks for a closer look."""
+        return found
     known = {*function.inputs, ""}
-    expected = len(known) + sum(map(len, [op.outputs for op in function.ops]))
+    read, written = tuple([op.inputs for op in function.ops]), tuple([op.outputs for op in function.ops])
+    expected = len(known) + sum(map(len, written))
     branches = flow.summary(function.ops).has_subgraphs
     covers, add = known.issuperset, known.update
-    for op in function.ops:
-        if not covers(op.inputs) or (branches and op.attrs and not covers(reads(op))):
-            return False
-        add(op.outputs)
-    if len(known) != expected or not known.issuperset(function.outputs):
-        return False
-    if not typed or function.domain == keys.COMPONENT_DOMAIN:
-        return True
-    return known.difference(function.types, function.inputs) <= {""}
+    for names, outputs in zip(map(reads, function.ops) if branches else read, written, strict=True):
+        if not covers(names):
+            return None
+        add(outputs)
+    if len(known) != expected or not covers(function.outputs):
+        return None
+    kinds = function.types if typed and function.domain != keys.COMPONENT_DOMAIN else None
+    if kinds is not None and not known.difference(kinds, function.inputs) <= {""}:
+        return None
+    return Names(function.ops, function.inputs, read, written, frozenset(known), kinds)
 
 
 def _values_problem(function: Function, typed: bool) -> str:
-    """The same, op by op, with its name."""
+    """The same, op by op, with its name; "" where nothing is wrong but an output that is left out."""
     known = set(function.inputs)
     known.add("")
     types = function.types

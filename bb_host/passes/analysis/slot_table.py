@@ -49,6 +49,12 @@ def targets_of(program: Program) -> tuple[TargetSlots, ...]:
     return tuple(found)
 
 
+def _has_numbers(function: Function) -> bool:
+    """Whether ops may carry the number of their slot; of branches that is not known."""
+    there = flow.summary(function.ops)
+    return "slot_id" in there.said or there.has_subgraphs
+
+
 def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
     """One number per slot name throughout the program.
 
@@ -59,7 +65,7 @@ def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
     taken: set[int] = {0}
     waiting: dict[str, None] = {}
     for target in targets:
-        numbered = any("slot_id" in flow.summary(f.ops).said or flow.summary(f.ops).has_subgraphs for f in target.functions)
+        numbered = any(map(_has_numbers, target.functions))
         for name, ops in target.ops.items():
             if name in found:
                 continue

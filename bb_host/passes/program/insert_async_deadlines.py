@@ -43,7 +43,7 @@ def _stamp(function: Function, stats: Stats) -> Function:
     types: dict[str, ValueType] = {}
     requests: dict[str, int] = {}
     checked: set[str] | None = None
-    later: dict[tuple[str, str], bool] = {}
+    suspending = {kind: _may_suspend(*kind) for kind in flow.summary(function.ops).kinds}
     saying = Stamp(OpFacts(deadline_ns=LATER_DEADLINE_NS))
     for index, op in enumerate(function.ops):
         domain = op.domain
@@ -63,13 +63,8 @@ def _stamp(function: Function, stats: Stats) -> Function:
                 if op.inputs[0] not in checked:
                     checks[index] = _checked(op, function, types)
         elif op.facts.deadline_ns is None:
-            kind = (domain, op.op_type)
-            suspends = later.get(kind)
-            if suspends is None:
-                suspends = _may_suspend(op)
-                if opsets.lookup(*kind) is not None:  # else it hangs on the op
-                    later[kind] = suspends
-            if suspends:
+            suspends = suspending[domain, op.op_type]
+            if suspends or (suspends is None and op.facts.slot):
                 ops[index] = saying(op)
                 changed += 1
     if not changed and not checks:
@@ -84,11 +79,10 @@ def _stamp(function: Function, stats: Stats) -> Function:
     return dataclasses.replace(function, ops=new, types={**function.types, **types}, opsets=imports)
 
 
-def _may_suspend(op: Op) -> bool:
-    row = opsets.lookup(op.domain, op.op_type)
-    if row is not None:
-        return row.may_suspend
-    return bool(op.facts.slot)  # a component's own opset: it may answer later, as any of its ops
+def _may_suspend(domain: str, op_type: str) -> bool | None:
+    """Whether ops of a kind may answer later; None for a component's own opset, any of whose ops may."""
+    row = opsets.lookup(domain, op_type)
+    return None if row is None else row.may_suspend
 
 
 def _checked(op: Op, function: Function, types: dict[str, ValueType]) -> tuple[Op, Op]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from bb_edge.ir import keys, opsets
-from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.facts import OpFacts
+from bb_host.ir.program import Function, Op, OpList, Program, Stamp, Subgraph
 from bb_host.ir.queries import fires_on_one, is_entry
 
 A, B = Op("Relu", "", ("x",), ("y",)), Op("Tanh", "", ("y",), ("z",))
@@ -32,6 +33,44 @@ def test_a_program_with_its_own_functions_is_itself() -> None:
     other = FUNCTION.with_ops((A,))
     assert program.with_functions(iter([other])).functions == (other,)
     assert program.with_functions(()).functions == ()
+
+
+def test_a_stamp_says_what_saying_says_and_changes_no_op_in_place() -> None:
+    stamp = Stamp(OpFacts(port="b", slot_id=0))
+    for facts in (OpFacts(), OpFacts(port="a", slot="model"), OpFacts(slot_id=3)):
+        op = Op("Forward", "d", ("x",), ("y",), {"axis": 1}, facts, "name", b"extra")
+        new, said = stamp(op), op.saying(OpFacts(port="b", slot_id=0))
+        assert vars(new.facts) == vars(said.facts) and list(vars(new.facts)) == list(vars(said.facts))
+        assert op.facts is facts and (new.name, new.extra, new.attrs) == ("name", b"extra", {"axis": 1})
+        assert (new.op_type, new.domain, new.inputs, new.outputs) == ("Forward", "d", ("x",), ("y",))
+
+
+def test_an_op_that_says_what_a_stamp_says_is_itself() -> None:
+    op = Op("Relu", "", facts=OpFacts(slot="model", deadline_ns=0))
+    assert Stamp(OpFacts(deadline_ns=0))(op) is op
+    assert Stamp(OpFacts())(op) is op
+    assert Stamp(OpFacts(deadline_ns=1))(op) is not op
+
+
+def test_ops_that_share_a_record_of_facts_share_one_once_they_are_stamped() -> None:
+    facts, stamp = OpFacts(slot="model"), Stamp(OpFacts(slot_id=1))
+    first, second = (stamp(Op(kind, "", facts=facts)) for kind in ("Relu", "Tanh"))
+    assert first.facts is second.facts
+    alone = stamp(Op("Relu", "", facts=OpFacts(slot="model")))
+    assert alone.facts is not first.facts and alone.facts == first.facts
+
+
+def test_a_stamp_tells_facts_apart_though_the_op_that_it_saw_is_gone() -> None:
+    stamp = Stamp(OpFacts(slot_id=1))
+    for number in range(200):  # each record of facts could have the place in memory of the one before
+        assert stamp(Op("Relu", "", facts=OpFacts(port=f"p{number}"))).facts.port == f"p{number}"
+
+
+def test_a_list_of_ops_has_them_by_slot_those_of_branches_too() -> None:
+    inner, first, other = (Op("Forward", "d", facts=OpFacts(slot=slot)) for slot in ("b", "a", "b"))
+    branch = Op("If", "", attrs={"then": Subgraph("g", ops=(inner,))})
+    assert OpList((first, A, branch, other)).by_slot == {"a": [first], "b": [inner, other]}
+    assert OpList((A, B)).by_slot == {}
 
 
 def test_attributes_are_read_by_type() -> None:
