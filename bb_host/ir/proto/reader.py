@@ -22,7 +22,7 @@ from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host.errors import ProgramProtoError, SparseTensorError
-from bb_host.ir.facts import Facts
+from bb_host.ir.facts import Facts, OpFacts
 from bb_host.ir.program import AttrValue, Function, Op, Program, RawAttribute, RawTensor, Slot, Subgraph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.spelling import SpellingError, function_facts, op_facts, program_facts
@@ -165,7 +165,7 @@ def _read_function(function: Any) -> Function:
         function.domain,
         tuple(function.input),
         tuple(function.output),
-        tuple(_read_op(node, where) for node in function.node),
+        _read_ops(function.node, where),
         types,
         slots,
         _facts(function_facts, meta, where),
@@ -186,7 +186,13 @@ def _read_slot(name: str, meta: dict[str, str], state: AttrValue | None) -> Slot
     )
 
 
-def _read_op(node: Any, where: str) -> Op:
+def _read_ops(nodes: Iterable[Any], where: str) -> tuple[Op, ...]:
+    """Ops that say the same share one record of facts, which is read once."""
+    said: dict[tuple[tuple[str, str], ...], OpFacts] = {}
+    return tuple([_read_op(node, where, said) for node in nodes])
+
+
+def _read_op(node: Any, where: str, said: dict[tuple[tuple[str, str], ...], OpFacts]) -> Op:
     attrs = {a.name: read_attribute(a, where) for a in node.attribute} if node.attribute else {}
     meta = {entry.key: entry.value for entry in node.metadata_props}
     inputs, outputs = tuple(node.input), tuple(node.output)
@@ -197,7 +203,11 @@ def _read_op(node: Any, where: str) -> Op:
     # Protos of the onnx package before 1.18 have no device configurations.
     more = node.overload or node.doc_string or getattr(node, "device_configurations", None)
     extra = _rest(node, _NODE_REST, NodeProto) if more else b""
-    return Op(op_type, domain, inputs, outputs, attrs, _facts(op_facts, meta, where, op_type), name, extra)
+    spelled = tuple(meta.items())
+    facts = said.get(spelled)
+    if facts is None:
+        facts = said[spelled] = _facts(op_facts, meta, where, op_type)
+    return Op(op_type, domain, inputs, outputs, attrs, facts, name, extra)
 
 
 def _read_types(infos: Iterable[Any], where: str) -> tuple[dict[str, ValueType], dict[str, bytes]]:
@@ -295,7 +305,7 @@ def read_graph(graph: Any, where: str = "") -> Subgraph:
         graph.name,
         inputs,
         outputs,
-        tuple(_read_op(node, where) for node in graph.node),
+        _read_ops(graph.node, where),
         types,
         initializers,
         _meta(graph, where),
