@@ -60,6 +60,19 @@ class Warm(Shelf):
         self.log.append("bootstrap")
 
 
+class Cold(Index):
+    """Holds nothing that a restart would lose, and has a bootstrap of its own."""
+
+    TYPE_NAME: ClassVar[str] = "test.Cold"
+    stateless: ClassVar[bool | None] = True
+    add, search, bootstrap = Shelf.add, Shelf.search, Warm.bootstrap
+    log = Shelf.log
+
+    @classmethod
+    def construct(cls, env: Any) -> Cold:
+        return cls()
+
+
 @pytest.fixture
 def registry():
     Shelf.log.clear()
@@ -67,6 +80,7 @@ def registry():
     found = Registry()
     found.register(Shelf)
     found.register(Warm)
+    found.register(Cold)
     return found
 
 
@@ -156,6 +170,20 @@ def test_a_bootstrap_that_the_old_program_had_not_runs(bench, registry):
     assert Shelf.log == ["add"], "that of the target; the slot's was done"
     assert [row.name for row in former.rows if row.name.startswith("bootstrap")] == ["bootstrap of w"]
     assert len(b.events("started")) == 1
+
+
+def test_one_whose_component_saves_nothing_runs_again(bench, registry):
+    text = OLD.partition("function program.Main__bootstrap")[0].replace("test.Warm", "test.Cold")
+    before = bench(text, registry=registry)
+    before.node.keep_bootstrapping({})
+    before.settle(until_ns=0)
+    Shelf.log.clear()
+    former = Former.of(before.node.snapshot(0))
+    b = bench(text.replace('"ids"', '"found"'), registry=registry, adopt=former)
+    b.node.keep_bootstrapping({})
+    b.settle(until_ns=0)
+    assert Shelf.log == ["bootstrap"]
+    assert former.rows[-1] == Row("bootstrap of w", "", "done", "it runs again: its component saves no state")
 
 
 def test_slots_that_did_not_come_over_are_named_in_their_order(bench, registry):
