@@ -25,7 +25,7 @@ def rules() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in LETTERS:
         for rule, held in ROW.findall((FOLDER / f"{name}.md").read_text("utf-8")):
-            assert rule not in found, f"{rule} stands twice"
+            assert rule not in found, f"{rule} is declared twice"
             found[rule] = held
     return found
 
