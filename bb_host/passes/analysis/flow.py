@@ -92,6 +92,8 @@ def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, 
 def _beginning_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> int:
     """By halves: slices of the same objects are compared much faster than one object after the other."""
     shared, most = 0, min(len(ops), len(old))
+    if most and ops[0] != old[0]:  # the most frequent answer
+        return 0
     tried = most
     while shared < most:
         if ops[shared:tried] == old[shared:tried]:
