@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bb_edge import wiring
-from bb_edge.backends.tensor_budget import tensor_budget
-from bb_edge.capacity import findings, largest_arrival, refusals
 from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, Core, make_gather
@@ -22,6 +21,7 @@ from bb_edge.engine.run.body_frames import fill_frames
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.claims import find_claims, touch_set
 from bb_edge.engine.runtime import Executor, Runtime
+from bb_edge.install_plan import InstallPlan, no_number
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -34,13 +34,7 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
 from bb_edge.syscalls.table import binder
-from bb_edge.targets import (
-    InstallError,
-    SeveralRefusals,
-    check_arguments,
-    chosen_targets,
-    refuse_forgetful,
-)
+from bb_edge.targets import InstallError, SeveralRefusals, check_arguments, refuse_forgetful
 from bb_edge.wiring import Bound, Slots
 
 if TYPE_CHECKING:
@@ -65,6 +59,7 @@ def install(
     targets: Sequence[str],
     config: NodeConfig | None = None,
     *,
+    plan: InstallPlan | None = None,
     components: Mapping[str, Mapping[str, object]] | None = None,
     registry: Registry | None = None,
     clock_offset_ns: int = 0,
@@ -78,6 +73,8 @@ def install(
     now_ns: int = 0,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
+
+    `plan` is one that was made of this program, these targets and this config, for who installs many nodes.
 
     `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
     `seed` feeds the node's generator (None: the operating system's entropy), `clock_offset_ns` turns
@@ -106,18 +103,13 @@ def install(
     if isinstance(program, bytes | bytearray | memoryview):
         program = load(bytes(program))
     check_arguments(peer_id, addresses, program)
-    chosen = chosen_targets(program, targets)
+    plan = InstallPlan(program, targets, config) if plan is None else plan.of(program, targets, config)
+    chosen = plan.targets
     identity = snapshots.Identity.of(peer_id, program, [target.name for target in chosen])
     body = None if snapshot is None else snapshots.read(snapshot, identity)
     number = (random.SystemRandom() if seed is None else random.Random(seed)).getrandbits(128)
-    config = config or NodeConfig.edge()
-    planned = _planned_sizes(program, chosen)
-    caps, raised = config.caps.with_sites(planned, largest_arrival(program, chosen))
-    for finding in refusals(findings(program, chosen, config)):
-        raise InstallError(finding.what, finding.where, finding.hint)
-    tensor_bytes = config.tensor_bytes or tensor_budget(program.functions.values())
     runtime = Runtime(
-        config.with_(caps=caps, tensor_bytes=tensor_bytes),
+        plan.config,
         peer_id,
         random.Random(number),
         # A stream of its own: what a program draws must not depend on how many ids were minted before.
@@ -128,14 +120,14 @@ def install(
         executor=executor,
         why_not_train=why_not_train,
     )
-    installer = _Installer(runtime, program, chosen, components or {}, registry or default_registry())
+    installer = _Installer(runtime, plan, components or {}, registry or default_registry())
     slots = installer.slots()
     if adopt is not None and body is None:
         slots = replace(slots, construct=adopt.hand_over(slots.components, slots.construct))
     classes = {target.name: target.peer_class for target in chosen}
     core = wiring.core(runtime, slots, classes, program.identity, durable, program.dealt_with(classes))
     bound = installer.bound(core, slots, durable)
-    node, parts = wiring.node(core, bound, slots, program, durable, raised)
+    node, parts = wiring.node(core, bound, slots, program, durable, plan.raised)
     if body is not None:
         snapshots.restore(parts, body, now_ns)
     elif adopt is not None:
@@ -161,10 +153,17 @@ class _Installer:
     """Builds one node; everything lives in locals of it until the node stands."""
 
     runtime: Runtime
-    program: Program
-    targets: tuple[Target, ...]
+    plan: InstallPlan
     overrides: Mapping[str, Mapping[str, object]]
     registry: Registry
+
+    @property
+    def program(self) -> Program:
+        return self.plan.program
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return self.plan.targets
 
     # --- components -----------------------------------------------------------------------------------
 
@@ -222,8 +221,9 @@ class _Installer:
         """One component, from its construction state and what was made before it."""
         where = f"slot {slot!r} of {target.name}"
         kind = self.registry.lookup(binding.type_name, where)
-        config, tensors = construction(target.states.get(slot), where)
-        config.update(self.overrides.get(slot, {}))
+        once = self.plan.once
+        state = once(("state", target.name, slot), lambda: construction(target.states.get(slot), where))
+        config, tensors = {**deepcopy(state[0]), **self.overrides.get(slot, {})}, dict(state[1])
         functions = self.program.functions
 
         def graph(suffix: str) -> FunctionProto | None:
@@ -244,6 +244,7 @@ class _Installer:
             peer_class=target.peer_classes.get(slot, target.peer_class),
             functions=functions,
             tensor_bytes=self.runtime.config.tensor_bytes,
+            once=lambda key, make: once((target.name, slot, key), make),
         )
         return build(kind, env)
 
@@ -251,8 +252,15 @@ class _Installer:
 
     def graphs_of(self, target: Target, first_index: int) -> dict[FunctionKey, BoundGraph]:
         """The target's main, bootstrap and everything that they call, bound to it."""
+        names = self.plan.once(("graphs", target.name), lambda: self._reached(target))
+        return {
+            key: BoundGraph(self.program.graphs[key], first_index + number, target.name)
+            for number, key in enumerate(names)
+        }
+
+    def _reached(self, target: Target) -> tuple[FunctionKey, ...]:
         program = self.program
-        found: dict[FunctionKey, BoundGraph] = {}
+        found: dict[FunctionKey, None] = {}
         todo: list[tuple[FunctionKey, tuple[FunctionKey, ...]]] = [(target.main, ())]
         if target.bootstrap is not None:
             todo.append((target.bootstrap, ()))
@@ -261,13 +269,12 @@ class _Installer:
             if key in path or len(path) > MAX_CALL_DEPTH:
                 raise LoadError(f"function {key[1]!r} calls itself", where=target.name)
             slot = program.graphs[key]
-            if key not in found:
-                found[key] = BoundGraph(slot, first_index + len(found), target.name)
+            found[key] = None
             for op in slot.ops:
                 todo += [(callee, (*path, key)) for callee in op.callees if callee in program.graphs]
             if len(todo) > 10_000:
                 raise LoadError("too many calls", where=target.name)
-        return found
+        return tuple(found)
 
     def slots(self) -> Slots:
         """Every slot with its component, constructed."""
@@ -302,10 +309,11 @@ class _Installer:
                     backends=backends,
                     program=self.program,
                     graphs=graphs,
+                    once=self.plan.once,
                 )
                 missing += _bind(graph, env)
                 bound.of_components += [(op, env) for op in graph.ops if op.component >= 0]
-            find_claims(graphs, core.scheduler.components)
+            find_claims(graphs, core.scheduler.components, self.plan.once)
             if any(op.spec.meta.get(keys.DURABLE_KEY) == "1" for op in graphs[target.main].ops):
                 refuse_forgetful(graphs.values(), slots.components)
             main = bound.mains[target.name] = graphs[target.main]
@@ -329,21 +337,6 @@ class _Installer:
         return bound
 
 
-def _planned_sizes(program: Program, targets: Sequence[Target]) -> dict[int, int]:
-    """Largest planned payload per site that the targets receive at, where the compiler knew it."""
-    planned: dict[int, int] = {}
-    for target in targets:
-        for op in program.graphs[target.main].ops:
-            sites, sizes = op.meta.get(keys.SITE_IDS_KEY, ""), op.meta.get(keys.WIRE_MAX_BYTES_KEY, "")
-            if op.domain == keys.WIRE_DOMAIN and op.op_type in RECV_FLAVORED and sites and sizes:
-                try:
-                    for site, size in zip(sites.split(","), sizes.split(","), strict=False):
-                        planned[int(site, 16)] = int(size)
-                except ValueError as error:
-                    raise _no_number(error, target.name, op.name) from error
-    return planned
-
-
 def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durable: bool) -> None:
     """Notes the ports of a target's main and the ops that start executions by themselves."""
     for op in main.ops:
@@ -352,7 +345,7 @@ def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durab
             try:
                 ports = ports_of(main, op, backend if keys.RECV_SLOT_ID_KEY in spec.meta else None)
             except ValueError as error:
-                raise _no_number(error, main.target, spec.name) from error
+                raise no_number(error, main.target, spec.name) from error
             for site, port in ports:
                 if site in bound.ports:
                     raise InstallError(
@@ -369,10 +362,6 @@ def _find_entries(main: BoundGraph, backend: Backend | None, bound: Bound, durab
                 f"{main.target}, {spec.name}",
                 "run it with a state folder (bb-edge run --state), or record it with durable=False",
             )
-
-
-def _no_number(error: ValueError, target: str, op: str) -> LoadError:
-    return LoadError(f"the sites of its payloads: {error}", f"{target}, {op}", "compile the program again")
 
 
 def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:

@@ -18,8 +18,8 @@ from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Data, Raw
 from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.plain import payload_bytes
-from bb_edge.engine.program.program import Program
-from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp, OpObserver
+from bb_edge.engine.program.program import INVOKE, Program
+from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.straight import schedules_of
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect

@@ -7,6 +7,7 @@ vector.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +17,7 @@ from bb_edge.components.class_targets import check_classes
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
+from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout
 from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer, unread_settings
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.state import StateReader, pack_array, pack_state
@@ -104,31 +106,30 @@ class GraphModel(Model):
         personal_statistics: int = 0,
         statistics: int = 0,
         untrained_tensors: int = 0,
+        layout: ModelLayout | None = None,
         **optimizer: Any,
     ) -> None:
-        """`optimizer` are keys of `OPTIMIZER_CONFIG`; those that are left out have their defaults."""
+        """`layout` is that of the tensors, where it is known; `optimizer` are keys of `OPTIMIZER_CONFIG`.
+
+        Those that are left out have their defaults.
+        """
         self._where = where
-        self._names = tuple(tensors)
-        self._shapes = tuple(array.shape for array in tensors.values())
-        self._layout = VectorLayout(tensors)
-        # Personal tensors stand before those that are sent, personal statistics behind them.
-        first, end = personal_tensors, len(tensors) - personal_statistics
-        self._shared = VectorLayout(dict(list(tensors.items())[first:end]))
+        if layout is None:
+            counts = personal_tensors, personal_statistics, statistics, untrained_tensors
+            layout = ModelLayout(tensors, *counts)
+        self._names, self._shapes = layout.names, layout.shapes
+        self._layout, self._shared = layout.all, layout.sent
         self._size = self._layout.size
         self._flat = np.empty(self._size, np.float32)
-        before = sum(array.size for array in list(tensors.values())[:first])
-        self._sent = self._flat[before : before + self._shared.size]
+        self._sent = self._flat[layout.sent_from : layout.sent_from + self._shared.size]
         for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
             np.copyto(view, array)
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
-        # Learned tensors stand before those that are sent alone, and statistics are the last ones.
-        sizes = [array.size for array in tensors.values()]
-        self._statistic_shapes = self._shapes[len(sizes) - statistics :]
-        self._tensors_learned = len(sizes) - statistics - untrained_tensors
-        self._learned = sum(sizes[: self._tensors_learned])
-        self._statistics: Array = np.empty(sum(sizes[len(sizes) - statistics :]), np.float32)  # of a batch
+        self._statistic_shapes = layout.statistic_shapes
+        self._tensors_learned, self._learned = layout.tensors_learned, layout.learned
+        self._statistics: Array = np.empty(layout.statistics, np.float32)  # of a batch
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
         self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
@@ -153,21 +154,21 @@ class GraphModel(Model):
         if read["personal_statistics"] > read["statistics"]:
             what = f"personal_statistics is {read['personal_statistics']}, of {read['statistics']} statistics"
             raise env.error(what, "personal_statistics")
+        counts = tuple(read[key] for key in LAYOUT_KEYS)
+        layout = env.once(("layout", counts), lambda: ModelLayout(env.tensors, *counts))
         model = cls(
             env.tensors,
+            layout=layout,
             where=f"slot {env.slot!r}",
             kept_activations=read["kept_activations"],
             kept_keys=read["kept_keys"],
             kept_key_bytes=read["kept_key_bytes"],
-            personal_tensors=read["personal_tensors"],
-            personal_statistics=read["personal_statistics"],
-            statistics=read["statistics"],
-            untrained_tensors=read["untrained_tensors"],
+            **{key: read[key] for key in LAYOUT_KEYS},
             **{key: read[key] for key in OPTIMIZER_CONFIG},
         )
         model.notes = env.unread_notes(cls)
-        counts = model._tensors_learned, read["statistics"]
-        model._graphs = prepare_graphs(env, model.views(model._flat), counts)
+        learned = model._tensors_learned, read["statistics"]
+        model._graphs = prepare_graphs(env, model.views(model._flat), learned)
         if model._graphs.learns:
             model._gradient = GradientSum(
                 model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
@@ -459,7 +460,7 @@ def _cut(flat: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
     """Tensors of these shapes as views of a flat vector, in order."""
     found, offset = [], 0
     for shape in shapes:
-        size = int(np.prod(shape, dtype=np.int64))
+        size = math.prod(shape)
         found.append(flat[offset : offset + size].reshape(shape))
         offset += size
     return tuple(found)

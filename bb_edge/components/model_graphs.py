@@ -69,10 +69,7 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple
         names = graph.input[first : first + count]
         return backend.prepare(graph, functions, dict(zip(names, parameters, strict=True)))
 
-    alone = FunctionProto()
-    alone.CopyFrom(forward)
-    del alone.output[1:]
-    found = ModelGraphs(prepared(alone, 1))
+    found = ModelGraphs(prepared(env.once("infer", lambda: _with_output_alone(forward)), 1))
     if train is not None:
         wide = len(train.output) == learned + 1  # with the input's gradient
         _check(env, train, 2 + count + n_activations, learned + wide)
@@ -88,6 +85,13 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple
         found = found._replace(fit=BatchFit(prepared(fit, 3), chunk, whole=statistics > 0))
     classes = (_count(env, graph, keys.CLASS_COUNT_KEY) for graph in (fit, loss) if graph is not None)
     return found._replace(class_count=max(classes, default=0))
+
+
+def _with_output_alone(forward: FunctionProto) -> FunctionProto:
+    alone = FunctionProto()
+    alone.CopyFrom(forward)
+    del alone.output[1:]
+    return alone
 
 
 def _check(env: ComponentEnv, graph: FunctionProto, inputs: int, outputs: int) -> None:

@@ -21,6 +21,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.once import Once
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.completion import Later
@@ -112,13 +113,17 @@ class Core:
 
 @dataclass(frozen=True)
 class BindEnv(Core):
-    """What ops may hold on to; `state` is shared by the ops of one target, keyed as they like."""
+    """What ops may hold on to; `state` is shared by the ops of one target, keyed as they like.
+
+    `once` makes what follows from the program alone once for all nodes that are installed alike.
+    """
 
     graph: BoundGraph
     state: dict[object, Any]
     backends: Mapping[str, Backend]
     program: Program
     graphs: Mapping[FunctionKey, BoundGraph]
+    once: Once
 
 
 if TYPE_CHECKING:

@@ -6,11 +6,13 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from bb_edge.ir.once import each_time
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.errors import ComponentError, ComponentStateError
 from bb_edge.roles.settings import Setting, misfit, settings_of
 
 if TYPE_CHECKING:
+    from bb_edge.ir.once import Once
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.completion import Later
@@ -31,6 +33,8 @@ class ComponentEnv:
     device's own), `tensors` the initializers of a GRAPH state in order, `graph(suffix)` a function that the
     artifact brings for the slot (`forward`, `train`, `loss`), `seed` a 64-bit number of this node and slot,
     `tensor_bytes` what a backend may allocate in one run for shapes that depend on data (0: no limit).
+    `once(key, make)` is for what a component makes of its graphs and tensors alone, and never changes: nodes
+    that are installed by the thousand share it.
     The readers below raise `ComponentError` naming slot and key.
     """
 
@@ -40,6 +44,7 @@ class ComponentEnv:
         "config",
         "functions",
         "graph",
+        "once",
         "own_class",
         "peer_class",
         "seed",
@@ -62,8 +67,10 @@ class ComponentEnv:
         peer_class: str = "self",
         functions: Mapping[tuple[str, str], FunctionProto] | None = None,
         tensor_bytes: int = 0,
+        once: Once = each_time,
     ) -> None:
         self.slot = slot
+        self.once = once
         self.tensor_bytes = tensor_bytes
         self.target = target
         self.config: Mapping[str, object] = {} if config is None else config

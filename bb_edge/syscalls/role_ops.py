@@ -10,10 +10,12 @@ from bb_edge.engine import steps
 from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.program.build import build_graph
+from bb_edge.engine.program.program import GraphSlot
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import PENDING, WaitingRoom
 from bb_edge.ir import keys, types
+from bb_edge.ir.once import each_time
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.ir.stamped_parts import misfits, read_parts
@@ -27,6 +29,7 @@ from bb_edge.syscalls.results import Check, ResultError, checker, described, siz
 from bb_edge.wire.codecs import wire_type_hash
 
 if TYPE_CHECKING:
+    from bb_edge.ir.once import Once
     from bb_edge.roles import Component
 
 
@@ -71,13 +74,22 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     if isinstance(component, Model) and op.spec.op_type in ("Forward", "ForwardKeyed"):
         method = _counting(component, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
-        _hold_batches(op, component, slot)
+        _hold_batches(op, component, slot, env.once)
         method = _telling(component, slot, method)
-    known, promised = env.graph.slot.output_types, _promised(component, definition)
+    # It follows from the op and the class that it calls, but for an opset of the component's own.
+    once, key = each_time if op.spec.definition is None else env.once, (id(op.spec), type(component))
+    keywords, op.check = once(key, lambda: _held(op, env.graph.slot, component, definition))
+    return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
+
+
+def _held(
+    op: BoundOp, graph: GraphSlot, component: Component, definition: OpDef
+) -> tuple[dict[str, object], Check]:
+    """The keywords of an op's calls, and the check of their results."""
+    known, promised = graph.output_types, _promised(component, definition)
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
-    op.check = sized(check, definition, keywords)
-    return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
+    return keywords, sized(check, definition, keywords)
 
 
 def _counting(component: Model, method: Callable[..., object]) -> Callable[..., object]:
@@ -93,10 +105,11 @@ def _counting(component: Model, method: Callable[..., object]) -> Callable[..., 
     return forward
 
 
-def _hold_batches(op: BoundOp, component: DataSource, slot: str) -> None:
+def _hold_batches(op: BoundOp, component: DataSource, slot: str, once: Once) -> None:
     """OpError where a shard's batches are not those that the program was compiled for."""
+    text = op.spec.meta.get(keys.PARTS_KEY, "")
     try:
-        stamped = read_parts(op.spec.meta.get(keys.PARTS_KEY, ""))
+        stamped = once(("parts", text), lambda: read_parts(text))
     except ValueError as error:
         raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
     arrays = component.batch_like()

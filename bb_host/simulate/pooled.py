@@ -35,6 +35,14 @@ class _Pool:
         self.arena = Arena(shared=True)
         self._programs: dict[object, tuple[BackendProgram, Mapping[str, Array]]] = {}
         self._functions: dict[int, Functions] = {}
+        self._written: dict[int, tuple[FunctionProto, bytes]] = {}
+
+    def written(self, function: FunctionProto) -> bytes:
+        """The bytes of a function; it stays, so its id stays its own."""
+        known = self._written.get(id(function))
+        if known is None:
+            known = self._written[id(function)] = function, function.SerializeToString(deterministic=True)
+        return known[1]
 
     def program(
         self,
@@ -97,11 +105,7 @@ class _PooledBackend(NumPyBackend):
         resident: Mapping[str, Array] | None = None,
     ) -> BackendProgram:
         limits = self._limits
-        key = (
-            function.SerializeToString(deterministic=True),
-            limits.arena_bytes,
-            limits.tensor_bytes,
-        )
+        key = (self.pool.written(function), limits.arena_bytes, limits.tensor_bytes)
         prepare = super().prepare
         return self.pool.program(
             key, functions, resident or {}, lambda shared: prepare(function, functions, shared)

@@ -18,10 +18,12 @@ from bb_edge.cli.render import plain
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
+from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import first_epoch, install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.once import Kept
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node
@@ -34,7 +36,7 @@ from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, peak_rss_bytes
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.row_files import RowFile, handed_over
-from bb_host.simulate.scenario import Member, Scenario
+from bb_host.simulate.scenario import Group, Member, Scenario
 
 TROUBLE = (
     *(steps.OpFailed, steps.WireReceiveFailed, steps.IngressDropped, steps.OutboundDropped),
@@ -110,6 +112,10 @@ class Shard:
         self._registry: Registry = PoolingRegistry(default_registry())
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
+        self._plans = [
+            InstallPlan(program, (group.target,), _config(group), Kept())
+            for group, program in zip(scenario.groups, self._programs, strict=True)
+        ]
         self._dealers = {dealt.slot: RowFile(dealt, scenario) for dealt in scenario.dealt}
         self._everybody = {member: scenario.peer_of(member) for member in scenario.members()}
         self._member_of = {peer: member for member, peer in self._everybody.items()}
@@ -170,6 +176,7 @@ class Shard:
     def _install(self, member: Member) -> Node:
         scenario = self.scenario
         group, program = scenario.groups[member.group], self._programs[member.group]
+        plan = self._plans[member.group]
         target = program.targets[group.target]
         components = {slot: dict(keys) for slot, keys in scenario.settings.items() if slot in target.bindings}
         dealt = {slot: file for slot, file in self._dealers.items() if slot in target.bindings}
@@ -184,8 +191,8 @@ class Shard:
                     self._everybody[member],
                     (),
                     program,
-                    [group.target],
-                    NodeConfig.host() if group.large else NodeConfig.edge(),
+                    *plan.asked,
+                    plan=plan,
                     components=components,
                     registry=self._registry,
                     seed=scenario.seed_of(member),
@@ -386,6 +393,11 @@ class Shard:
     def close(self) -> None:
         """Removes what it has written."""
         self._folder.cleanup()
+
+
+def _config(group: Group) -> NodeConfig:
+    """The limits of the group's nodes."""
+    return NodeConfig.host() if group.large else NodeConfig.edge()
 
 
 def _asks(content: tuple[bytes, bytes]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bb_edge.engine.run.bound import INVOKE, BoundGraph
+from bb_edge.engine.program.program import INVOKE
+from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime

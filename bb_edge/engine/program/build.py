@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bb_edge.engine.errors import LoadError
+from bb_edge.engine.program.flows import frees_of, starts_of
 from bb_edge.engine.program.nodes import Function, Node, Opener, metadata, node_regions
 from bb_edge.engine.program.program import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys, types
@@ -35,6 +36,8 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
     for site, value in read.constants.items():
         values[site] = value
     input_types, output_types, stacks = _types(read)
+    inputs = {name: read.site_of[name] for name in function.input}
+    forwarded = frozenset(site for region in tables[1:] for site in region.imports)
     return GraphSlot(
         name=function.name,
         domain=function.domain,
@@ -43,14 +46,16 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
         regions=tables,
         values=tuple(values),
         waiting=tuple(op.waits for op in ops),
-        inputs={name: read.site_of[name] for name in function.input},
+        inputs=inputs,
         input_types=input_types,
         outputs={name: read.site_of[name] for name in function.output if name in read.site_of},
         meta=metadata(function),
         is_entry=is_entry,
-        forwarded=frozenset(site for region in tables[1:] for site in region.imports),
+        forwarded=forwarded,
         stacks=stacks,
         output_types=output_types,
+        starts=starts_of(ops, values, inputs),
+        frees=frees_of(ops, tables, values, forwarded),
     )
 
 

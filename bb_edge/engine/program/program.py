@@ -33,6 +33,9 @@ LAZY = 1 << 16
 
 EAGER_MASK = LAZY - 1
 
+INVOKE = -1
+"""Key of `GraphSlot.starts`, and of claims, for executions that start without any value."""
+
 OUTPUT_OP = "__output__"
 """op_type of the record that surfaces a declared output of a main as an AppEvent."""
 
@@ -87,7 +90,8 @@ class Region:
 class GraphSlot:
     """A function as the engine runs it. `values` and `waiting` are the templates of its frames.
 
-    `stacks` holds, by the wire id of a request, the declared types of its answers' batches.
+    `stacks` holds, by the wire id of a request, the declared types of its answers' batches. `starts` and
+    `frees` are those of `flows.py`.
     """
 
     name: str
@@ -107,6 +111,8 @@ class GraphSlot:
     # Of what components' ops, loops and branches write, where the artifact says it: a stripped one does
     # not, but for the rows of loops.
     output_types: Mapping[int, ValueType] = field(default_factory=dict)
+    starts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    frees: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def absent(self) -> int:

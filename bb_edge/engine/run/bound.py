@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bb_edge.engine.program.program import OUTPUT_OP, GraphSlot, OpSpec, Region
-from bb_edge.ir import keys
-from bb_edge.ir.opsets import OpKind
-
-INVOKE = -1
-"""Key of `BoundGraph.claims` for executions that start without any value."""
+from bb_edge.engine.program.program import GraphSlot, OpSpec, Region
 
 
 class OutputMode(enum.IntEnum):
@@ -131,51 +126,10 @@ class BoundGraph:
     def __post_init__(self) -> None:
         self.ops = tuple(BoundOp(spec, self.target, self.index) for spec in self.slot.ops)
         self.regions = tuple(BoundRegion(self, region) for region in self.slot.regions)
-        self.starts = self._find_starts()
-        self._find_last_readers()
-
-    def _find_starts(self) -> dict[int, tuple[BoundOp, ...]]:
-        slot = self.slot
-        found = tuple(op for op in self.ops if op.spec.region == 0 and self._starts_by_itself(op))
-        if not found:
-            return {}
-        entries = [op.index for op in self.ops if op.spec.kind is OpKind.ENTRY and op.spec.region == 0]
-        only = entries if len(entries) == 1 and not slot.inputs else []
-        with_entry = tuple(op for op in found if keys.ON_INVOKE_KEY not in op.spec.meta)
-        return {INVOKE: found, **dict.fromkeys(only, with_entry)}
-
-    def _starts_by_itself(self, op: BoundOp) -> bool:
-        """Whether an op is an output or a syscall that nobody reads, and constants are all that it needs."""
-        if op.spec.domain != keys.SYSCALL_DOMAIN:
-            return False
-        if op.spec.op_type == OUTPUT_OP and self.slot.values[op.spec.inputs[0]] is not None:
-            return True
-        return bool(op.spec.pulls) and all(self._is_constant(self.ops[n].spec) for n in op.spec.pulls)
-
-    def _is_constant(self, spec: OpSpec) -> bool:
-        """Whether an op that waits for nothing computes on constants, or is a syscall over constants."""
-        if spec.domain == keys.SYSCALL_DOMAIN:
-            return bool(spec.inputs or spec.controls)
-        return spec.proto is not None or spec.domain == keys.BACKEND_DOMAIN
-
-    def _find_last_readers(self) -> None:
-        """Fills `frees`: memory comes back with the only reader, not with the execution's end.
-
-        Left alone are constants, what children may read later, and what first-arrival ops look at.
-        """
-        slot = self.slot
-        kept = set(slot.forwarded)
-        kept.update(s for op in slot.ops if op.port >= 0 for s in op.outputs)
-        readers: dict[int, list[int]] = {}
-        for region in slot.regions:
-            for site, entry in enumerate(region.consumers):
-                readers.setdefault(site, []).extend(index for index, _ in entry)
-        freed: dict[int, list[int]] = {}
-        for site, found in readers.items():
-            if len(found) == 1 and site not in kept and slot.values[site] is None:
-                freed.setdefault(found[0], []).append(site)
-        for index, sites in freed.items():
-            self.ops[index].frees = tuple(sites)
+        ops = self.ops
+        self.starts = {entry: tuple(ops[i] for i in found) for entry, found in self.slot.starts.items()}
+        for index, sites in self.slot.frees.items():
+            ops[index].frees = sites
 
 
 Wrap = Callable[[BoundOp], Callable[..., Any]]

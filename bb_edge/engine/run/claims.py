@@ -10,15 +10,16 @@ Rules E6 and E7 of the specification.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bb_edge.engine.program.program import FunctionKey
-from bb_edge.engine.run.bound import INVOKE, BoundGraph, BoundOp
+from bb_edge.engine.program.program import INVOKE, FunctionKey
+from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.naming import Naming
 from bb_edge.ir import keys
+from bb_edge.ir.once import Once, each_time
 from bb_edge.ir.opsets import OpKind
 
 
@@ -106,8 +107,22 @@ TRAINING = frozenset({"Backward", "Step", "Train"})
 """The ops of models that are training: they need gradients, which a model that only answers does not."""
 
 
-def find_claims(graphs: Graphs, components: Components) -> None:
+def find_claims(graphs: Graphs, components: Components, once: Once = each_time) -> None:
     """Fills `claims` and `trains` of every graph: what an entry's flow writes, and whether it trains."""
+    ops = [op for graph in graphs.values() for op in graph.ops]
+    owned = [op.component if op.writes and not components[op.component].shared else -1 for op in ops]
+    slots = [id(graph.slot) for graph in graphs.values()]
+    key = "claims", tuple(slots), tuple(owned)  # all that they depend on
+    found = once(key, lambda: [*_claims_of_all(graphs, components)])
+    for graph, (claims, input_claims, trains) in zip(graphs.values(), found, strict=True):
+        graph.claims, graph.input_claims, graph.trains = claims, input_claims, trains
+
+
+_Found = tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]], frozenset[int]]
+"""Of one graph: `claims`, `input_claims` and `trains`."""
+
+
+def _claims_of_all(graphs: Graphs, components: Components) -> Iterator[_Found]:
     written: dict[FunctionKey, frozenset[int]] = {}
     training: dict[FunctionKey, bool] = {}
 
@@ -132,11 +147,11 @@ def find_claims(graphs: Graphs, components: Components) -> None:
         return own or any(training.get(key, False) for key in op.spec.callees)
 
     for graph in graphs.values():
-        _find_claims_of(graph, [writes(op) for op in graph.ops], [trains(op) for op in graph.ops])
+        yield _claims_of(graph, [writes(op) for op in graph.ops], [trains(op) for op in graph.ops])
 
 
-def _find_claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]], trains: Sequence[bool]) -> None:
-    """Fills the claims of a graph; the sequences have for each op what it writes, and whether it trains."""
+def _claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]], trains: Sequence[bool]) -> _Found:
+    """The claims of a graph; the sequences have for each op what it writes, and whether it trains."""
     starts = {entry: [op.index for op in ops] for entry, ops in graph.starts.items()}
     readers: dict[int, list[int]] = {}
     for op in graph.ops:
@@ -158,15 +173,15 @@ def _find_claims_of(graph: BoundGraph, writes: Sequence[frozenset[int]], trains:
     def claimed(ops: set[int]) -> tuple[int, ...]:
         return tuple(sorted({component for number in ops for component in writes[number]}))
 
-    training = set()
+    training, claims, input_claims = set(), {}, {}
     for op in graph.ops:
         if op.spec.kind is OpKind.ENTRY:
             reached = flow([op.index, *starts.get(op.index, ())], op.spec.region)
-            graph.claims[op.index] = claimed(reached)
+            claims[op.index] = claimed(reached)
             if any(trains[number] for number in reached):
                 training.add(op.index)
-    graph.trains = frozenset(training)
     for site in graph.slot.inputs.values():
         if wanted := claimed(flow([*readers.get(site, ()), *starts.get(INVOKE, ())])):
-            graph.input_claims[site] = wanted
-    graph.claims[INVOKE] = claimed(flow([op.index for op in graph.ops if op.spec.pulls]))
+            input_claims[site] = wanted
+    claims[INVOKE] = claimed(flow([op.index for op in graph.ops if op.spec.pulls]))
+    return claims, input_claims, frozenset(training)
