@@ -65,6 +65,7 @@ def install(
     clock_offset_ns: int = 0,
     seed: bytes | int | None = None,
     incarnation: bytes | int | None = None,
+    epoch: int | None = None,
     executor: Executor | None = None,
     why_not_train: Callable[[], str] | None = None,
     durable: bool = False,
@@ -79,7 +80,8 @@ def install(
     `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
     `seed` feeds the node's generator (None: the operating system's entropy), `clock_offset_ns` turns
     monotonic into wall time. `incarnation` is entropy that differs at every start, for epochs and request
-    ids; without it they follow the seed, as simulations want it.
+    ids; without it they follow the seed, as simulations want it. `epoch`, of 56 bits and not 0, is the node's
+    first one in place of one that is drawn, for who tells it of nodes that are not installed yet.
 
     `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
     it is done inline, so that a simulation stays deterministic.
@@ -125,7 +127,8 @@ def install(
     if adopt is not None and body is None:
         slots = replace(slots, construct=adopt.hand_over(slots.components, slots.construct))
     classes = {target.name: target.peer_class for target in chosen}
-    core = wiring.core(runtime, slots, classes, program.identity, durable, program.dealt_with(classes))
+    dealt = program.dealt_with(classes)
+    core = wiring.core(runtime, slots, classes, program.identity, durable, dealt, epoch)
     bound = installer.bound(core, slots, durable)
     node, parts = wiring.node(core, bound, slots, program, durable, plan.raised)
     if body is not None:
@@ -137,15 +140,6 @@ def install(
 
 _IDS = 0x6964730A
 """Tells the seed of the ids from that of the generator."""
-
-
-def first_epoch(seed: int) -> int:
-    """Returns the epoch that a node has which is installed with that seed and without an incarnation.
-
-    Simulations tell it of nodes that are not installed before somebody sends them something.
-    """
-    ids = random.Random(random.Random(seed).getrandbits(128) ^ _IDS)
-    return wiring.epoch_of(ids)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from random import Random
 
 from bb_edge.engine.binding import BindEnv, Core, OpContext
 from bb_edge.engine.engine import Engine, Parts
@@ -58,6 +57,9 @@ from bb_edge.wire.marks import MARKS_OP
 from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.programs import ProgramClaim
 
+EPOCH_BITS = 56
+"""Of a best-effort epoch, which is never 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Slots:
@@ -86,11 +88,6 @@ class Bound:
     of_components: list[tuple[BoundOp, BindEnv]] = field(default_factory=list)
 
 
-def epoch_of(ids: Random) -> int:
-    """Returns the best-effort epoch of a node: the first that is drawn from the generator of its ids."""
-    return ids.getrandbits(56) or 1
-
-
 def core(
     runtime: Runtime,
     slots: Slots,
@@ -98,10 +95,12 @@ def core(
     claim: ProgramClaim,
     durable: bool,
     dealt: PeerClasses | None = None,
+    epoch: int | None = None,
 ) -> Core:
     """Makes everything up to what ops may call. `peer_classes` are by target, `claim` tells of the program.
 
-    `dealt` are the classes of peers that the targets deal with.
+    `dealt` are the classes of peers that the targets deal with. `epoch` is the best-effort one; where it is
+    None, it is the first number that is drawn from the generator of ids.
 
     `durable` tells whether the driver keeps on disk what the node asks it to keep.
     """
@@ -120,7 +119,8 @@ def core(
     ingress = Ingress(ledger, config.answer_entries)
     waiting = WaitingRoom(runtime, components, pool, ingress)
     sources = DurableReceiver(lambda: runtime.ids.getrandbits(63) or 1, config.max_peers)
-    links = Links(epoch_of(runtime.ids), sources, links_config)
+    epoch = runtime.ids.getrandbits(EPOCH_BITS) or 1 if epoch is None else epoch
+    links = Links(epoch, sources, links_config)
     peers = PeerStates(runtime, links, tuple(dict.fromkeys(peer_classes.values())), claim, dealt)
     wish = SnapshotWish(runtime, durable)
     room = OutboxRoom(config.outbox_records, config.outbox_bytes)

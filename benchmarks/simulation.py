@@ -4,17 +4,18 @@
     PYTHONPATH=.:examples python -m benchmarks.simulation --net cnn --most 1000
 
 Digits; each client draws 64 of them by seed and number. A hundred clients are asked per round, for two
-rounds of two steps. Each line is a run with one worker, which is a process of its own: its peak memory is the
-run's. An idle client is what runs of more clients take more, of which as many are asked; one that was asked
-is what runs take more that ask more of as many. Jitter: all of 1,000 clients, with and without 50 ms.
+rounds (`--rounds`) of two steps. Each line is a run with one worker, which is a process of its own: its peak
+memory is the run's, and time is that of the processor, from the worker's start to its end. An idle client is
+what runs of more clients take more, of which as many are asked; one that was asked is what runs take more
+that ask more of as many. Jitter: all of 1,000 clients, with and without 50 ms.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -38,7 +39,7 @@ PAIRS = 3
 
 
 class Cost(NamedTuple):
-    """Of one run: seconds, seconds of processor, and peak memory in bytes of its worker; who woke."""
+    """Of one run: seconds of the worker's processor and ours, peak bytes of the worker, and who woke."""
 
     seconds: float
     peak: int
@@ -48,8 +49,8 @@ class Cost(NamedTuple):
 class Bench:
     """The programs and data of one kind of net, in a folder."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, folder: Path, rounds: int = ROUNDS) -> None:
+        self.kind, self.rounds = kind, rounds
         x, y = data.load_digits()
         pixels = x if kind == "mlp" else image(x)
         self._train, self._test = folder / "train.npz", folder / "test.npz"
@@ -67,7 +68,7 @@ class Bench:
                 .bind_data_source("shard", ArrayDataSource, {"batch_size": BATCH, "one_hot": data.CLASSES})
                 .bind_data_source("test", ArrayDataSource, {"batch_size": 0, "one_hot": data.CLASSES})
             )
-            module = FederatedDigits(rounds=ROUNDS, clients=asked, local_steps=STEPS)
+            module = FederatedDigits(rounds=self.rounds, clients=asked, local_steps=STEPS)
             self._built[asked] = {a.target: a.data for a in build_edge(module, compiler).artifacts}
         return self._built[asked]
 
@@ -83,27 +84,38 @@ class Bench:
             settings={"test": {"path": str(self._test)}},
             dealt=(Dealt("shard", self._train, Rule.parse("draw:64")),),
         )
-        began = time.perf_counter()
+        began = _processor_s()
         outcome = simulate(scenario)
         (peak,) = outcome.peak_rss
-        return Cost(time.perf_counter() - began, peak, outcome.awake - 1)
+        return Cost(_processor_s() - began, peak, outcome.awake - 1)
+
+
+def _processor_s() -> float:
+    """Seconds of processor of this process, and of the workers that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="benchmarks.simulation", description="What simulated clients cost.")
     p.add_argument("--net", choices=("mlp", "cnn"), default="mlp")
     p.add_argument("--most", type=int, default=SIZES[-1], help="clients of the largest run (10,000)")
+    p.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each run ({ROUNDS})")
+    p.add_argument("--times-only", action="store_true", help="neither memory nor jitter")
     a = p.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(a.net, Path(folder))
+        bench = Bench(a.net, Path(folder), a.rounds)
         costs = {}
         for clients in (size for size in SIZES if size <= a.most):
             cost = costs[clients] = bench.run(clients, ASKED)
             print(
-                f"{clients:>6,} clients, {ASKED} asked twice: {cost.seconds:6.2f} s, {cost.woke} woke, "
-                f"{cost.peak / 2**20:.1f} MiB, {1e3 * cost.seconds / (ASKED * ROUNDS):.1f} ms per answer",
+                f"{clients:>6,} clients, {ASKED} asked in {a.rounds} rounds: "
+                f"{cost.seconds:6.2f} s of processor, {cost.woke} woke, {cost.peak / 2**20:.1f} MiB, "
+                f"{1e3 * cost.seconds / (ASKED * a.rounds):.1f} ms per answer",
                 flush=True,
             )
+        if a.times_only:
+            return 0
         few, many = min(costs), max(costs)
         more = costs[many].woke - costs[few].woke
         half = bench.run(1_000, ASKED // 2)

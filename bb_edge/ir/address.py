@@ -19,6 +19,9 @@ P2P, SITE, COMPONENT, OP = 421, 0xE2, 0xE3, 0xE4
 _NAMES = {P2P: "p2p", SITE: "site", COMPONENT: "component", OP: "op"}
 _RANKS = {code: rank for rank, code in enumerate(_NAMES)}
 _P2P, _SITE, _COMPONENT, _OP = (varint.encode(code) for code in (P2P, SITE, COMPONENT, OP))
+_USUAL_PEER = _P2P + varint.encode(34)
+"""What an address begins with that names a peer by a SHA-256, and alone if it has `_USUAL_PEER_BYTES`."""
+_USUAL_PEER_BYTES = len(_USUAL_PEER) + 34
 MAX_OP_NAME = 256
 """Longest op name in bytes; an address of all segments stays below a node's cap of a suffix (512 bytes)."""
 _MAX_DIGITS = 20  # digits of 2^64-1; longer texts are refused before they are converted
@@ -89,6 +92,8 @@ class Address:
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Address:
         """Parses the binary form. AddressError for anything else."""
+        if len(data) == _USUAL_PEER_BYTES and data[: len(_USUAL_PEER)] == _USUAL_PEER:
+            return cls(_peer_or_name(P2P, data[len(_USUAL_PEER) :], 0))  # type: ignore[arg-type]
         segments: dict[int, object] = {}
         offset, last = 0, -1
         while offset < len(data):

@@ -12,6 +12,7 @@ from bb_edge.ir.errors import BBError
 
 SHA2_256 = 0x12
 IDENTITY = 0x00
+_SHA2_256_HEAD = varint.encode(SHA2_256) + varint.encode(32)
 MAX_DIGEST = 64
 """Longest digest in bytes: that of SHA-512, the longest hash in use for peer ids."""
 
@@ -75,7 +76,7 @@ class PeerId:
         """Returns the sha2-256 multihash of a name."""
         import hashlib  # here: it loads OpenSSL, 4 MB, which what only infers never needs
 
-        return cls(SHA2_256, hashlib.sha256(name.encode()).digest())
+        return cls._of(_SHA2_256_HEAD + hashlib.sha256(name.encode()).digest())
 
     @classmethod
     def from_int(cls, number: int) -> PeerId:

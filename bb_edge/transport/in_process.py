@@ -15,6 +15,7 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import IngressFull
@@ -38,8 +39,7 @@ class SimulationError(BBError):
     """The simulation cannot go on: a peer is unknown, or there were more events than `max_events`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """One step that a node returned, and when; `at_ns` is simulated time."""
 
     at_ns: int
@@ -47,8 +47,7 @@ class Seen:
     step: steps.EngineStep
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(NamedTuple):
     """What a node is told of another one, as over a broker."""
 
     up: bool
@@ -58,8 +57,7 @@ class Presence:
     meta: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """What comes to a node, from whom, and when. `number` counts what went from the one to the other.
 
     An envelope is two pieces, of which the first may be shared by those of many peers.

@@ -201,15 +201,18 @@ class AddressBook:
         entry = self._entries.get(peer)
         if not raw or (entry is not None and entry.learned_from == raw):
             return False
-        new = tuple(dict.fromkeys(Address.from_bytes(data) for data in raw))
+        if len(raw) == 1:  # as most peers have
+            new: tuple[Address, ...] = (Address.from_bytes(raw[0]),)
+        else:
+            new = tuple(dict.fromkeys([Address.from_bytes(data) for data in raw]))
         if entry is None:
             self._make_room(peer)
             entry = self._entries[peer] = _Entry(0)
         known = self.addresses.setdefault(peer, ())
         entry.learned_from = raw
-        if all(address in known for address in new):
+        if known and all(address in known for address in new):
             return False
-        merged = tuple(dict.fromkeys(new + known))
+        merged = tuple(dict.fromkeys(new + known)) if known else new
         self.truncated += max(len(merged) - self._per_peer, 0)
         self.addresses[peer] = merged[: self._per_peer]
         return True

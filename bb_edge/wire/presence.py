@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from bb_edge.ir.class_names import is_class_name
@@ -112,9 +113,14 @@ def presence_bytes(presence: Presence, meta_bytes: int) -> int:
     for address in presence.addresses:
         size += cbor.head_bytes(len(address)) + len(address)
     if presence.classes:
-        size += 1 + len("classes") + cbor.head_bytes(len(presence.classes))
-        size += sum(map(_text_bytes, presence.classes))
+        size += _classes_bytes(presence.classes)
     return size + (1 + len("will") + _text_bytes(presence.will) if presence.will else 0)
+
+
+@lru_cache(maxsize=64)
+def _classes_bytes(classes: tuple[str, ...]) -> int:
+    """The bytes of the entry `classes`: few sets of classes are those of many peers."""
+    return 1 + len("classes") + cbor.head_bytes(len(classes)) + sum(map(_text_bytes, classes))
 
 
 def _text_bytes(text: str) -> int:

@@ -1,15 +1,15 @@
 """When a worker looks for garbage: between windows, and through everything only when that has doubled.
 
-A node is some ten thousand objects that stay. Python looks through all objects each time a quarter more of
-them are there, which is a third of what waking a client costs; and what a window leaves in circles is little.
+A node is some eight hundred containers that stay. Python looks through all of them each time a quarter more
+are there, which is a third of what waking a client costs; and what a window leaves in circles is little.
 """
 
 from __future__ import annotations
 
 import gc
 
-AT_LEAST = 500_000
-"""New objects before which nothing older than a window is looked through: some 50 MB, or fifty nodes."""
+AT_LEAST = 1_000_000
+"""New objects before which nothing older than a window is looked through: some 100 MB, or 1,000 nodes."""
 
 
 class BetweenWindows:

@@ -68,20 +68,21 @@ class RayWorkers:
                 logging_level="ERROR",
                 runtime_env={"env_vars": ONE_THREAD},
             )
-        self._actors: list[Any] = []
+        self.actors: list[Any] = []
+        """In the order of the shards."""
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
         remote = self._ray.remote(num_cpus=1)(ShardActor)
         shared = self._ray.put(scenario)
-        self._actors = [remote.remote(shared, mine) for mine in members]
-        return self._get([actor.call.remote("progress") for actor in self._actors])
+        self.actors = [remote.remote(shared, mine) for mine in members]
+        return self._get([actor.call.remote("progress") for actor in self.actors])
 
     def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
-        pairs = zip(self._actors, arrivals, strict=True)
+        pairs = zip(self.actors, arrivals, strict=True)
         return self._get([actor.call.remote("step", end_ns, mine) for actor, mine in pairs])
 
     def accounts(self) -> list[Accounts]:
-        return self._get([actor.call.remote("accounts") for actor in self._actors])
+        return self._get([actor.call.remote("accounts") for actor in self.actors])
 
     def _get(self, futures: Sequence[Any]) -> list[Any]:
         try:
@@ -96,8 +97,8 @@ class RayWorkers:
 
     def close(self) -> None:
         with contextlib.suppress(self._ray.exceptions.RayError):  # who is lost has nothing to close
-            self._ray.get([actor.close.remote() for actor in self._actors])
-        for actor in self._actors:
+            self._ray.get([actor.close.remote() for actor in self.actors])
+        for actor in self.actors:
             self._ray.kill(actor)
         if self._started:
             self._ray.shutdown()

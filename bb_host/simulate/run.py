@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Arrival, combined_trace
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Event, Progress
@@ -81,7 +82,7 @@ def simulate(
         raise ScenarioError("a network without latency", "--latency", "write 0.1 (ms) or more")
     members = scenario.members()
     lists = placed(members, min(workers, len(members)))
-    where = {scenario.peer_of(member): number for number, mine in enumerate(lists) for member in mine}
+    where: dict[PeerId, int] = {}  # found out where the first envelope goes from one worker to another
     with _closing(make_workers(on)) as crew:
         told = crew.start(scenario, lists)
         had_rounds = any(progress.open_rounds for progress in told)
@@ -100,6 +101,9 @@ def simulate(
             for one in fresh if event is not None else ():
                 assert event is not None
                 event(one)
+            if not where and any(progress.outgoing for progress in told):
+                places = ((member, number) for number, mine in enumerate(lists) for member in mine)
+                where = {scenario.peer_of(member): number for member, number in places}
             for progress in told:
                 for arrival in progress.outgoing:
                     underway[where[arrival.target]].append(arrival)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import keyed_number
+from bb_edge.wiring import EPOCH_BITS
 from bb_host.simulate.conditions import Conditions
 from bb_host.simulate.dealing import Rule
 
@@ -77,13 +79,17 @@ class Scenario:
         """What the member's node is installed with."""
         return keyed_number(self.seed, f"node {self.groups[member.group].peer_class}", member.number)
 
+    def epoch_of(self, member: Member) -> int:
+        """The epoch that the member's node has, and others are told of before there is a node."""
+        drawn = keyed_number(self.seed, f"epoch {self.groups[member.group].peer_class}", member.number)
+        return drawn % (1 << EPOCH_BITS) or 1
+
     def peer_of(self, member: Member) -> PeerId:
         """The member's id: that of its name, as on devices."""
         return PeerId.from_name(self.groups[member.group].name(member.number))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Member:
+class Member(NamedTuple):
     """One node of a scenario: the index of its group, and its number in it."""
 
     group: int

@@ -19,7 +19,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
 from bb_edge.install_plan import InstallPlan
-from bb_edge.installer import first_epoch, install
+from bb_edge.installer import install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -196,6 +196,7 @@ class Shard:
                     components=components,
                     registry=self._registry,
                     seed=scenario.seed_of(member),
+                    epoch=scenario.epoch_of(member),
                 )
             except BBError as error:
                 hint = f"{error.hint}; its rows are dealt: see --deal" if dealt else error.hint
@@ -252,8 +253,7 @@ class Shard:
             classes = kind.heard_by(hears)
             session, up = self._sessions[peer], self._up[peer]
             if classes and session and peer is not listener:
-                epoch = first_epoch(scenario.seed_of(member))
-                content = Presence(up, epoch, session, classes, kind.meta)
+                content = Presence(up, scenario.epoch_of(member), session, classes, kind.meta)
                 yield Arrival(at_ns, listener, peer, _TOLD + 2 * session + (not up), content)
 
     def _heard(self, listener: PeerId) -> Iterator[Member]:
@@ -354,6 +354,8 @@ class Shard:
     def take(self, seen: Seen) -> None:
         """Takes a step that a node has returned."""
         step = seen.step
+        if type(step) is steps.PeerUp:  # a server's first ones are as many as there are clients
+            return
         if isinstance(step, steps.AppEvent):
             name = self._name(seen.peer)
             self._events.append(Event(seen.at_ns, name, step.topic, plain(step.value, self._name)))

@@ -198,7 +198,7 @@ class FedProx(GraphModel):
     CONFIG: ClassVar[Mapping[str, Setting]] = {"mu": Setting.number(0.01, minimum=0.0)}
 
     _mu = 0.0
-    _sent: Array | None = None  # in no snapshot: the server's next parameters set it again
+    _start: Array | None = None  # in no snapshot: the server's next parameters set it again
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> FedProx:
@@ -209,11 +209,11 @@ class FedProx(GraphModel):
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
         super().load_parameters(ctx, params)
-        self._sent = self.parameters.copy()
+        self._start = self.parameters.copy()
 
     def adjust_gradient(self, gradient: Array) -> None:
-        if self._sent is not None:
-            gradient += np.float32(self._mu) * (self.parameters - self._sent)
+        if self._start is not None:
+            gradient += np.float32(self._mu) * (self.parameters - self._start)
 
 
 # --- backend: thirteen operators on NumPy -------------------------------------------------------------------

@@ -111,13 +111,19 @@ class Mute:
         return answers and not (self.late and step.resent)
 
 
+def registry() -> Registry:
+    """A registry with `Moody` alone."""
+    found = Registry()
+    found.register(Moody)
+    return found
+
+
 class Federation:
     """A server and its clients, joined in process; each client's codec can be put into a mood."""
 
     def __init__(self, data: bytes, clients: int = 2, config: NodeConfig | None = None) -> None:
         self.sim = Simulation(seed=3)
-        self.data, self.registry = data, Registry()
-        self.registry.register(Moody)
+        self.data, self.registry = data, registry()
         more: dict[str, Any] = {"registry": self.registry}
         names = ["server", *(f"c{n}" for n in range(clients))]
         self.server, *self.clients = [

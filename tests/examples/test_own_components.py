@@ -171,3 +171,19 @@ def test_the_pass_refuses_raw_data_at_the_authors_line(own: Any) -> None:
     harmless.raw = False
     report = next(p for p in compiler.run(harmless).passes if p.name == "keep_raw_data_home")
     assert report.counters == {"sends_checked": 1}
+
+
+def test_the_model_gives_what_it_has_learned_since_it_was_sent_parameters(own: Any) -> None:
+    pytest.importorskip("onnx")
+    from bb_host.build import build_edge
+
+    artifacts = {a.target: a.data for a in build_edge(*own("federation").program()).artifacts}
+    readings = {"path": str(EXAMPLE / "readings" / "kitchen.csv")}
+    peer = bb_edge.PeerId.from_name("kitchen")
+    node = bb_edge.install(peer, (), artifacts["Client"], ["Client"], components={"shard": readings})
+    model, (x, _) = node.component("model"), node.component("shard").next_batch(Calls())
+    sent = model.params(Calls()) + np.float32(0.125)
+    model.load_parameters(Calls(), sent)
+    model.backward(Calls(), np.ones_like(model.forward(Calls(), x)))
+    model.step(Calls())
+    assert not np.array_equal(model.params(Calls()), sent)

@@ -50,7 +50,7 @@ MQTT_CLIENT = 3 * MIB
 FILE_PAGES = 18 * MIB
 """Pages of executables and libraries that are resident beside it; part of the RSS."""
 
-_FRAME, _EXECUTION, _ENTRY = 320, 1200, 8
+_FRAME, _EXECUTION, _ENTRY = 320, 1384, 8
 """Bytes of a frame and an execution without their entries, and of an entry; CPython's records."""
 
 _ARENA = "arena, shared: the largest of"
@@ -200,7 +200,8 @@ def budget_of(
         *_state(program),
         *_tensor_work(planned),
         *_models(models, max_batch or 1),
-        Share("slot tables and executions", _slot_tables(loaded, config)),
+        Share("slot tables", _slot_tables(loaded, config)),
+        Share("executions (max_executions)", _executions(loaded, config), ceiling=True),
         *_queues(program, config),
     ]
     told = _told(program, models, max_batch)
@@ -275,7 +276,7 @@ def _slot_tables(loaded: LoadedProgram, config: NodeConfig) -> int:
     one beside each for every body that it may run.
     """
     children = config.max_executions * config.max_children
-    total = (config.max_executions + children) * _EXECUTION
+    total = 0
     for target in loaded.targets.values():
         for key in (target.main, target.bootstrap):
             if key is None:
@@ -285,6 +286,13 @@ def _slot_tables(loaded: LoadedProgram, config: NodeConfig) -> int:
                 frames = children if region.index else config.max_executions
                 total += frames * _frame(loaded, graph, region.index)
     return total
+
+
+def _executions(loaded: LoadedProgram, config: NodeConfig) -> int:
+    """Their records are made where one runs beside the others; answers to requests run in children."""
+    entered = [key for target in loaded.targets.values() for key in (target.main, target.bootstrap) if key]
+    asks = any(len(loaded.graphs[key].regions) > 1 for key in entered)
+    return config.max_executions * (1 + config.max_children * asks) * _EXECUTION
 
 
 def _frame(loaded: LoadedProgram, graph: GraphSlot, region: int) -> int:

@@ -54,11 +54,12 @@ def test_any_number_of_workers_gives_the_same_bits(scenario, conditions):
     assert len(set(map(repr, found))) == 1
 
 
-def test_processes_with_other_hash_seeds_give_the_same_bits(scenario, monkeypatch):
+def test_processes_with_a_hash_seed_each_give_the_same_bits(scenario, monkeypatch):
     told = scenario(20, rounds=4, asked=6, jitter_ns=7 * MS, conditions=BAD_WEATHER)
     here = shown(simulate(told, 1, "here"))
-    monkeypatch.setenv("PYTHONHASHSEED", "12345")
-    assert shown(simulate(told, 2, "processes")) == here
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    for workers in (1, 2, 3):
+        assert shown(simulate(told, workers, "processes")) == here
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -145,10 +146,26 @@ def test_what_no_run_can_have_is_refused(scenario, field, words):
         simulate(scenario(2, **field), on="here")
 
 
-def test_ray_gives_the_same_bits(scenario):
+def test_ray_with_a_hash_seed_in_each_actor_gives_the_same_bits(scenario, monkeypatch):
+    """docs/how-to/simulate.md says how to have Ray."""
     pytest.importorskip("ray", reason="Ray is not installed")
-    told = scenario(12, rounds=3, asked=5, jitter_ns=7 * MS, conditions=BAD_WEATHER)
-    assert shown(simulate(told, 2, "ray")) == shown(simulate(told, 1, "here"))
+    told = scenario(20, rounds=4, asked=6, jitter_ns=7 * MS, conditions=BAD_WEATHER)
+    here = shown(simulate(told, 1, "here"))
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert shown(simulate(told, 2, "ray")) == here
+
+
+def test_an_actor_that_is_killed_is_told(scenario, monkeypatch):
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    workers = on_ray.RayWorkers()
+    told = scenario(4)
+    try:
+        workers.start(told, [told.members()])
+        ray.kill(workers.actors[0])
+        with pytest.raises(WorkerError, match="an actor failed"):
+            workers.step(NS, [[]])
+    finally:
+        workers.close()
 
 
 def test_an_actor_gives_refusals_back_as_values(scenario, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from host_commands import run
 
 from bb_edge.components import GraphModel
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.run.frames import Execution, FreeFrames
 from bb_host.build import build_edge, compile_edge
 from bb_host.cli import main
 from bb_host.columns import parse_size
@@ -211,3 +213,15 @@ def test_what_an_optimizer_keeps_is_counted(tiny: tuple[Any, Any]) -> None:
         bound = compiler.without_binding("model").bind_model("model", GraphModel, net)
         client = next(a for a in build_edge(module, bound).artifacts if a.target == "Client")
         assert share(client.budget, "what the optimizer of model keeps") == 4 * vectors * n_parameters
+
+
+def test_executions_are_made_on_demand_and_so_a_ceiling(tiny: tuple[Any, Any]) -> None:
+    """Those of a server have children, where answers run."""
+    config = NodeConfig.edge()
+    found = {}
+    for artifact in build_edge(*tiny, max_batch=4).artifacts:
+        (found[artifact.target],) = (s for s in artifact.budget.ram if s.what.startswith("executions"))
+    assert all(row.ceiling and row.counted for row in found.values())
+    a_record = sys.getsizeof(Execution(FreeFrames()))
+    assert found["Client"].nbytes > config.max_executions * a_record
+    assert found["Server"].nbytes == (1 + config.max_children) * found["Client"].nbytes
