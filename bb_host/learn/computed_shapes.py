@@ -73,6 +73,8 @@ def _contents(
         return first
     if op.op_type == "Concat":
         return np.concatenate(given) if all(v.ndim == 1 for v in given) else None
+    if op.op_type == "Reshape" and first.size == 1 and rest and rest[0].shape == (1,):
+        return first.reshape((1,))
     if op.op_type in ("Squeeze", "Unsqueeze") and first.size == 1:
         return first.reshape(()) if op.op_type == "Squeeze" else first.reshape((1,) * (first.ndim + 1))
     settings = [n for v in rest if (n := _numbers(v)) is not None]
@@ -95,13 +97,16 @@ def _made(
     wanted = contents.get(op.inputs[-1])
     if wanted is None or wanted.ndim != 1 or any(isinstance(d, int) and d < 1 for d in wanted):
         return None
+    dims = tuple(d if isinstance(d, str) else int(d) for d in wanted)
     if op.op_type == "Expand":
         known = types.get(op.inputs[0])
-        if known is None or known.shape is None or not all(d == 1 for d in known.shape):
+        if known is None or known.shape is None or len(known.shape) > len(dims):
             return None
-        if len(known.shape) > wanted.size:
+        own = (*(1,) * (len(dims) - len(known.shape)), *known.shape)
+        pairs = list(zip(own, dims, strict=True))
+        if not all(1 in (have, want) or have == want for have, want in pairs):
             return None
-    dims = tuple(d if isinstance(d, str) else int(d) for d in wanted)
+        dims = tuple(want if have == 1 or have is None else have for have, want in pairs)
     return dims if all(_is_known(d, symbols) for d in dims) else None
 
 

@@ -34,8 +34,8 @@ def folded(function: Function) -> Function:
     Its declared types stay as they are; those of what is reshaped come to them, where they can be counted.
     """
     declared = dict(function.types)
-    function = _without_whole_slices(function)
     for _ in range(MAX_ROUNDS):
+        function = _without_whole_slices(function)
         typed = dataclasses.replace(function, types=infer_types(function))
         counted = {**_counted(typed), **computed_shapes(typed)}
         done = constants.run(_with_dims(typed))

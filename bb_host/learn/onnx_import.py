@@ -30,6 +30,7 @@ from bb_host.learn.exporter_names import exporter_kinds
 from bb_host.learn.merged_statistics import Tensors, parted_statistics
 from bb_host.learn.parameters import Initializer, choose, layers_of, matching, unsendable
 from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
+from bb_host.learn.split_sequences import without_sequences
 from bb_host.learn.unrolled_loops import unrolled
 from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
@@ -126,7 +127,7 @@ def import_onnx(
     if one_output and output is None:
         refuse_several(model, where)
     opsets = {entry.domain: entry.version for entry in model.opset_import}
-    graph = unrolled(graph, opsets)
+    graph = without_sequences(unrolled(graph, opsets))
     initializers: Tensors = {
         n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()
     }

@@ -73,6 +73,8 @@ _MOVES = frozenset(
      "Concat", "Tile", "Cast")
 )  # fmt: skip
 
+_PARTS = frozenset(("Split", "Slice", "Gather"))
+"""Operators that cut a weight into others, which are each a layer's own: the gates of one matrix."""
 _MASK = 1e4
 """What no parameter measures, and masks do: attention adds −10⁹, −65504 or −∞ to what is not to be seen."""
 _NOT_TRAINED = {"BUFFER": "a buffer of the module", "CONSTANT_TENSOR": "a constant of the module"}
@@ -351,23 +353,28 @@ class _Uses:
 
     def readers(self, name: str) -> tuple[str, ...]:
         """The operators on the model's own values that read an initializer, or what is made of it alone."""
+        return tuple(self._reading(name, name).values())
+
+    def _reading(self, name: str, value: str) -> dict[str, str]:
+        """Who reads a value that is made of an initializer alone, by layer; of parts of it, those of one."""
         variable = VARIABLE.fullmatch(name) is not None
         places: dict[str, str] = {}
-        pending, seen = [name], {name}
-        while pending:
-            readers = self._readers.get(pending.pop(0), ())
-            own = [op for op, _ in readers if self._fed.intersection(op.outputs)]
-            for (
-                op
-            ) in own:  # the steps of one loop are one reader, and so is a layer of TensorFlow, by its path
-                layer = op.name.rpartition("/")[0].replace("/while/", "/") if variable else ""
-                places.setdefault(layer or place_of(op), place_of(op))
-            for op, position in readers:  # of weights alone; a loop's first step, on a state of zeros, is not
-                if self._steers(name, op, position) or op in own or place_of(op) in places.values():
-                    continue
-                pending.extend(v for v in op.outputs if v and v not in seen)
-                seen.update(op.outputs)
-        return tuple(places.values())
+        readers = [(op, p) for op, p in self._readers.get(value, ()) if not self._steers(name, op, p)]
+        own = [op for op, _ in readers if self._fed.intersection(op.outputs)]
+        for op in own:  # the steps of one loop are one reader, and so is a layer of TensorFlow, by its path
+            layer = op.name.rpartition("/")[0].replace("/while/", "/") if variable else ""
+            places.setdefault(layer or place_of(op), place_of(op))
+        parts: list[dict[str, str]] = []
+        for op, _ in readers:  # of weights alone; a loop's first step, on a state of zeros, is not
+            if op in own or place_of(op) in places.values():
+                continue
+            found = [self._reading(name, v) for v in op.outputs if v]
+            if op.op_type in _PARTS:
+                parts.extend(found)
+            else:
+                places.update(item for one in found for item in one.items())
+        most: dict[str, str] = max(parts, key=len) if parts else {}
+        return {**most, **places}
 
     def never(self, name: str) -> str:
         """Why an initializer cannot be learned at all; empty where it can."""
@@ -455,6 +462,8 @@ class _Uses:
     def _steers(self, name: str, op: Op, position: int) -> bool:
         """Whether what an op makes of an initializer is no more that initializer, but only steered by it."""
         if position in SHAPE_INPUTS.get(op.op_type, ()) or position in _SETTINGS.get(op.op_type, {}):
+            return True
+        if op.op_type in ("Shape", "Size"):
             return True
         # A factor on the way of another's weight is no weight.
         return op.op_type in _ELEMENTWISE and ANONYMOUS.fullmatch(name) is not None

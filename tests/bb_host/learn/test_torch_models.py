@@ -43,7 +43,9 @@ def test_gradients_are_those_of_pytorch(name, runtime, as_model):
         )
 
 
-@pytest.mark.parametrize("name", ["gru.raw", "lstm.raw", "gru_stacked.raw"])
+@pytest.mark.parametrize(
+    "name", ["gru.raw", "lstm.raw", "gru_stacked.raw", "decoder.dynamo", "decoder.script"]
+)
 def test_gates_that_are_cut_out_of_one_weight_are_no_shared_parameters(name):
     assert trainable(FOLDER / f"{name}.onnx", loss="mse").warnings() == ()
 

@@ -184,6 +184,38 @@ class Heads(nn.Module):
         return F.normalize(h, dim=-1), self.spare(h), self.scores(h)
 
 
+class Cells(nn.Module):
+    """Cells that are called step by step, from states of zeros in the size of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.lstm = nn.GRUCell(3, 4), nn.LSTMCell(4, 3)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, out = x.new_zeros(x.shape[0], 4), x.new_zeros(x.shape[0], 3)
+        cell = out
+        for t in range(x.shape[1]):
+            h = self.gru(x[:, t], h)
+            out, cell = self.lstm(h, (out, cell))
+        return self.head(out)
+
+
+class Decoder(nn.Module):
+    """Attention to another sequence: one matrix has the weights of the query, and those of key and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(3, 8)
+        self.layer = nn.TransformerDecoderLayer(8, 2, 12, batch_first=True)
+        self.head = nn.Linear(8, 2)
+        self.register_buffer("mask", torch.triu(torch.full((4, 4), float("-inf")), 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.embed(x)
+        return self.head(self.layer(h, h.flip(1), tgt_mask=self.mask))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "gru": (lambda: Recurrent(nn.GRU), (2, 5, 3)),
     "gru_stacked": (lambda: Recurrent(nn.GRU, 2), (2, 4, 3)),
@@ -202,6 +234,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "sampled": (Sampled, (2, 1, 6, 5)),
     "folded": (Folded, (2, 1, 5, 6)),
     "heads": (Heads, (2, 4)),
+    "cells": (Cells, (2, 2, 3)),
+    "decoder": (Decoder, (2, 4, 3)),
 }
 FORMS = {
     "dynamo": {"dynamo": True},
