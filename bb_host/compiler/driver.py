@@ -274,8 +274,3 @@ def as_program(module: Source) -> Program:
         "Compiler.compile",
         "give a Module, a ModelProto or a Program",
     )
-
-
-def options_of(compiler: Compiler, name: str) -> Options:
-    """The options that a compiler gives its passes, for a module of that name."""
-    return Options(name, compiler.bindings, compiler.strict_types, compiler.per_hop_budget_ns)

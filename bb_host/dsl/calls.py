@@ -133,11 +133,6 @@ def node_of(port: Port) -> TypeNode:
     return node
 
 
-def _type_of(op: OpDef, port: Port) -> ValueType | None:
-    """The type of an output; None where a type variable says it."""
-    return None if port.is_variable else ValueType(node_of(port), CATALOG_SHAPES.get((op.name, port.name)))
-
-
 def _formal(op: OpDef, port: Port) -> Formal:
     node = node_of(port)
     optional = port.ready is Ready.OPTIONAL

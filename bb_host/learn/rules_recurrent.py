@@ -320,12 +320,11 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
             found.append(_lstm_with_peepholes(run, peepholes))
         else:
             found.append(_lstm(run))
-    return _gathered(g, op, runs, found, inputs, gates, turned)[: len(op.inputs)]
+    return _gathered(g, runs, found, inputs, gates, turned)[: len(op.inputs)]
 
 
 def _gathered(
     g: GradientBuilder,
-    op: Op,
     runs: Sequence[Run],
     found: Sequence[_Found],
     inputs: int,

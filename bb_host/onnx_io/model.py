@@ -48,7 +48,6 @@ Supports = Callable[[str, int], bool]
 """Whether a backend has an operator of ONNX's own domain at an opset version."""
 
 _FLOATS = "convert the model to float32 or float16"
-_CONTROL = ("If", "Loop", "Scan", "SequenceMap")
 
 
 # --- reading --------------------------------------------------------------------------------------

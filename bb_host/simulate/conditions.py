@@ -35,11 +35,6 @@ class Conditions:
     dropout_chance: float = 0.0
     dropout_ns: int = 30 * NS
 
-    @property
-    def come_and_go(self) -> bool:
-        """Whether any client is ever away by plan."""
-        return self.up_share < 1 or bool(self.trace)
-
     def is_slow(self, seed: int, client: int) -> bool:
         """Whether the client is one of the slow ones."""
         return self.slow_share > 0 and keyed_number(seed, "slow", client) < self.slow_share * _WHOLE

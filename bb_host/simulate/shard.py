@@ -132,14 +132,14 @@ class Shard:
         self._kinds: list[_Kind] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
         try:
-            self._begin(members)
+            self._begin()
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, members: Sequence[Member]) -> None:
+    def _begin(self) -> None:
         self._kinds += [self._kind(group) for group in range(len(self.scenario.groups))]
-        self._take_stock(members)
+        self._take_stock()
         for peer, member in list(self._records.items()):
             if not self._kinds[member.group].sleeps:
                 self._add(peer, self.scenario.latency_ns)
@@ -203,7 +203,7 @@ class Shard:
                 what = f"{group.name(member.number)}: {error.what}"
                 raise ScenarioError(what, error.where, hint) from error
 
-    def _take_stock(self, members: Sequence[Member]) -> None:
+    def _take_stock(self) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
         scenario, conditions = self.scenario, self.scenario.conditions
         for member, peer in self._everybody.items():

@@ -78,7 +78,7 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
         return None
     if row is not None and (fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
         return _any_of(names, state)
-    found = _meeting(index, op, names, state)
+    found = _meeting(op, names, state)
     if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
         number = op.facts.request
         return {entry: closed | {number} for entry, closed in found.items()}
@@ -99,7 +99,7 @@ def _any_of(names: Sequence[str], state: Joins) -> Where:
     return found
 
 
-def _meeting(index: int, op: Op, names: Sequence[str], state: Joins) -> Where:
+def _meeting(op: Op, names: Sequence[str], state: Joins) -> Where:
     """The executions in which all of these values are. CrossExecutionJoin where there is none."""
     wheres = [state.values[n] for n in names]
     first = wheres[0]

@@ -37,7 +37,6 @@ def test_each_client_comes_and_goes_at_times_of_its_own():
 
 def test_without_conditions_everybody_is_there_for_ever():
     assert list(Conditions().changes(0, 7)) == [(0, True)]
-    assert not Conditions().come_and_go
     assert not Conditions().is_slow(0, 7) and not Conditions().drops_out(0, 7, 1)
 
 

@@ -156,7 +156,7 @@ def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> N
 def observe(program: Program, main: Function, target: str, data: Mapping[str, Array]) -> Observation:
     """Runs all samples and keeps the ranges."""
     bodies = observed_bodies(program)
-    found = Observation(missing=_unreached(program, main, target, data, bodies))
+    found = Observation(missing=_unreached(main, target, data, bodies))
     lost: set[tuple[FunctionKey, str]] = set()
     for given in batches(data, main, target):
         found.samples += 1
@@ -193,7 +193,6 @@ def _readable(main: Function) -> tuple[str, ...]:
 
 
 def _unreached(
-    program: Program,
     main: Function,
     target: str,
     data: Mapping[str, Array],
