@@ -30,7 +30,7 @@ RESTARTS = tuple(
 )
 ADOPTED = (
     *(f"tests/bb_edge/test_{name}.py" for name in ("adoption", "adoption_rows", "adopted_records")),
-    *(f"{ENGINE}{name}.py" for name in ("former_sites", "known_peers")),
+    *(f"{ENGINE}{name}.py" for name in ("former_sites", "former_records", "known_peers")),
 )
 PARAMETERS_ADOPTED = tuple(
     f"tests/bb_edge/components/test_{t}.py" for t in ("parameter_adoption", "optimizers")
