@@ -213,7 +213,8 @@ class _Placer:
 
     def _classes(self) -> set[str]:
         found = {self.home, *self.inputs.values(), *self.peers.values()}
-        found.update(op.facts.at for op in self.ops if op.facts.at)
+        if "at" in flow.summary(self.ops).said:
+            found.update(op.facts.at for op in self.ops if op.facts.at)
         for slot in self.slots.values():
             found.update(filter(None, (slot.at, slot.peer_class)))
         for name in found:
@@ -232,16 +233,14 @@ class _Placer:
         self._forward(scopes=False)
 
     def _fixed_point(self) -> None:
-        self.unsettled = [i for i, fixed in enumerate(self.is_constant) if self.moving[i] or not fixed]
+        state = zip(self.placed, self.is_constant, self.moving, strict=True)
+        self.unsettled = [i for i, (at, fixed, moves) in enumerate(state) if moves or not (at or fixed)]
         while True:
             self._forward(scopes=False)
-            before = self._count()
+            before = len(self._unsettled())
             self._forward(scopes=True)
-            if self._count() == before and not self._by_readers():
+            if len(self._unsettled()) == before and not self._by_readers():
                 return
-
-    def _count(self) -> int:
-        return len(self.ops) - self.placed.count(None)
 
     def _forward(self, scopes: bool) -> None:
         """Rule 2, and rule 3 with `scopes`, in the order of the ops, until lists of peers stand still too."""
@@ -275,7 +274,7 @@ class _Placer:
     def _by_readers(self) -> bool:
         """Rule 4, from the last op to the first; what it places is followed forward at once."""
         any_placed = False
-        for index in range(len(self.ops) - 1, -1, -1):
+        for index in reversed(self.unsettled):
             if self.placed[index] is not None or self.is_constant[index]:
                 continue
             classes = {
@@ -428,10 +427,7 @@ class _Placer:
         return f"input {name!r}" if op is None else f"{name!r} of {named(op)}"
 
     def _result(self) -> Placement:
-        order = {self.home: None}
-        for where in self.placed:
-            if where is not None:
-                order.setdefault(where)
+        order = dict.fromkeys([self.home, *filter(None, self.placed)])
         rank = {name: i for i, name in enumerate(order)}
         single = {name: (name,) for name in order}
         copies: dict[str, set[str]] = {}
