@@ -251,3 +251,13 @@ def test_the_check_script_is_valid_shell(root: Path) -> None:
     done = subprocess.run(["bash", "-n", root / ".ci" / "run"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert os.access(root / ".ci" / "run", os.X_OK) and os.access(root / "dev", os.X_OK)
+
+
+def test_the_readers_environment_is_made_without_the_checkout_on_pythons_path(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it, pip takes the checkout for the installed distribution, and installs no wheel."""
+    monkeypatch.setenv("PYTHONPATH", str(dev.ROOT))
+    dev.finish(sys.executable, "-c", "import os; assert 'PYTHONPATH' not in os.environ")
+    with pytest.raises(dev.SetupError, match="it says why"):
+        dev.finish(sys.executable, "-c", "import sys; sys.exit('it says why')")
