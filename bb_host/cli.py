@@ -103,7 +103,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough: `bb-host inspect … | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it at the end)
     except OSError as error:
-        print(f"bb-host: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        print(
+            f"bb-host: error: {error.filename or 'standard output'}: {error.strerror or error}",
+            file=sys.stderr,
+        )
     return 1
 
 

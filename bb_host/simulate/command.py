@@ -25,15 +25,8 @@ from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
-from bb_host.simulate.report import (
-    Columns,
-    ProgressLine,
-    draw,
-    event_record,
-    not_finite,
-    summary,
-    write_lines,
-)
+from bb_host.simulate.report import Columns, ProgressLine, event_record, not_finite, summary
+from bb_host.simulate.results import Results
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
 from bb_host.source_file import read_source
@@ -56,12 +49,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
         raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
     runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
-    for label, scenario in _swept(base, arguments):
-        outcome, told = _run(label, scenario, arguments)
-        runs[label] = outcome, told
+    swept = list(_swept(base, arguments))
+    results = Results(arguments.out)
+    for label, scenario in swept:
+        runs[label] = _run(label, scenario, arguments, results)
+        told = runs[label][1]
+        results.add(told)
         if arguments.json:
             print(json.dumps({"summary": told}), flush=True)
-    _finish(runs, arguments)
+    _finish(runs, arguments, results)
     in_vain = [label for label, (outcome, _) in runs.items() if _failed(outcome)]
     return Exit.NO_RESULT if in_vain else Exit.DONE
 
@@ -81,10 +77,13 @@ def _check_topic(topic: str, programs: Sequence[Program]) -> None:
         raise ScenarioError(f"the program emits nothing under {topic!r}", "--plot", hint)
 
 
-def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple[Outcome, dict[str, Any]]:
+def _run(
+    label: str, scenario: Scenario, arguments: argparse.Namespace, results: Results
+) -> tuple[Outcome, dict[str, Any]]:
     line = None if arguments.quiet else ProgressLine()
 
     def told(event: Event) -> None:
+        write(event)
         if line is not None:
             line.clear()
         if arguments.json:
@@ -96,18 +95,19 @@ def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple
             )
 
     began = time.monotonic()
-    try:
-        outcome = simulate(
-            scenario,
-            arguments.workers,
-            arguments.on,
-            for_ns=None if arguments.seconds is None else round(arguments.seconds * NS),
-            event=told,
-            watch=line,
-        )
-    finally:
-        if line is not None:
-            line.clear()
+    with results.events_of(label) as write:
+        try:
+            outcome = simulate(
+                scenario,
+                arguments.workers,
+                arguments.on,
+                for_ns=None if arguments.seconds is None else round(arguments.seconds * NS),
+                event=told,
+                watch=line,
+            )
+        finally:
+            if line is not None:
+                line.clear()
     counts = {group.peer_class: group.count for group in scenario.groups}
     about = {"run": label, "seed": scenario.seed, "nodes": counts, "workers": arguments.workers}
     found = summary(outcome, time.monotonic() - began, about)
@@ -125,8 +125,10 @@ def _run(label: str, scenario: Scenario, arguments: argparse.Namespace) -> tuple
     return outcome, found
 
 
-def _finish(runs: Mapping[str, tuple[Outcome, dict[str, Any]]], arguments: argparse.Namespace) -> None:
-    """The table, and the files of `--out`."""
+def _finish(
+    runs: Mapping[str, tuple[Outcome, dict[str, Any]]], arguments: argparse.Namespace, results: Results
+) -> None:
+    """The table, and the picture."""
     events = {label: outcome.events for label, (outcome, _) in runs.items()}
     everything = [event for mine in events.values() for event in mine]
     columns = Columns.of(everything) if arguments.plot is None else Columns.parse(arguments.plot)
@@ -141,14 +143,7 @@ def _finish(runs: Mapping[str, tuple[Outcome, dict[str, Any]]], arguments: argpa
                 f"{told['seconds']:,.1f} s, {outcome.awake:,} nodes woke, "
                 f"{outcome.sent_bytes / 1e6:,.2f} MB sent; last: {last}; trace {outcome.trace[:16]}"
             )
-    if arguments.out is None:
-        return
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    summaries = [told for _, told in runs.values()]
-    (arguments.out / "summary.json").write_text(json.dumps(summaries, indent=1) + "\n", encoding="utf-8")
-    for label, mine in events.items():
-        write_lines(arguments.out / (f"events.{label}.jsonl" if label else "events.jsonl"), mine)
-    if columns is not None and not draw(arguments.out / "picture.png", columns, events):
+    if not results.draw(columns, events):
         print("bb-host: no picture: matplotlib is not installed", file=sys.stderr)
 
 

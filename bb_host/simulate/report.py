@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -150,13 +149,6 @@ def _is_number(value: object) -> bool:
     if isinstance(value, str):
         return value in _NOT_FINITE
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def write_lines(path: Path, events: Sequence[Event]) -> None:
-    """Writes events as JSON Lines."""
-    with path.open("w", encoding="utf-8") as lines:
-        for event in events:
-            lines.write(json.dumps(event_record(event)) + "\n")
 
 
 def draw(path: Path, columns: Columns, runs: Mapping[str, Sequence[Event]]) -> bool:

@@ -8,6 +8,7 @@ class, so it depends on the program alone, and not on memory or on who shares th
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,10 @@ TROUBLE = (
 
 GIVE_UP_AFTER = 10
 """Rounds in a row that reach nobody, after which a run without a time of its own ends."""
+
+_ID = r"Qm[1-9A-HJ-NP-Za-km-z]{44}"
+_PEERS = re.compile(rf"PeerId\((?P<id>{_ID})\)|\b(?P<text>{_ID})\b")
+"""How texts name peers."""
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
@@ -162,6 +167,14 @@ class Shard:
                     raise ScenarioError(
                         f"no node has a slot {slot!r}", what, suggestion(slot, sorted(known), "slots: ")
                     )
+
+        for dealt in self.scenario.dealt:
+            if dealt.key in self.scenario.settings.get(dealt.slot, {}):
+                raise ScenarioError(
+                    f"slot {dealt.slot!r} is dealt rows, and its {dealt.key!r} is set besides",
+                    "--set",
+                    f"leave out --set {dealt.slot}.{dealt.key}, or --data {dealt.slot}",
+                )
 
     # --- who is there ---------------------------------------------------------------------------------
 
@@ -366,9 +379,10 @@ class Shard:
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.in_a_row >= GIVE_UP_AFTER:
                 self._stuck = f"{step.in_a_row} rounds in a row have reached nobody: {step.reason}"
-            count, first = self._trouble.get(
-                kind, (0, f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {step}")
-            )
+            count, first = self._trouble.get(kind, (0, ""))
+            if not count:
+                text = _PEERS.sub(self._named, str(step))
+                first = f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {text}"
             self._trouble[kind] = count + 1, first
 
     def _waits(self, step: steps.RoundWaits) -> None:
@@ -378,6 +392,13 @@ class Shard:
         if there < step.wanted:
             needs = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
             self._stuck = f"{needs}, and there are {there}"
+
+    def _named(self, found: re.Match[str]) -> str:
+        """The name of a peer in place of its id in a text."""
+        try:
+            return self._name(PeerId.from_text(found["id"] or found["text"]))
+        except BBError:
+            return found[0]
 
     def _name(self, peer: PeerId) -> str:
         member = self._member_of.get(peer)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -86,7 +87,8 @@ class Processes:
                 ours, theirs = context.Pipe()
                 name = f"bb-simulate-{number}"
                 process = context.Process(target=_work, args=(theirs, scenario, mine), name=name, daemon=True)
-                process.start()
+                with _deaf_to_interrupts():
+                    process.start()
                 theirs.close()
                 self._workers.append((process, ours))
         return [self._answer(worker) for worker in self._workers]
@@ -133,7 +135,7 @@ class Processes:
 
 def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> None:
     """The life of a worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for it ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for this one ends it
     shard: Shard | None = None
     garbage = BetweenWindows()
 
@@ -152,14 +154,18 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
         shard = Shard(scenario, members)
         return shard.progress()
 
-    answer(begin)
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while shard is not None:
-            method, arguments = pipe.recv()
-            bound = getattr(shard, method)
-            answer(lambda bound=bound, arguments=arguments: bound(*arguments))  # type: ignore[misc]
+    try:
+        answer(begin)
+        # Who asks has ended, or was interrupted before it has read the last answer.
+        with contextlib.suppress(EOFError, ConnectionResetError, KeyboardInterrupt):
+            while shard is not None:
+                method, arguments = pipe.recv()
+                bound = getattr(shard, method)
+                answer(lambda bound=bound, arguments=arguments: bound(*arguments))  # type: ignore[misc]
+    finally:
+        if shard is not None:
+            shard.close()
     if shard is not None:
-        shard.close()
         # Nothing is left to do: Python would take the nodes down object by object, a tenth of a short run.
         sys.stdout.flush()
         sys.stderr.flush()
@@ -170,6 +176,19 @@ def portable(error: BBError) -> BBError:
     """The error as one that every process can read."""
     kind = "" if isinstance(error, ScenarioError) else f"{type(error).__name__}: "
     return ScenarioError(f"{kind}{error.what}", error.where, error.hint)
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Any:
+    """A process that is started in the block ignores Ctrl-C from its first instruction on."""
+    if threading.current_thread() is not threading.main_thread():  # nobody else may set it
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager

@@ -225,3 +225,16 @@ def test_a_client_whose_share_is_too_small_is_named(scenario, rows):
 def test_a_trace_of_clients_that_are_not_there_is_refused(scenario):
     with pytest.raises(ScenarioError, match="names client 77, and there are 5"):
         simulate(scenario(5, conditions=Conditions(trace={77: [(0, NS)]})), on="here")
+
+
+def test_rows_that_are_dealt_and_set_besides_are_refused(scenario):
+    both = {"shard": {"path": "mine.npz"}}
+    with pytest.raises(ScenarioError, match="slot 'shard' is dealt rows, and its 'path' is set besides"):
+        simulate(scenario(5, settings=both), on="here")
+
+
+def test_trouble_names_nodes_and_not_their_ids(scenario):
+    dropping = Conditions(dropout_chance=1.0, dropout_ns=5 * NS)
+    lost = simulate(scenario(10, rounds=3, asked=5, conditions=dropping), on="here", for_ns=20 * NS)
+    told = " ".join(first for _, first in lost.trouble.values())
+    assert told and "Qm" not in told
