@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from bb_host.ir.program import AttrValue
 from bb_host.learn.gradient_builder import GradientBuilder
 
-ACTIVATIONS = {"tanh": "Tanh", "sigmoid": "Sigmoid", "relu": "Relu", "hardsigmoid": "HardSigmoid"}
-"""By ONNX's name in lower case, those whose slope follows from their result."""
+ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
+    "tanh": ("Tanh", None, None),
+    "sigmoid": ("Sigmoid", None, None),
+    "relu": ("Relu", None, None),
+    "softsign": ("Softsign", None, None),
+    "softplus": ("Softplus", None, None),
+    "leakyrelu": ("LeakyRelu", 0.01, None),
+    "thresholdedrelu": ("ThresholdedRelu", 1.0, None),
+    "elu": ("Elu", 1.0, None),
+    "hardsigmoid": ("HardSigmoid", 0.2, 0.5),
+    "scaledtanh": ("ScaledTanh", 1.0, 1.0),
+    "affine": ("Affine", 1.0, 0.0),
+}
+"""By ONNX's name in lower case: how it is spelt, and the defaults of alpha and beta; None where it takes none.
+
+The slope of each follows from its result.
+"""
+
+
+class Activation(NamedTuple):
+    """An activation of a gate, by its name in lower case."""
+
+    kind: str
+    alpha: float = 0.0
+    beta: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +43,14 @@ class Run:
     `x` [S,N,I], `w` [G·H,I], `r` [G·H,H], `wb` and `rb` [G·H], `h0` and `c0` [1,N,H], `states` [S,N,H];
     `dys` [S,N,H], `dh` and `dc` [1,N,H] are gradients of all states and of the last; `live` [S,N,1] is 1
     while a sequence lasts. `like` is a forward value of their dtype; `activations` are those of
-    this direction, in lower case.
+    this direction.
     """
 
     g: GradientBuilder
     steps: int
     hidden: int
     reverse: bool
-    activations: tuple[str, ...]
+    activations: tuple[Activation, ...]
     like: str
     x: str
     w: str
@@ -103,11 +128,27 @@ class Run:
     def act(self, place: int, value: str, gate: bool = True) -> str:
         """An activation; of a `gate`, what it is taken of is clipped where the layer clips."""
         if not (self.clip and gate):
-            return self.g.op(ACTIVATIONS[self.activations[place]], value)
+            return self._applied(place, value)
         bounds = (self.g.scalar(bound, self.like) for bound in (-self.clip, self.clip))
-        result = self.g.op(ACTIVATIONS[self.activations[place]], self.g.op("Clip", value, *bounds))
+        result = self._applied(place, self.g.op("Clip", value, *bounds))
         self._sums[result] = value
         return result
+
+    def _applied(self, place: int, value: str) -> str:
+        kind, alpha, beta = self.activations[place]
+        g = self.g
+        if kind == "affine":
+            return g.op("Add", g.op("Mul", value, g.scalar(alpha, self.like)), g.scalar(beta, self.like))
+        if kind == "scaledtanh":
+            inner = g.op("Tanh", g.op("Mul", value, g.scalar(beta, self.like)))
+            return g.op("Mul", inner, g.scalar(alpha, self.like))
+        name, takes_alpha, takes_beta = ACTIVATIONS[kind]
+        attrs: dict[str, AttrValue] = {}
+        if takes_alpha is not None:
+            attrs["alpha"] = alpha
+        if takes_beta is not None:
+            attrs["beta"] = beta
+        return g.op(name, value, **attrs)
 
     def slope(self, place: int, result: str) -> str:
         """The slope of an activation, from its result; none where what it was taken of was clipped."""
@@ -118,16 +159,40 @@ class Run:
         return self.times(slope, g.cast(within, g.dtype(self.like)))
 
     def _slope(self, place: int, result: str) -> str:
-        kind, g = self.activations[place], self.g
+        kind, alpha, beta = self.activations[place]
+        g = self.g
+
+        def number(value: float) -> str:
+            return g.scalar(value, self.like)
+
+        def where(condition: str) -> str:
+            return g.cast(condition, g.dtype(self.like))
+
         if kind == "tanh":
             return self.rest(self.times(result, result))
         if kind == "sigmoid":
             return self.times(result, self.rest(result))
-        above = g.op("Greater", result, g.scalar(0, self.like))
+        if kind == "softsign":
+            rest = self.rest(g.op("Abs", result))
+            return self.times(rest, rest)
+        if kind == "softplus":
+            return self.rest(g.op("Exp", g.op("Neg", result)))
+        if kind == "scaledtanh":
+            inner = g.op("Div", result, number(alpha))
+            return self.times(self.rest(self.times(inner, inner)), number(alpha * beta))
+        if kind == "affine":
+            return g.op("Add", self.times(result, number(0)), number(alpha))
+        if kind == "thresholdedrelu":
+            return where(g.op("Not", g.op("Equal", result, number(0))))
+        above = g.op("Greater", result, number(0))
         if kind == "relu":
-            return g.cast(above, g.dtype(self.like))
-        inside = g.op("And", above, g.op("Less", result, g.scalar(1, self.like)))
-        return self.times(g.cast(inside, g.dtype(self.like)), g.scalar(0.2, self.like))
+            return where(above)
+        if kind == "leakyrelu":
+            return g.op("Where", above, number(1), number(alpha))
+        if kind == "elu":
+            return g.op("Where", above, number(1), g.op("Add", result, number(alpha)))
+        inside = g.op("And", above, g.op("Less", result, number(1)))
+        return self.times(where(inside), number(alpha))
 
     def masked(self, value: str) -> str:
         """Zero behind the end of a sequence."""

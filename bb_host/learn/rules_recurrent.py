@@ -18,7 +18,7 @@ from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import Gradients, rule
-from bb_host.learn.recurrent_run import ACTIVATIONS, Run
+from bb_host.learn.recurrent_run import ACTIVATIONS, Activation, Run
 
 Wants = Sequence[bool]
 
@@ -184,7 +184,7 @@ def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
         keeps[t] = f if live is None else g.op("Add", run.times(f, live), run.rest(live))
         cell = g.op("Add", run.times(keeps[t], start), masked(run.times(i, new), t))
         o = run.act(0, g.op("Add", of_o, run.times(cell, to_o)))
-        starts[t], cells[t], gates[t] = start, cell, (i, o, f, new, run.act(2, cell))
+        starts[t], cells[t], gates[t] = start, cell, (i, o, f, new, run.act(2, cell, gate=False))
     carry_h, carry_c, found = run.dh, run.dc, {}
     for t, dy in run.backwards():
         i, o, f, new, shown = gates[t]
@@ -217,30 +217,37 @@ def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
 # --- the layer ------------------------------------------------------------------------------------
 
 
-def _activations(op: Op, directions: int) -> list[tuple[str, ...]]:
+def _activations(op: Op, directions: int) -> list[tuple[Activation, ...]]:
     """Per direction; NotDifferentiableError for what has no rule."""
     defaults = _DEFAULTS[op.op_type]
     given = op.attrs.get("activations")
     names = [v.decode().lower() for v in given if isinstance(v, bytes)] if isinstance(given, list) else []
     names = names or list(defaults) * directions
-    unknown = sorted(set(names) - ACTIVATIONS.keys())
-    if unknown or len(names) != len(defaults) * directions:
+    if set(names) - ACTIVATIONS.keys() or len(names) != len(defaults) * directions:
         what = f"its activations are {', '.join(names)}"
-        raise NotDifferentiableError(op, what, f"known are {', '.join(sorted(ACTIVATIONS.values()))}")
-    for attribute, usual in (("activation_alpha", 0.2), ("activation_beta", 0.5)):
-        values = op.attrs.get(attribute)
-        if isinstance(values, list) and not np.allclose(np.asarray(values, np.float64), usual):
-            raise NotDifferentiableError(op, f"it sets {attribute}", "keep ONNX's default")
+        known = ", ".join(sorted(spelt for spelt, _, _ in ACTIVATIONS.values()))
+        raise NotDifferentiableError(op, what, f"known are {known}")
+    alphas, betas = (iter(_numbers(op, f"activation_{name}")) for name in ("alpha", "beta"))
+    found = []
+    for name in names:  # alpha and beta are listed for those that take one, in order
+        _, alpha, beta = ACTIVATIONS[name]
+        alpha = 0.0 if alpha is None else next(alphas, alpha)
+        found.append(Activation(name, alpha, 0.0 if beta is None else next(betas, beta)))
+        if name == "scaledtanh" and not alpha:
+            raise NotDifferentiableError(op, "its ScaledTanh has an alpha of 0", "give it another one")
     per = len(defaults)
-    return [tuple(names[d * per : (d + 1) * per]) for d in range(directions)]
+    return [tuple(found[d * per : (d + 1) * per]) for d in range(directions)]
+
+
+def _numbers(op: Op, attribute: str) -> list[float]:
+    values = op.attrs.get(attribute)
+    return [float(v) for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
 
 
 def _refuse_forms(op: Op) -> None:
-    if op.number("clip", 0.0) > 0 and len(op.inputs) > 7 and op.inputs[7]:
-        what = "it has peepholes and clips its gates"
-        raise NotDifferentiableError(op, what, "train it without the attribute clip")
     if op.integer("input_forget", 0):
-        raise NotDifferentiableError(op, "it couples its gates (input_forget)", "train it without")
+        what = "it couples its gates (input_forget=1), which no kernel computes either"
+        raise NotDifferentiableError(op, what, "export it with input_forget=0, as exporters do")
 
 
 def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
@@ -257,8 +264,7 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
-    before or after its product, an LSTM's peepholes, clip; activations Sigmoid, Tanh, Relu, HardSigmoid.
-    No coupled gates, no clip with peepholes."""
+    before or after its product, an LSTM's peepholes, clip; all activations. No coupled gates (input_forget)."""
     _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
     batch_first = bool(op.integer("layout", 0))

@@ -250,7 +250,11 @@ def _lstm_step(
         if p is not None:
             np.add(i, np.multiply(cell, p[:h], temp), i)
             np.add(f, np.multiply(cell, p[2 * h :], temp), f)
-        layer.clipped(total)
+        if p is None:
+            layer.clipped(total)
+        else:  # the output gate is clipped once, behind its peephole
+            layer.clipped(i)
+            layer.clipped(total[:, 2 * h :])
         act[0](i)
         act[0](f)
         act[1](c)

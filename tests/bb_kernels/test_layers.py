@@ -123,6 +123,31 @@ def test_short_sequences_stop_early(
     assert not last[0, 2].any()
 
 
+def test_gates_of_an_lstm_are_clipped_once_behind_their_peepholes(
+    compute: Compute, rng: np.random.Generator
+) -> None:
+    x, w, r = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 2, 3), (1, 8, 3), (1, 8, 2)))
+    p, clip = rng.standard_normal((1, 6)).astype(np.float32), 0.3
+    y, last, cell = compute(
+        "LSTM", [x, w, r, None, None, None, None, p], hidden_size=2, clip=clip, n_outputs=3
+    )
+
+    def sigmoid(value: Any) -> Any:
+        return 1 / (1 + np.exp(-np.clip(value, -clip, clip)))
+
+    h, c, states = np.zeros((2, 2)), np.zeros((2, 2)), []
+    for step in x:
+        i, o, f, new = np.split(step @ w[0].T + h @ r[0].T, 4, axis=1)
+        of_i, of_o, of_f = np.split(p[0], 3)
+        c, before = sigmoid(f + of_f * c) * c, c
+        c = c + sigmoid(i + of_i * before) * np.tanh(np.clip(new, -clip, clip))
+        h = sigmoid(o + of_o * c) * np.tanh(c)
+        states.append(h)
+    np.testing.assert_allclose(y[:, 0], states, rtol=1e-5)
+    np.testing.assert_allclose(last[0], h, rtol=1e-5)
+    np.testing.assert_allclose(cell[0], c, rtol=1e-5)
+
+
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
 def test_batch_first_is_a_transposition(op: str, compute: Compute, rng: np.random.Generator) -> None:
     x, w, r, b = _cell_inputs(op, rng)

@@ -114,11 +114,47 @@ def test_recurrent_layers_with_the_batch_first(op, form, fn, check_gradient, run
 
 @pytest.mark.parametrize(
     ("op", "names"),
-    [("RNN", '"Relu"'), ("GRU", '"HardSigmoid", "Tanh"'), ("LSTM", '"HardSigmoid", "Relu", "Tanh"')],
+    [
+        ("RNN", '"Relu"'),
+        ("RNN", '"Affine"'),
+        ("RNN", '"ScaledTanh"'),
+        ("GRU", '"HardSigmoid", "Tanh"'),
+        ("GRU", '"Softsign", "Elu"'),
+        ("LSTM", '"HardSigmoid", "Relu", "Tanh"'),
+        ("LSTM", '"Sigmoid", "LeakyRelu", "Softplus"'),
+        ("LSTM", '"Softplus", "Affine", "Elu"'),
+        ("LSTM", '"Sigmoid", "ThresholdedRelu", "Softsign"'),
+    ],
 )
 def test_recurrent_layers_with_other_activations(op, names, fn, check_gradient, runtime):
     text = recurrent(fn, op, f"hidden_size={HIDDEN}, activations=[{names}]", "all")
     check_gradient(text, run=runtime, **arrays_of(op, 1))
+
+
+@pytest.mark.parametrize(
+    ("op", "names", "more"),
+    [
+        ("RNN", '"ScaledTanh"', "activation_alpha=[1.7], activation_beta=[0.6]"),
+        ("RNN", '"ThresholdedRelu"', "activation_alpha=[-0.2]"),
+        ("GRU", '"HardSigmoid", "LeakyRelu"', "activation_alpha=[0.3, 0.1], activation_beta=[0.4]"),
+        ("GRU", '"Sigmoid", "Affine"', "activation_alpha=[0.5], activation_beta=[0.2], clip=0.7"),
+        ("LSTM", '"HardSigmoid", "Tanh", "Elu"', "activation_alpha=[0.15, 0.8], activation_beta=[0.45]"),
+    ],
+)
+def test_recurrent_layers_whose_activations_have_numbers_of_their_own(
+    op, names, more, fn, check_gradient, runtime
+):
+    text = recurrent(fn, op, f"hidden_size={HIDDEN}, activations=[{names}], {more}", "all")
+    check_gradient(text, run=runtime, **arrays_of(op, 1))
+
+
+@pytest.mark.parametrize("lengths", ["", "2, 3"])
+def test_an_lstm_with_peepholes_that_clips_its_gates(lengths, fn, check_gradient, runtime):
+    attrs = f'hidden_size={HIDDEN}, direction="bidirectional", clip=0.5'
+    form = {"directions": 2, "start": True, "lengths": lengths, "peepholes": True}
+    peepholes = np.random.default_rng(5).standard_normal((2, 3 * HIDDEN))
+    text = recurrent(fn, "LSTM", attrs, "three", **form)
+    check_gradient(text, run=runtime, eyes=peepholes, **arrays_of("LSTM", 2))
 
 
 @pytest.mark.parametrize("op", ["RNN", "GRU", "LSTM"])
@@ -130,7 +166,11 @@ def test_a_single_step(op, fn, check_gradient, runtime):
 
 @pytest.mark.parametrize(
     ("attrs", "what"),
-    [('activations=["Tanh", "Softplus"]', "softplus"), ("", "'x' is not known")],
+    [
+        ('activations=["Tanh", "Softmax"]', "known are Affine, Elu"),
+        ('activations=["Tanh", "ScaledTanh"], activation_alpha=[0.0]', "alpha of 0"),
+        ("", "'x' is not known"),
+    ],
 )
 def test_recurrent_layers_that_are_refused(attrs, what, fn, read):
     text = recurrent(fn, "GRU", f"hidden_size={HIDDEN}, {attrs}".rstrip(", "), "all")
@@ -149,12 +189,9 @@ def test_recurrent_layers_that_clip_their_gates(op, form, lengths, fn, check_gra
     check_gradient(text, run=runtime, **arrays_of(op, 2))
 
 
-@pytest.mark.parametrize(
-    ("more", "what"), [("clip=0.4", "peepholes and clips"), ("input_forget=1", "couples")]
-)
-def test_lstms_that_are_refused(more, what, fn, read):
-    text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}, {more}", "all", peepholes=True)
-    with pytest.raises(NotDifferentiableError, match=what):
+def test_an_lstm_whose_gates_are_coupled_is_refused(fn, read):
+    text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}, input_forget=1", "all")
+    with pytest.raises(NotDifferentiableError, match="couples its gates.*export it with input_forget=0"):
         differentiate(read(text), ["w"])
 
 
