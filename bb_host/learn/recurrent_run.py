@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, tuple[str, float | None, float | None]] = {
     "scaledtanh": ("ScaledTanh", 1.0, 1.0),
     "affine": ("Affine", 1.0, 0.0),
 }
-"""By ONNX's name in lower case: how it is spelt, and the defaults of alpha and beta; None where it takes none.
+"""By ONNX's name in lower case: how it is spelt, and the defaults of alpha and beta; None: it takes none.
 
 The slope of each follows from its result.
 """

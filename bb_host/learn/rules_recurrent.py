@@ -264,7 +264,8 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
-    before or after its product, an LSTM's peepholes, clip; all activations. No coupled gates (input_forget)."""
+    before or after its product, an LSTM's peepholes, clip; all activations. No coupled gates (input_forget).
+    """
     _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
     batch_first = bool(op.integer("layout", 0))

@@ -191,7 +191,7 @@ def test_recurrent_layers_that_clip_their_gates(op, form, lengths, fn, check_gra
 
 def test_an_lstm_whose_gates_are_coupled_is_refused(fn, read):
     text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}, input_forget=1", "all")
-    with pytest.raises(NotDifferentiableError, match="couples its gates.*export it with input_forget=0"):
+    with pytest.raises(NotDifferentiableError, match=r"couples its gates.*export it with input_forget=0"):
         differentiate(read(text), ["w"])
 
 
