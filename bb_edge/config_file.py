@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -163,11 +164,11 @@ class _Reader:
     def _flag(self, table: Mapping[str, Any], key: str, name: str) -> bool:
         return bool(self._value(table, key, name, bool, "true or false"))
 
-    def _number(self, table: Mapping[str, Any], name: str) -> float | None:
+    def _number(self, table: Mapping[str, Any], name: str, above: float = -math.inf) -> float | None:
         value = table.get(name)
         if value is None:
             return None
-        wrong = Setting.number().wrong(value)
+        wrong = Setting.number(above=above).wrong(value)
         if wrong:
             raise self._fail(name, f"it {wrong}")
         return float(value)
@@ -225,7 +226,7 @@ class _Reader:
             "seed": self._value(top, "", "seed", int, "a whole number"),
             "train_when": self._texts(top, "train_when"),
             "cool_celsius": self._number(top, "cool_celsius"),
-            "idle_load": self._number(top, "idle_load"),
+            "idle_load": self._number(top, "idle_load", above=0.0),
             "metrics": self._address(top, "metrics"),
             "until_done": self._flag(top, "", "until_done"),
             "give_up_after": self._value(top, "", "give_up_after", int, "a number of rounds, 0: never"),

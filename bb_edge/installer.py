@@ -33,6 +33,7 @@ from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles import Backend, Component, ComponentEnv, UnsupportedOpsError
+from bb_edge.roles.settings import settings_of
 from bb_edge.syscalls.table import binder
 from bb_edge.targets import InstallError, SeveralRefusals, check_arguments, refuse_forgetful
 from bb_edge.wiring import Bound, Slots
@@ -240,6 +241,13 @@ class _Installer:
             tensor_bytes=self.runtime.config.tensor_bytes,
             once=lambda key, make: once((target.name, slot, key), make),
         )
+        for key in sorted(kind.COMPILED & self.overrides.get(slot, {}).keys()):
+            if config[key] != (compiled := state[0].get(key, (settings_of(kind) or {})[key].default)):
+                raise env.error(
+                    f"the graphs were compiled with {compiled}, not {config[key]!r}",
+                    key,
+                    "leave it out here; to change it, change what `trainable` is given, and compile again",
+                )
         return build(kind, env)
 
     # --- graphs ---------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def require(config: RunConfig, name: str) -> None:
 
     if not getattr(config, name):
         raise MissingArgument(
-            f"{NEEDED[name]} is missing", hint=f'give it, or "{name}" in the file of --config'
+            f"{NEEDED[name]} is missing", hint=f'give it to bb-edge run, or "{name}" in the file of --config'
         )
     misfit = misfit_of_peer(str(config.peer)) if name == "peer" else None
     if misfit is not None:

@@ -87,6 +87,7 @@ class GraphModel(Model):
         "statistics": Setting.integer(0),
         "untrained_tensors": Setting.integer(0),
     }
+    COMPILED: ClassVar[frozenset[str]] = frozenset(LAYOUT_KEYS)
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "train": ("Backward", "BackwardKeyed", "BackwardInput"),
@@ -362,14 +363,20 @@ class GraphModel(Model):
         """Sets the parameters.
 
         ComponentError, and the old ones stay, for another length or dtype, the hash of another layout, inf or
-        nan.
+        nan. ComponentError with the new ones set where the optimizer's state had become inf or nan: it begins
+        at zero then, and what was to be trained now is not.
         """
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector", self._shared)
             self._check_finite(params, "the parameter vector")
             np.copyto(self._sent, params)
             self.updates += 1
-            self._optimizer.loaded()
+            if broken := self._optimizer.loaded():
+                raise self._error(
+                    f"the optimizer's state ({', '.join(broken)}) holds inf or nan, from what was trained"
+                    " before; it begins at zero",
+                    "look at the samples, at clip_norm and at the learning rate; the next round trains again",
+                )
 
     def reserve(self) -> None:
         self._given.reserve()

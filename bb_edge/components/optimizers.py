@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.components.learning_rates import RATE_CONFIG, Schedule
-from bb_edge.components.update_norm import CHUNK, update_norm
+from bb_edge.components.update_norm import CHUNK, is_finite, update_norm
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ OPTIMIZER_CONFIG: Mapping[str, Setting] = {
     "optimizer": Setting.text("sgd", ("sgd", "adam", "adamw")),
     "momentum": Setting.number(0.0, 0.0, 1.0),
     "nesterov": Setting.flag(False),
-    "beta1": Setting.number(0.9, 0.0, 1.0),
-    "beta2": Setting.number(0.999, 0.0, 1.0),
+    "beta1": Setting.number(0.9, 0.0, 0.999999),  # with 1 nothing new would come in, and 0 divide
+    "beta2": Setting.number(0.999, 0.0, 0.999999),
     "epsilon": Setting.number(1e-8, 0.0),
     "weight_decay": Setting.number(0.0, 0.0),
     "clip_norm": Setting.number(0.0, 0.0),
@@ -153,8 +153,8 @@ class Optimizer:
 
     def _adam(self, rate: float) -> Callable[..., None]:
         beta1, beta2 = self._settings["beta1"], self._settings["beta2"]
-        size = np.float32(-rate / (1 - beta1**self.steps)) if beta1 < 1 else np.float32(0)
-        correction = np.float32(math.sqrt(1 - beta2**self.steps)) if beta2 < 1 else np.float32(1)
+        size = np.float32(-rate / (1 - beta1**self.steps))
+        correction = np.float32(math.sqrt(1 - beta2**self.steps))
         new_mean, kept, new_square = np.float32(1 - beta1), np.float32(beta2), np.float32(1 - beta2)
         epsilon, decay = np.float32(self._settings["epsilon"]), np.float32(self._decay)
         shrink = np.float32(1 - rate * self._decay)
@@ -186,15 +186,22 @@ class Optimizer:
         """Gives back the memory that a step works in; the next one takes it again."""
         self._scratch = np.empty(0, np.float32)
 
-    def loaded(self) -> None:
+    def loaded(self) -> tuple[str, ...]:
         """Says that the parameters are other ones: a round begins, unless the program says itself when.
 
-        The state goes back to zero where `reset_state` says so.
+        The state goes back to zero where `reset_state` says so; and where it holds inf or nan, of a bad
+        sample or a rate that was too high, since the next step would make them of any parameters. Returns the
+        names of the vectors that did.
         """
         if not self._told:
             self.rounds += 1
         if self._settings["reset_state"]:
             self.reset()
+            return ()
+        broken = tuple(name for name, vector in self.saved().items() if not is_finite(vector))
+        if broken:
+            self.reset()
+        return broken
 
     def set_round(self, number: int) -> None:
         """Says which round it is, counted from 1; from now on loading does not count any more."""

@@ -178,6 +178,9 @@ class Component:
     that only some ops read, `{"train": ("Backward",)}`: the artifact of a partition without such an op goes
     without the graph. One that is not named is always there.
 
+    `COMPILED` are keys of `CONFIG` that belong to the compiled graphs: a device that gives another value than
+    the artifact's is refused.
+
     `notes` are what its construction found odd and went on with, one sentence each: `bb-edge run` and
     `bb-edge check` tell them.
     """
@@ -188,6 +191,7 @@ class Component:
     concurrent: ClassVar[bool] = False
     restartable: ClassVar[bool] = False
     CONFIG: ClassVar[Mapping[str, Setting] | None] = None
+    COMPILED: ClassVar[frozenset[str]] = frozenset()
     stateless: ClassVar[bool | None] = None
     NEEDS: ClassVar[tuple[str, ...]] = ()
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -223,6 +223,8 @@ def test_without_a_toml_reader_it_says_what_is_missing(write, monkeypatch):
         ({"components": []}, r"components: expected a table"),
         ({"broker": {"password": "a", "password_file": "secret"}}, r"write one of them"),
         ({"broker": {"password_file": "nowhere"}}, r"password_file: .*nowhere"),
+        ({"train_when": ["idle"], "idle_load": 0}, r"idle_load: it must be finite and above 0\.0"),
+        ({"train_when": ["idle"], "idle_load": -1}, r"idle_load: it must be finite and above 0\.0"),
         ([], r"expected a table"),
         ("{", r"does not parse"),
         ('{"peer": "a", "peer": "b"}', r"key 'peer' is written twice"),

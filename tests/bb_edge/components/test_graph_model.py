@@ -270,6 +270,27 @@ def test_loading_adding_and_empty_vectors(ctx: Ctx) -> None:
     np.testing.assert_array_equal(model.params(ctx), 2 * new)
 
 
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_a_state_that_one_bad_batch_has_broken_is_told_and_begins_at_zero(
+    ctx: Ctx, x: np.ndarray, dz: np.ndarray, optimizer: dict[str, object]
+) -> None:
+    model, fresh = build(**optimizer), build(**optimizer)
+    good = model.params(ctx)
+    model.forward(ctx, x)
+    model.backward(ctx, dz * np.float32("nan"))
+    model.step(ctx)
+    with pytest.raises(ComponentError, match=r"the optimizer's state \(.*\) holds inf or nan") as caught:
+        model.load_parameters(ctx, good)
+    assert "the next round trains again" in caught.value.hint
+    np.testing.assert_array_equal(model.params(ctx), good)
+    model.load_parameters(ctx, good)
+    for one in (model, fresh):
+        one.forward(ctx, x)
+        one.backward(ctx, dz)
+        one.step(ctx)
+    np.testing.assert_array_equal(model.params(ctx), fresh.params(ctx))
+
+
 def test_params_is_a_copy(ctx: Ctx, x: np.ndarray) -> None:
     model = build()
     before = model.forward(ctx, x)

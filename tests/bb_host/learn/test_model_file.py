@@ -13,14 +13,16 @@ import pytest
 from kinds_of_steps import of
 from onnx import TensorProto, helper, numpy_helper
 
+from bb_edge.components import GraphModel
 from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
+from bb_edge.roles import ComponentError
 from bb_host import Compiler, Graph, ModelSlot, Module
 from bb_host.build import compile_edge
 from bb_host.errors import BindingError
-from bb_host.learn import mlp
+from bb_host.learn import mlp, trainable
 
 MODEL = ModelSlot("model")
 
@@ -99,3 +101,15 @@ def test_a_file_learns_where_the_program_trains(saved: Any) -> None:
 def test_what_cannot_be_bound_says_why(bind: Any, message: str, saved: Any) -> None:
     with pytest.raises(BindingError, match=message):
         Compiler().bind_model("model", *bind(str(saved(mlp([4, 3])))))
+
+
+@pytest.mark.parametrize("key", sorted(GraphModel.COMPILED))
+def test_what_belongs_to_the_compiled_graphs_is_no_setting_of_a_device(key: str) -> None:
+    model = trainable(mlp([4, 5, 3], seed=2), loss="softmax_cross_entropy")
+    (artifact,) = compile_edge(Learns(), Compiler().bind_model("model", GraphModel, model)).artifacts
+    given = (PeerId.from_name("n"), (), load(artifact.data), [artifact.target])
+    install(*given, components={"model": {key: 0}})  # what it was compiled with
+    with pytest.raises(ComponentError) as caught:
+        install(*given, components={"model": {key: 1}})
+    assert caught.value.what == "the graphs were compiled with 0, not 1"
+    assert caught.value.where.endswith(f"key {key!r}") and "compile again" in caught.value.hint
