@@ -18,6 +18,7 @@ from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 from bb_edge.wire.envelope_records import Failure, FailureCode
 from bb_edge.wire.outbox import OutboxRecord, name_of
+from bb_edge.wire.presence import Presence, decode_presence, encode_presence
 from bb_edge.wire.resend import EnvelopeKey
 
 THEN, WALL = 1_000, 2_000_000_000 * S
@@ -114,6 +115,28 @@ def test_a_record_that_a_snapshot_alone_has_keeps_when_it_was_written_and_its_bo
     (found,) = FormerRecords.of(body, (), WALL).records
     assert (found.id, found.number) == (4, 0)
     assert (found.record.written_s, found.record.body) == (99, BODY)
+
+
+def test_rows_of_an_older_version_come_last_each_under_an_id_of_its_own():
+    told = [OutboxRecord(EnvelopeKey(B, 9, seq), envelope.encode(Envelope([HERE])), 7) for seq in (3, 4)]
+    mine = OutboxRecord(EnvelopeKey(A, 0, 0), envelope.encode(Envelope([THERE])), 7)
+    rows = [*(record.to_bytes() for record in told), durable_rows.record_row(5, mine)]
+    former = FormerRecords.of(old(waiting=(unit(C),)), rows, WALL)
+    found = [(one.id, one.number, one.record.key.peer) for one in former.records]
+    assert found == [(5, 0, A), (6, 3, B), (7, 4, B), (8, 0, C)]
+    former.take(all_but(), WALL)
+    assert former.flows[0] == 9 and former.flows[2] == [5, 6, 7, 8]
+
+
+def test_who_is_known_is_known_as_if_away_and_of_no_program():
+    said = {"name": "kitchen", "program": bytes(32), "accepts": [], "contracts": {}}
+    presence = Presence(True, 8, ("Client",), meta=said, session=3, seq=4)
+    body = old()
+    body["neighbours"]["peers"] = [[A.to_bytes(), encode_presence(presence), 0]]
+    (met,) = FormerRecords.of(body, (), WALL).met
+    found = decode_presence(met.presence)
+    assert met.peer == A and (found.up, found.epoch, found.session, found.seq) == (False, None, 0, 0)
+    assert found.meta == {"name": "kitchen"}
 
 
 # --- what is taken ------------------------------------------------------------------------------------------

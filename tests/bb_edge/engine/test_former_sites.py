@@ -166,3 +166,17 @@ function program.T() -> () {entry=1, partition=T}
 def test_only_sites_of_the_given_targets_count(compile_text, targets: int) -> None:
     program = load(compile_text(SENDS))
     assert bool(sites_of(program, list(program.targets.values())[:targets])) is bool(targets)
+
+
+def test_a_send_without_a_port_has_its_own_name_and_values_without_a_type_take_any(compile_text) -> None:
+    text = """
+program Demo {module=Demo}
+function program.T(x: F32[1], to: PeerIdVec) -> () {entry=1, partition=T}
+  h: Trigger = wire.Send(x, to) {wire.wire_id=1, wire.site_ids="a1,b1,c1", wire.type_hashes="101,105"}
+"""
+    program = load(compile_text(text))
+    found = sites_of(program, program.targets.values())
+    (op,) = [op for graph in program.graphs.values() for op in graph.ops if op.op_type == "Send"]
+    assert {one.name for one in found.values()} == {op.name} and op.name
+    assert [found[suffix].type_hash for suffix in (A, B, C)] == [F32, I32, 0]
+    assert [found[suffix].codecs for suffix in (A, B, C)] == [(), (), ()], "the third is no input"
