@@ -172,10 +172,12 @@ def test_what_a_round_holds_for_each_peer() -> None:
 
     While a peer is asked: its envelope until that is acknowledged, with key, tail, times and its place in the
     schedule; the window of its answers; and that it was asked. Links are there since it is up. Between
-    rounds its window and its round trip stay.
+    rounds its window and its round trip stay. From 200 to 800, since a dict grows at once by half and more:
+    between two numbers of peers that are near to each other, what is measured is where its steps lie.
     """
-    few, many = held_in_rounds(200), held_in_rounds(400)
-    asked, most, after = ((high - low) / 200 for low, high in zip(few, many, strict=True))
+    held_in_rounds(20)  # what is made once by a process, whatever runs first in it, is not the peers'
+    few, many = held_in_rounds(200), held_in_rounds(800)
+    asked, most, after = ((high - low) / 600 for low, high in zip(few, many, strict=True))
     assert asked < ASKED, f"{asked:.0f} bytes per peer"
     assert most < MOST, f"{most:.0f} bytes per peer"
     assert after < AFTER, f"{after:.0f} bytes per peer"

@@ -159,7 +159,7 @@ def test_an_editable_install_imports_from_the_checkout(checkout: Path, tmp_path:
 # --- outside the checkout ---------------------------------------------------------------------------------
 
 
-@pytest.mark.broker
+@pytest.mark.skipif(shutil.which("mosquitto") is None, reason="the page needs mosquitto")
 def test_what_the_readme_shows_works_from_the_wheel(root: Path, installed: Path) -> None:
     """`./dev pages` runs every page so, with what pip installs; here dependencies are borrowed."""
     pytest.importorskip("onnx")
