@@ -139,7 +139,7 @@ def run(command: Sequence[str | Path], rounds: int) -> Cost:
                     number, seconds, accuracy = json.loads(line)
                     if number >= 1:  # Flower scores the model before the first round, too
                         found.append((seconds, accuracy))
-                        processor.append(sum(map(_processor_seconds, _family(process.pid))))
+                        processor.append(_processor_seconds(process.pid))
                         start = start or time.perf_counter() - began
         process.wait()
         errors.seek(0)
@@ -181,9 +181,23 @@ def _family(pid: int) -> list[int]:
 
 
 def _processor_seconds(pid: int) -> float:
+    """What the process and its descendants used until now, those that have ended among them.
+
+    A process's own account holds that of the children that it has waited for (proc(5): cutime, cstime), so
+    that nothing goes missing as a worker ends. Read again where somebody ended meanwhile: it would count
+    twice, or not at all.
+    """
+    while True:
+        family = _family(pid)
+        found = sum(map(_account, family))
+        if _family(pid) == family:
+            return found
+
+
+def _account(pid: int) -> float:
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
 

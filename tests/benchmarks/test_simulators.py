@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from benchmarks.simulators import ROOT, _family, _pss, rows, run
+from benchmarks.simulators import ROOT, _family, _processor_seconds, _pss, rows, run
 
 
 def test_our_side_tells_every_round(tmp_path, monkeypatch):
@@ -19,7 +19,7 @@ def test_our_side_tells_every_round(tmp_path, monkeypatch):
     path = rows("mlp", tmp_path)
     cost = run((sys.executable, "-m", "benchmarks.simulators", "--ours", "mlp", "3", "3", str(path), "1"), 3)
     assert cost.start > 0 and cost.seconds > 0 and 0 < cost.accuracy < 1
-    assert cost.peak > 20 << 20
+    assert cost.peak > 20 << 20 and cost.processor >= 0
 
 
 def test_a_side_that_fails_is_no_result():
@@ -39,3 +39,20 @@ def test_what_a_side_has_started_counts_and_what_is_gone_does_not():
         process.stdin.write(b"\n")
         process.stdin.flush()
     assert all(_pss(pid) == 0 for pid in family)
+
+
+def test_what_a_worker_used_still_counts_when_it_has_ended():
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    waiting = f"""import subprocess, sys
+with subprocess.Popen([sys.executable, '-c', {busy!r}]) as worker: pass
+print('ended', flush=True)
+input()"""
+    with subprocess.Popen(
+        [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        before = _processor_seconds(process.pid)
+        assert process.stdout.readline() == b"ended\n"
+        assert _processor_seconds(process.pid) - before >= 0.25 and _family(process.pid) == [process.pid]
+        process.stdin.write(b"\n")
+        process.stdin.flush()
