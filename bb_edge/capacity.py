@@ -342,7 +342,7 @@ def _of_logs(where: str, config: NodeConfig, disk: DiskLimits) -> Iterator[Findi
         if room < LEAST_LOG:
             what = f"no record is ever written down: disk.{name} is {room}"
             yield Finding(Level.REFUSED, what, where, f"raise disk.{name} to {LEAST_LOG} at least")
-    if config.outbox_bytes < RECORD_BYTES:
+    if config.outbox_bytes < LEAST_LOG:
         what = f"no durable send ever finds room: limits.outbox_bytes is {config.outbox_bytes}"
         yield Finding(Level.REFUSED, what, where, f"raise limits.outbox_bytes to {LEAST_LOG} at least")
 

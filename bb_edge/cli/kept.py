@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from bb_edge.cli.endings import MayPass
+from bb_edge.cli.peer_names import PeerNames
 from bb_edge.cli.render import Log
 from bb_edge.cli.state_federation import StateRefused, mark, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
@@ -101,11 +102,12 @@ def open_kept(
     stack: ExitStack,
     adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]],
     federation: str,
+    known: Iterable[str],
 ) -> tuple[Node, StateStore]:
     """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
 
     `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
-    folder has to be of that, and the folder of that `federation`.
+    folder has to be of that, and the folder of that `federation`. `known` are names of peers, for the log.
 
     `adopted` gives the rows that the node has taken over from another folder; see `restore`. Nothing else in
     the folder changes. Raises StateRefused where it does not fit this node, StateError where it cannot be
@@ -140,7 +142,7 @@ def open_kept(
     except StateWriteError as error:
         what = f"what is adopted cannot be written: {error.what}"
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
-    _tell(log, node, restored)
+    _tell(log, node, restored, PeerNames(node.peer_meta, known))
     return node, store
 
 
@@ -179,11 +181,11 @@ def _discarded(rows: tuple[bytes, ...]) -> dict[PeerId, list[str]]:
     return found
 
 
-def _tell(log: Log, node: Node, restored: Restored) -> None:
+def _tell(log: Log, node: Node, restored: Restored, names: PeerNames) -> None:
     for note in restored.notes:
-        log("error" if note in restored.losses else "warning", note)
+        log("error" if note in restored.losses else "warning", names.in_text(note))
     for peer, ids in _discarded(restored.discarded).items():
-        log("warning", "dropped by bb-edge outbox: it is never sent", peer=peer, records=ids)
+        log("warning", "dropped by bb-edge outbox: it is never sent", peer=names(peer), records=ids)
     counters = node.counters
     if restored.generation or restored.journal or restored.outbox:
         log(

@@ -257,7 +257,7 @@ class Launch:
 
         identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
-        made = self._restored, identity, self._stack, self._adopted, self.config.federation
+        made = self._restored, identity, self._stack, self._adopted, self.config.federation, self._known
         try:
             self.node, self.store = open_kept(folder, limits, self.board, self._log, *made)
         except ShimError as error:
@@ -356,8 +356,7 @@ class Launch:
         from bb_edge.transport.mqtt import MqttTransport
 
         config, node = self.config, self.node
-        known = (config.peer or TRIAL_PEER, *configured_names(config.components))
-        self.names = PeerNames(node.peer_meta, known)
+        self.names = PeerNames(node.peer_meta, self._known)
         self.transport = MqttTransport(
             node,
             self.broker,
@@ -370,6 +369,11 @@ class Launch:
         )
         if self._trial:
             self.transport.stop()
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """Names of peers that the configuration gives, the node's own first."""
+        return (self.config.peer or TRIAL_PEER, *configured_names(self.config.components))
 
     def _facts(self) -> dict[str, object]:
         """What the node's presence says for people: its name, and since when it runs (`bb-edge peers`)."""

@@ -104,10 +104,12 @@ def test_bounds_under_which_nothing_comes_in_or_is_written_are_refused(plan):
     assert found(data, EDGE, StoreLimits(1024, 1024, 2048)) == []
     assert "no snapshot is ever written" in refused.what and "disk.snapshot_bytes is 5" in refused.what
     assert found(data, EDGE, StoreLimits.edge()) == []
-    (outbox,) = refusals(found(data, EDGE.with_(outbox_bytes=1), StoreLimits()))
+    (outbox,) = refusals(found(data, EDGE.with_(outbox_bytes=1023), StoreLimits()))
     assert str(outbox).endswith(
-        "no durable send ever finds room: limits.outbox_bytes is 1 (raise limits.outbox_bytes to 1024 at least)"
+        "no durable send ever finds room: limits.outbox_bytes is 1023 "
+        "(raise limits.outbox_bytes to 1024 at least)"
     )
+    assert found(data, EDGE.with_(outbox_bytes=1024), StoreLimits()) == []
 
 
 def test_a_check_tells_what_has_no_planned_size(plan, tmp_path, capsys):

@@ -105,7 +105,7 @@ class World:
         with ExitStack() as stack:
             board, limits = detect(), StoreLimits()
             made = self.make, self.identity, stack, tuple
-            node, store = open_kept(self.folder, limits, board, log, *made, "default")
+            node, store = open_kept(self.folder, limits, board, log, *made, "default", ["a"])
             told = store.counters["state.discarded"]
             assert Keeper(node, store).snapshot(3000)
         return lines, told
@@ -214,8 +214,8 @@ def test_what_was_dropped_is_told_by_the_node_at_its_next_start_and_no_more(worl
     told, count = world.starts()
     assert count == 3
     assert {(line["level"], line["peer"], len(line["records"])) for line in told} == {
-        ("warning", A, 2),
-        ("warning", B, 1),
+        ("warning", f"a ({A})", 2),
+        ("warning", str(B), 1),
     }
     assert world.starts() == ([], 0)
 
