@@ -10,7 +10,15 @@ from bb_edge.ir.suggestions import suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that refuses in two lines, with exit code 2; verbs of it are of this class, too."""
+    """An ArgumentParser that refuses in two lines, with exit code 2; verbs of it are of this class, too.
+
+    Flags are written out: a short form that is one today may be that of two tomorrow, and means one that its
+    author had not in mind.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        """`how` is as in argparse."""
+        super().__init__(allow_abbrev=False, **how)
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong, and where the flags are listed."""

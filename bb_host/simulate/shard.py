@@ -108,7 +108,8 @@ class _Kind:
 class Shard:
     """Runs some members of a scenario. ScenarioError, and what `install` raises, for what cannot run."""
 
-    def __init__(self, scenario: Scenario, members: Sequence[Member]) -> None:
+    def __init__(self, scenario: Scenario, members: Sequence[Member], folder: str | None = None) -> None:
+        """What it writes is in a folder of its own: in `folder`, or where temporary files are."""
         self.scenario = scenario
         self.outgoing: list[Arrival] = []
         self.slow: dict[PeerId, int] = {}
@@ -135,7 +136,7 @@ class Shard:
         self._stuck = ""
         self.network = _Network(self)
         self._kinds: list[_Kind] = []
-        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
+        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-", dir=folder)
         try:
             self._begin()
         except BaseException:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
@@ -79,6 +80,8 @@ class Processes:
 
     def __init__(self) -> None:
         self._workers: list[tuple[BaseProcess, Connection]] = []
+        self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
+        """What the workers write: who is killed removes nothing."""
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
         context = get_context("spawn")
@@ -86,7 +89,8 @@ class Processes:
             for number, mine in enumerate(members):
                 ours, theirs = context.Pipe()
                 name = f"bb-simulate-{number}"
-                process = context.Process(target=_work, args=(theirs, scenario, mine), name=name, daemon=True)
+                work = theirs, scenario, mine, self._folder.name
+                process = context.Process(target=_work, args=work, name=name, daemon=True)
                 with _deaf_to_interrupts():
                     process.start()
                 theirs.close()
@@ -131,10 +135,11 @@ class Processes:
             if process.is_alive():
                 process.kill()
                 process.join()
+        self._folder.cleanup()
 
 
-def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> None:
-    """The life of a worker process."""
+def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member], folder: str) -> None:
+    """The life of a worker process, which writes in a folder of somebody who outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for this one ends it
     shard: Shard | None = None
     garbage = BetweenWindows()
@@ -151,7 +156,7 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member]) -> No
 
     def begin() -> Progress:
         nonlocal shard
-        shard = Shard(scenario, members)
+        shard = Shard(scenario, members, folder)
         return shard.progress()
 
     try:

@@ -22,6 +22,11 @@ from bb_host import cli as host
             ["simulate", "f.py", "--wrokers=2"],
             "bb-host simulate: error: unrecognized arguments: --wrokers=2; did you mean --workers?",
         ),
+        (
+            host.main,
+            ["simulate", "f.py", "--client", "2"],
+            "bb-host simulate: error: unrecognized arguments: --client 2; did you mean --clients?",
+        ),
         (device.main, ["check"], "bb-edge check: error: name an artifact"),
         (host.main, ["compile"], "bb-host compile: error: the following arguments are required: file"),
         (host.main, ["nope"], "bb-host: error: argument VERB: invalid choice: 'nope'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -125,7 +126,8 @@ def test_what_a_worker_refuses_is_told_and_no_process_stays(scenario, tmp_path):
         simulate(scenario(5, dealt=missing), 2)
 
 
-def test_a_worker_that_is_killed_is_named(scenario):
+def test_a_worker_that_is_killed_is_named_and_leaves_nothing(scenario, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     workers = Processes()
     told = scenario(4)
     try:
@@ -136,8 +138,10 @@ def test_a_worker_that_is_killed_is_named(scenario):
         process.join()
         with pytest.raises(WorkerError, match="signal SIGKILL"):
             workers.step(NS, [[]])
+        assert list(tmp_path.glob("*/*")), "the worker's folder"
     finally:
         workers.close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "without latency")])
