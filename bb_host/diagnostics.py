@@ -41,6 +41,7 @@ CODES: Final[Mapping[str, str]] = {
     "short-deadline": "a deadline below a millisecond",
     "short-period": "an interval or a delay below a millisecond",
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
+    "too-few-rows": "batches with fewer rows than the normalizations of a trained model need",
     "unknown-class": "a selector of peers of a class that the program does not have, but for a letter or two",
     "unknown-component": "a component type that this host does not know",
     "unread-aggregate": "an aggregate of which the total is read alone: nothing takes the mean",

@@ -24,13 +24,17 @@ class BatchFit:
     Each row weighs 1/batch, so that the sum is the mean over the batch. With a `chunk`, the graph gets as
     many rows at a time: the batch is cut, and its end is filled up with copies of its first row, which weigh
     nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is. A
-    graph that takes statistics of a `whole` batch is given no parts of one: a chunk is the largest batch.
+    graph that takes statistics of a `whole` batch is given no parts of one: a chunk is the largest batch. A
+    batch of fewer than `fewest` rows is refused: a variance of one number is 0.
     """
 
-    def __init__(self, program: BackendProgram, chunk: int = 0, *, whole: bool = False) -> None:
+    def __init__(
+        self, program: BackendProgram, chunk: int = 0, *, whole: bool = False, fewest: int = 0
+    ) -> None:
         self._program = program
         self._chunk = chunk
         self._whole = whole
+        self._fewest = fewest
         self._loss: Array = np.zeros((), np.float32)
         self._weights = np.zeros(0, np.float32)
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
@@ -41,7 +45,7 @@ class BatchFit:
         """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32.
 
         What the graph gives behind the gradients is written to `statistics`. ComponentError for a batch
-        without rows, and for one that is larger than a graph for whole batches takes.
+        without rows, and for one that is smaller or larger than a graph for whole batches takes.
         """
         rows = target.shape[0] if target.ndim else 0
         if not rows:
@@ -49,6 +53,13 @@ class BatchFit:
                 f"a batch of targets {list(target.shape)} has no rows",
                 where,
                 "train with a batch of one row or more",
+            )
+        if rows < self._fewest:
+            raise ComponentError(
+                f"the batch has {rows} of the {self._fewest} rows that normalizations need for a variance",
+                where,
+                f"train on {self._fewest} rows or more: raise batch_size of the data source; a source of your"
+                " own leaves out a last batch that is smaller",
             )
         chunk = self._chunk
         if not chunk:

@@ -82,7 +82,8 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple
     if fit is not None:
         _check(env, fit, 3 + count, 1 + learned + statistics)
         chunk = _count(env, fit, keys.CHUNK_KEY)
-        found = found._replace(fit=BatchFit(prepared(fit, 3), chunk, whole=statistics > 0))
+        fewest = _count(env, fit, keys.FEWEST_ROWS_KEY)
+        found = found._replace(fit=BatchFit(prepared(fit, 3), chunk, whole=statistics > 0, fewest=fewest))
     classes = (_count(env, graph, keys.CLASS_COUNT_KEY) for graph in (fit, loss) if graph is not None)
     return found._replace(class_count=max(classes, default=0))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from bb_edge.wire.codecs import wire_type_hash
 
 if TYPE_CHECKING:
     from bb_edge.ir.once import Once
+    from bb_edge.ir.tensors import Array
     from bb_edge.roles import Component
 
 
@@ -113,6 +114,7 @@ def _hold_batches(op: BoundOp, component: DataSource, slot: str, once: Once) -> 
     except ValueError as error:
         raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
     arrays = component.batch_like()
+    _hold_rows(op, arrays, slot)
     if not stamped or stamped[0] is None or not arrays:
         return
     ports = ("batches", "labels")
@@ -131,6 +133,22 @@ def _hold_batches(op: BoundOp, component: DataSource, slot: str, once: Once) -> 
                 f"slot {slot!r}",
                 "give it the data that the program was compiled for, or compile it for these",
             )
+
+
+def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
+    """OpError where batches have fewer rows than the model needs that is trained on them."""
+    text = op.spec.meta.get(keys.FEWEST_ROWS_KEY, "0")
+    if not text.isdecimal():
+        what = f"a stamp is damaged: it needs {text!r} rows"
+        raise OpError(what, where=op.spec.name, hint="compile it again")
+    fewest = int(text)
+    rows = arrays[0].shape[0] if arrays and arrays[0].ndim else fewest
+    if rows < fewest:
+        raise OpError(
+            f"it gives batches of {rows} of the {fewest} rows that the normalizations of the model need",
+            f"slot {slot!r}",
+            "raise batch_size; where it is 0, a batch is all samples: give it more of them",
+        )
 
 
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:

@@ -137,6 +137,8 @@ class OpFacts(Facts):
     that are sent where receivers take narrower ones than the sender knows."""
     parts: str = ""
     """As `bb_edge.ir.stamped_parts` writes them: of bundles received, of a batch."""
+    fewest_rows: int | None = None
+    """Of an op that gives batches: the rows that they have at least, where a model is trained on them."""
     cohort: str = ""
     """Of an aggregator's op, the execution whose sum it is: levels up, or `keys.COHORT_ROUND`."""
 
@@ -171,6 +173,8 @@ class FunctionFacts(Facts):
     0 for one that must have them all, because it takes statistics of them: nobody chooses another number."""
     class_count: int | None = None
     """Of a component's `fit` and `loss`: its targets are numbers of so many classes."""
+    fewest_rows: int | None = None
+    """Of a component's `fit`: the rows that a batch has at least; one where none is said."""
     memory_plan: str = ""
     """Of tensor work: where its values lie, as `bb_edge.backends.stored_plan` writes it."""
     peer_classes: Mapping[str, str] = _NOTHING

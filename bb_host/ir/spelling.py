@@ -112,6 +112,7 @@ _OP = (
     _int("feeds", keys.RECV_SLOT_ID_KEY),
     _text("shapes", keys.SHAPES_KEY),
     _text("parts", keys.PARTS_KEY),
+    _int("fewest_rows", keys.FEWEST_ROWS_KEY),
     _text("cohort", keys.COHORT_KEY),
 )
 _FUNCTION = (
@@ -123,6 +124,7 @@ _FUNCTION = (
     Spelling("arity", keys.COMPONENT_ARITY_KEY, *_numbers(10, "d")),
     _int("chunk", keys.CHUNK_KEY),
     _int("class_count", keys.CLASS_COUNT_KEY),
+    _int("fewest_rows", keys.FEWEST_ROWS_KEY),
     _text("memory_plan", keys.MEMORY_PLAN_KEY),
 )
 _PROGRAM = (

@@ -81,13 +81,15 @@ class InTraining:
 
     `weights` is its second input, f32 [n]: what each row weighs, 1/rows, or 0 for one that only fills the
     batch up and has no part in the statistics. It is empty, and no input, where no statistics are taken.
-    `updated` names the new value of each statistic, by the statistic.
+    `updated` names the new value of each statistic, by the statistic. `fewest_rows` is 2 where a
+    normalization has one entry per row and channel: those of one row have no variance.
     """
 
     function: Function
     weights: str
     ops: tuple[Op, ...]
     updated: Mapping[str, str]
+    fewest_rows: int = 1
 
 
 def in_training(model: Function, statistics: Sequence[str]) -> InTraining:
@@ -101,11 +103,20 @@ def in_training(model: Function, statistics: Sequence[str]) -> InTraining:
     ops: list[Op] = []
     updates: list[Op] = []
     updated: dict[str, str] = {}
+    fewest_rows = 1
     for op in model.ops:
         if is_onnx(op, "BatchNormalization") and op.inputs[3] in statistics:
             known = types.get(op.inputs[0])
             if known is None or known.shape is None:
                 raise LearnError(f"the rank of the batch at {place_of(op)} is not known", "batch_norm", _HINT)
+            if all(dim == 1 for dim in known.shape[2:]):
+                fewest_rows = 2
+                if known.shape[0] == 1:
+                    raise LearnError(
+                        f"{place_of(op)} gets one row, and takes the variance of a batch",
+                        "batch_norm",
+                        "export the model with an open batch, or leave batch_norm out",
+                    )
             ops += write.normalized(op, len(known.shape))
             updates += write.running(op, len(known.shape), updated)
         else:
@@ -114,7 +125,7 @@ def in_training(model: Function, statistics: Sequence[str]) -> InTraining:
     shape = types[x].shape
     declared = {**model.types, weights: ValueType(TENSOR_F32, shape[:1] if shape else (None,))}
     function = dataclasses.replace(model, inputs=(x, weights, *parameters), ops=tuple(ops), types=declared)
-    return InTraining(function, weights, tuple(updates), updated)
+    return InTraining(function, weights, tuple(updates), updated, fewest_rows)
 
 
 class _Writer:

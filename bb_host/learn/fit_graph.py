@@ -13,6 +13,7 @@ import numpy as np
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import TENSOR_F32, ValueType
+from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import Function, Op
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.learn.autodiff import Gradient, differentiate
@@ -113,5 +114,6 @@ def fit_function(
         tuple(ops),
         types,
         opsets=dict(model.opsets),
+        facts=FunctionFacts(fewest_rows=trained.fewest_rows) if trained.fewest_rows > 1 else FunctionFacts(),
     )
     return with_types(function)

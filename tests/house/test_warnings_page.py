@@ -30,6 +30,7 @@ WITHOUT_PROGRAM = {
     "frozen-statistics",
     "probabilities-as-output",
     "shared-parameter",
+    "too-few-rows",
     "weights-in-loop",
 }
 """They depend on the model or on code of others."""

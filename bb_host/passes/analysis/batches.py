@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from bb_edge.ir import keys
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
+from bb_host.errors import LearnError, source
+from bb_host.ir.construction import config_of
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Stamp
+from bb_host.ir.queries import component_graph
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import part_of
+from bb_host.passes.one_pass import Stats
+
+_MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch_norm="update" out'
 
 
 def with_batches(function: Function) -> Function:
@@ -47,3 +53,67 @@ def _parts(known: Iterable[ValueType | None]) -> str:
     for type_hash, shape, _ in map(part_of, known):
         parts.append((type_hash, (-1, *shape[1:]) if shape else shape, None))
     return write_parts([parts]) if any(type_hash or shape for type_hash, shape, _ in parts) else ""
+
+
+def with_fewest_rows(functions: tuple[Function, ...], stats: Stats) -> tuple[Function, ...]:
+    """The functions with the rows that a batch needs at least on each `NextBatch` that a model is trained on.
+
+    Models whose normalizations learn say so of themselves. Raises LearnError where a batch is known to have
+    fewer, and warns where the configuration of its source says fewer, which a device may say otherwise.
+    """
+    fewest = _fewest_rows(functions)
+    if not fewest:
+        return functions
+    sizes: dict[str, set[object]] = {}  # bodies of loops have no slots: those of the partitions
+    for function in functions:
+        for name, slot in function.slots.items():
+            state = {} if slot.state is None else config_of(slot.state)
+            sizes.setdefault(name, set()).add(state.get("batch_size", 0))
+    return tuple(_with_fewest_rows(function, fewest, sizes, stats) for function in functions)
+
+
+def _fewest_rows(functions: Iterable[Function]) -> Mapping[str, int]:
+    """By slot, the rows that a batch needs at least, where every model in it that is trained says so."""
+    found: dict[str, int] = {}
+    for function in functions:
+        if function.domain == keys.COMPONENT_DOMAIN:
+            slot, graph, _ = component_graph(function)
+            if graph == "fit":
+                rows = function.facts.fewest_rows or 1
+                found[slot] = min(rows, found.get(slot, rows))
+    return {slot: rows for slot, rows in found.items() if rows > 1}
+
+
+def _with_fewest_rows(
+    function: Function, fewest: Mapping[str, int], sizes: Mapping[str, set[object]], stats: Stats
+) -> Function:
+    if keys.ROLE_MODEL_DOMAIN not in flow.summary(function.ops).domains:
+        return function
+    needed: dict[str, int] = {}  # by the value that is a batch
+    for op in function.ops:
+        if op.op_type != "Train" or op.domain != keys.ROLE_MODEL_DOMAIN or op.slot not in fewest:
+            continue
+        batch, rows = op.inputs[0], fewest[op.slot]
+        known = function.types.get(batch)
+        if known is not None and known.shape and isinstance(has := known.shape[0], int) and has < rows:
+            what = f"slot {op.slot!r}: the batch has {has} of the {rows} rows that its normalizations need"
+            raise LearnError(what, source(op), _MORE_ROWS)
+        needed[batch] = max(rows, needed.get(batch, 0))
+    changed: dict[int, Op] = {}
+    for index, op in enumerate(function.ops):
+        if op.op_type != "NextBatch" or op.domain != keys.ROLE_DATA_LOADER_DOMAIN:
+            continue
+        rows = needed.get(op.outputs[0], 0)
+        if not rows:
+            continue
+        changed[index] = op.saying(OpFacts(fewest_rows=rows))
+        for size in sizes.get(op.slot, ()):
+            if isinstance(size, int) and 0 < size < rows:
+                stats.warn(
+                    "too-few-rows",
+                    f"slot {op.slot!r}: its batches have {size} of the {rows} rows that the model's"
+                    " normalizations need; no node starts with them",
+                    source(op),
+                    _MORE_ROWS,
+                )
+    return flow.restamped(function, changed)

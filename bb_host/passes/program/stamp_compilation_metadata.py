@@ -22,7 +22,7 @@ from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.ir.facts import Bound, OpFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program, are_same
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.batches import with_batches
+from bb_host.passes.analysis.batches import with_batches, with_fewest_rows
 from bb_host.passes.analysis.heard_classes import heard_classes
 from bb_host.passes.analysis.identity import contracts
 from bb_host.passes.analysis.rx_chain import is_rx_gate
@@ -53,7 +53,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         bindings=bindings,
     )
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
-    functions = tuple(map(with_batches, with_sums(functions, stats)))
+    functions = with_fewest_rows(tuple(map(with_batches, with_sums(functions, stats))), stats)
     imports = _imports(functions, program)
     if facts == program.facts and imports == program.opsets and are_same(functions, program.functions):
         return program

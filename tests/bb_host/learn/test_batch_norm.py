@@ -13,11 +13,14 @@ import pytest
 from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_edge.components import GraphModel
+from bb_edge import PeerId, install
+from bb_edge.components import ArrayDataSource, GraphModel
+from bb_edge.engine.errors import OpError
 from bb_edge.roles import ComponentError
-from bb_host import Compiler, Graph, ModelSlot, Module
+from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.cli import main
 from bb_host.errors import LearnError
+from bb_host.ir.proto import to_proto
 from bb_host.learn import export_training, mlp, trainable
 from bb_host.tflite.fits import lowered_fit
 
@@ -276,3 +279,82 @@ def test_the_command_lists_statistics_and_warns_for_a_loss(
     assert main([*listing, "none"]) != 0
     out = capsys.readouterr()
     assert "unknown loss 'none'" in out.err and "0.weight" in out.out  # the list comes all the same
+
+
+class Learner(Module):
+    """Trains on what a data source gives."""
+
+    name = "Learner"
+    data, model = DataSourceSlot("data"), ModelSlot("model")
+
+    def __init__(self, rows: int | None = None) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def body(self, g: Graph) -> None:
+        if self.rows is None:
+            x, y = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        else:
+            x, y = g.input("x", "F32", (self.rows, 1, 4, 4)), g.input("y", "I64", (self.rows,))
+        loss = self.model.train(g, x, y)
+        g.output("stepped", self.model.step(g, after=loss))
+
+
+def test_one_row_has_no_variance() -> None:
+    """PyTorch: "Expected more than 1 value per channel when training"."""
+    learner = component(learning(net()))
+    x, y = np.ones((1, 1, 4, 4), np.float32), np.array([0])
+    before = learner.params(CTX)
+    with pytest.raises(ComponentError, match="1 of the 2 rows that normalizations need") as error:
+        learner.train(CTX, x, y)
+    assert "raise batch_size" in error.value.hint
+    np.testing.assert_array_equal(learner.params(CTX), before)
+    learner.train(CTX, np.repeat(x, 2, 0), np.repeat(y, 2))
+
+
+def test_one_image_has_a_variance_where_a_normalization_sees_its_pixels() -> None:
+    model = net()
+    del model.graph.node[5]
+    model.graph.node[4].output[0] = "logits"
+    learner = component(learning(model))
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    assert np.isfinite(learner.train(CTX, x, np.array([0])))
+
+
+def test_the_compiler_refuses_batches_of_one_row() -> None:
+    compiler = Compiler().bind_model("model", GraphModel, learning(net()))
+    with pytest.raises(LearnError, match="the batch has 1 of the 2 rows") as error:
+        compiler.compile(Learner(1))
+    assert "test_batch_norm.py:" in error.value.where and "batch_size" in error.value.hint
+    compiler.run(Learner(2))
+
+
+def test_a_model_for_one_row_is_refused_where_it_is_bound() -> None:
+    model = net()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    with pytest.raises(LearnError, match="gets one row, and takes the variance of a batch"):
+        Compiler().bind_model("model", GraphModel, learning(model))
+
+
+def test_a_source_of_single_rows_is_a_warning_and_no_node_starts_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "shard.npz"
+    np.savez(path, x=np.ones((4, 1, 4, 4), np.float32), y=np.arange(4) % 3)
+    compiler = Compiler().bind_model("model", GraphModel, learning(net()))
+    of_one = compiler.bind_data_source("data", ArrayDataSource, {"batch_size": 1}).run(Learner())
+    assert [w.code for w in of_one.warnings] == ["too-few-rows"]
+    of_two = compiler.bind_data_source("data", ArrayDataSource, {"batch_size": 2}).run(Learner())
+    assert of_two.warnings == ()
+    artifact = to_proto(of_two.program).SerializeToString()
+
+    def installed(**settings: object) -> None:
+        data = {"data": {"path": str(path), **settings}}
+        install(PeerId.from_name("n"), (), artifact, ["Learner"], components=data, seed=1)
+
+    installed()
+    with pytest.raises(OpError, match="batches of 1 of the 2 rows") as error:
+        installed(batch_size=1)
+    assert "slot 'data'" in error.value.where
+    np.savez(path, x=np.ones((1, 1, 4, 4), np.float32), y=np.zeros(1, np.int64))
+    with pytest.raises(OpError, match="batches of 1 of the 2 rows"):
+        installed(batch_size=0)
