@@ -32,15 +32,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
-from bb_host import Compiler
-from bb_host.build import build_edge
-from bb_host.learn import trainable
 from bb_host.simulate import Dealt, Event, Group, Rule, Scenario, simulate
 from benchmarks.measuring import ROOT, Row, table
-from benchmarks.training_nets import digits_cnn, small_mlp
 from federated_digits import data
-from federated_digits.federation import FederatedDigits
 
 RIVALS = ROOT / "benchmarks" / "simulators_rivals.py"
 PACKAGES = ("flwr[simulation]==1.42.0", "pfl==0.6.0")
@@ -79,8 +73,15 @@ def rows(kind: str, folder: Path) -> Path:
     return path
 
 
-def ours(kind: str, clients: int, rounds: int, path: Path, workers: int) -> None:
-    """This project's side: prints what `simulators_rivals.py` prints."""
+def compiled(kind: str, clients: int, rounds: int) -> dict[str, bytes]:
+    """The artifacts of our side. Workers import this file too, and what compiling takes is not for them."""
+    from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
+    from bb_host import Compiler
+    from bb_host.build import build_edge
+    from bb_host.learn import trainable
+    from benchmarks.training_nets import digits_cnn, small_mlp
+    from federated_digits.federation import FederatedDigits
+
     net = digits_cnn() if kind == "cnn" else small_mlp()
     compiler = (
         Compiler()
@@ -93,7 +94,12 @@ def ours(kind: str, clients: int, rounds: int, path: Path, workers: int) -> None
         .bind_data_source("test", ArrayDataSource, {"batch_size": 0, "one_hot": data.CLASSES})
     )
     module = FederatedDigits(rounds=rounds, clients=clients, local_steps=STEPS, at_least=clients)
-    files = {a.target: a.data for a in build_edge(module, compiler).artifacts}
+    return {a.target: a.data for a in build_edge(module, compiler).artifacts}
+
+
+def ours(kind: str, clients: int, rounds: int, path: Path, workers: int) -> None:
+    """This project's side: prints what `simulators_rivals.py` prints."""
+    files = compiled(kind, clients, rounds)
     test = path.with_suffix(".test.npz")
     with np.load(path) as file:
         np.savez(test, x=file["x"][:TEST_ROWS], y=file["y"][:TEST_ROWS])
