@@ -334,8 +334,16 @@ class CombiningAggregator(Aggregator):
         """Takes the last aggregate; sums are of executions and rounds that this program does not have."""
         read = StateReader(self, _VERSION, state, oldest=1)
         current, still_open = read.array("current"), open_in(read)
-        left = f"open sums, {still_open} of them: of executions or rounds of the old program"
         if current.size:
             self._current = current
         taken = (f"the last aggregate, {current.size:,} numbers",) if current.size else ()
-        return Adoption(taken, (left,) if still_open else ())
+        return Adoption(taken, _left(still_open))
+
+    def drop_executions(self) -> tuple[str, ...]:
+        """Drops all sums."""
+        return _left(self._sums.clear())
+
+
+def _left(still_open: int) -> tuple[str, ...]:
+    what = f"open sums, {still_open} of them: of executions or rounds of the old program"
+    return (what,) if still_open else ()

@@ -272,9 +272,13 @@ class GlobalRegistryServer(_Registry):
     def adopt(self, state: bytes) -> Adoption:
         """Takes the members; their times to live begin anew."""
         self.restore(state)
-        self._timer = 0  # of the node that wrote; the next announcement sets one
         count = len(self._members)
-        return Adoption((f"{count} member{'s' if count != 1 else ''}",))
+        return Adoption((f"{count} member{'s' if count != 1 else ''}",), self.drop_executions())
+
+    def drop_executions(self) -> tuple[str, ...]:
+        """Forgets the timer of the node that wrote; the next announcement sets one."""
+        self._timer = 0
+        return ()
 
 
 class GlobalRegistryClient(_Registry):

@@ -462,6 +462,19 @@ class GraphModel(Model):
         self.updates += bool(adopted.taken)
         return adopted
 
+    def drop_executions(self) -> tuple[str, ...]:
+        """Drops activations and gradients whose step or backward pass was not taken."""
+        left = []
+        if count := self._activations.clear():
+            left.append(f"activations of {count} forward passes: {_OLD}")
+        if self._gradient is not None and self._gradient.filled:
+            self._gradient.restore(None)
+            left.append(f"a gradient without its step: {_OLD}")
+        return tuple(left)
+
+
+_OLD = "of executions of the old program"
+
 
 def _cut(flat: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
     """Tensors of these shapes as views of a flat vector, in order."""

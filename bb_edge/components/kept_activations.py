@@ -166,6 +166,14 @@ class KeptActivations:
         if kept is not None:
             self.held_bytes -= kept.nbytes
 
+    def clear(self) -> int:
+        """Drops all. Returns of how many forward passes there was something."""
+        count = len(self._by_execution) + len(self._by_key)
+        self._by_execution.clear()
+        self._by_key.clear()
+        self.held_bytes = 0
+        return count
+
     # --- snapshots -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, list[object]]:

@@ -228,6 +228,12 @@ class OpenSums:
             found.combiner.clear()
             self._spare = found.combiner
 
+    def clear(self) -> int:
+        """Drops all sums and which are closed. Returns how many of them had contributions and were open."""
+        still_open = sum(1 for each in self._sums.values() if each.count and not each.closed)
+        self._sums, self._closed, self._closings = {}, [], 0
+        return still_open
+
     def take_given_up(self) -> Sequence[GivenUp]:
         """Returns what was dropped before anybody aggregated it, since the last call."""
         lost, self.given_up = self.given_up, []

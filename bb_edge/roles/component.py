@@ -237,11 +237,20 @@ class Component:
 
         Called once, on a component that was just constructed (`bb-edge run --adopt`); never with b"". Says
         what it took and what it left. Numbers of executions, rounds and timers in the state mean nothing
-        here. The base takes what `restore` takes. A class that overrides `restore` and not `adopt` gets that,
-        whatever its bases do. ComponentStateError where nothing fits: the component is constructed anew.
+        here. The base takes what `restore` takes, without what `drop_executions` drops. A class that
+        overrides `restore` and not `adopt` gets that, whatever its bases do. ComponentStateError where
+        nothing fits: the component is constructed anew.
         """
         self.restore(state)
-        return Adoption(("its state",))
+        return Adoption(("its state",), self.drop_executions())
+
+    def drop_executions(self) -> tuple[str, ...]:
+        """Drops what names executions, rounds and timers, and says what that was: `what: why` each.
+
+        Called behind `restore` where the state is that of another program, whose numbers may be those of
+        others here. A class that overrides `restore` alone inherits it, for what its bases keep.
+        """
+        return ()
 
     def bootstrap(self, ctx: Ctx) -> Later | None:
         """Prepares the component before it serves: it loads, warms up, asks its device.

@@ -192,6 +192,23 @@ def test_a_step_clears_the_gradient(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> 
     np.testing.assert_array_equal(model.params(ctx), after)
 
 
+def test_adopted_by_restore_it_leaves_what_has_no_step(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:
+    """As in a class that extends it by a `restore` of its own."""
+    old, new = build(), build()
+    old.forward(ctx, x)
+    old.backward(ctx, dz)
+    new.restore(old.serialize())
+    why = "of executions of the old program"
+    assert new.drop_executions() == (
+        f"activations of 1 forward passes: {why}",
+        f"a gradient without its step: {why}",
+    )
+    assert new.drop_executions() == ()
+    before = new.params(ctx)
+    new.step(ctx)
+    np.testing.assert_array_equal(new.params(ctx), before)
+
+
 def test_momentum(ctx: Ctx, x: np.ndarray, dz: np.ndarray) -> None:
     plain, heavy = build(learning_rate=0.1), build(learning_rate=0.1, momentum=0.5)
     start = plain.params(ctx).copy()
