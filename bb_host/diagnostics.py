@@ -20,6 +20,7 @@ CODES: Final[Mapping[str, str]] = {
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
     "component": "a component's configuration warns about itself",
     "count-below-one": "a number of peers or of neighbours below one: nobody is chosen, nothing is found",
+    "doubtful-setting": "a configuration value that hardly anybody wants, such as a learning rate of 0",
     "early-aggregate": "an aggregate that does not wait for the answers that its slot sums",
     "empty-body": "a body records nothing",
     "empty-name": "an event, a metric or a record without a name",

@@ -199,6 +199,7 @@ _LEVEL = {
     steps.LayoutUndeclared: "warning",
     steps.DataLeftOut: "warning",
     steps.DataNoted: "warning",
+    steps.ModelNoted: "warning",
     steps.RequestDeclined: "info",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",

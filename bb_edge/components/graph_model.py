@@ -18,7 +18,13 @@ from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
 from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout
-from bb_edge.components.optimizers import MEAN, OPTIMIZER_CONFIG, Optimizer, unread_settings
+from bb_edge.components.optimizers import (
+    MEAN,
+    OPTIMIZER_CONFIG,
+    Optimizer,
+    doubtful_settings,
+    unread_settings,
+)
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
@@ -178,10 +184,22 @@ class GraphModel(Model):
 
     @classmethod
     def unread_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
+        return unread_settings(cls._own_settings(config))
+
+    @classmethod
+    def doubtful_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
+        return doubtful_settings(cls._own_settings(config))
+
+    @classmethod
+    def _own_settings(cls, config: Mapping[str, object]) -> dict[str, object]:
+        """The keys that are read here: a subclass that declares one again reads it itself, and knows when."""
         kind: type[Component] = cls
         known = settings_of(kind) or {}
-        # A subclass that declares a key again reads it itself, and knows when.
-        return unread_settings({k: v for k, v in config.items() if known.get(k) is OPTIMIZER_CONFIG.get(k)})
+        return {k: v for k, v in config.items() if known.get(k) is OPTIMIZER_CONFIG.get(k)}
+
+    def take_notes(self) -> Sequence[str]:
+        notes, self._optimizer.notes = self._optimizer.notes, []
+        return notes
 
     @property
     def activations_dropped(self) -> int:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bb_edge.roles.settings import Setting
 
-__all__ = ["RATE_CONFIG", "Schedule"]
+__all__ = ["RATE_CONFIG", "Schedule", "doubtful_rates"]
 
 RATE_CONFIG: Mapping[str, Setting] = {
     "learning_rate": Setting.number(0.1, 0.0),
@@ -19,6 +19,23 @@ RATE_CONFIG: Mapping[str, Setting] = {
     "lowest_rate": Setting.number(0.0, 0.0),
     "warm_up": Setting.integer(0),
 }
+
+
+def doubtful_rates(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the keys by which a rate is 0 or grows, each with what comes of it.
+
+    `settings` has all keys of `RATE_CONFIG`.
+    """
+    rate, lowest, kind = settings["learning_rate"], settings["lowest_rate"], settings["schedule"]
+    unit, length = settings["schedule_by"], settings["schedule_length"]
+    doubtful = {}
+    if rate == 0 and not (kind == "cosine" and lowest):
+        doubtful["learning_rate"] = "it is 0, so no step changes the parameters"
+    if kind == "cosine" and lowest > rate:
+        doubtful["lowest_rate"] = f"it is {lowest:g}, above learning_rate, {rate:g}: the rate grows to it"
+    if kind == "step_decay" and settings["decay"] == 0 and rate:
+        doubtful["decay"] = f"it is 0, so the rate is 0 after the first {length} {unit}s"
+    return doubtful
 
 
 class Schedule(NamedTuple):

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bb_edge.components.learning_rates import RATE_CONFIG, Schedule
+from bb_edge.components.learning_rates import RATE_CONFIG, Schedule, doubtful_rates
 from bb_edge.components.update_norm import CHUNK, is_finite, update_norm
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "kept_vectors", "unread_settings"]
+__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "doubtful_settings", "kept_vectors", "unread_settings"]
 
 OPTIMIZER_CONFIG: Mapping[str, Setting] = {
     **RATE_CONFIG,
@@ -88,11 +88,17 @@ def unread_settings(given: Mapping[str, object]) -> dict[str, str]:
     return unread
 
 
+def doubtful_settings(given: Mapping[str, object]) -> dict[str, str]:
+    """Returns the keys of a configuration whose rates are 0 or grow, each with what comes of it."""
+    return doubtful_rates({key: given.get(key, setting.default) for key, setting in RATE_CONFIG.items()})
+
+
 class Optimizer:
     """Changes parameters by gradients, and has the state that this needs.
 
     `vectors` by name are its state, 1-D f32; `steps` counts steps since they began at zero, `total` all
-    steps, and `rounds` rounds from 1, for the schedule.
+    steps, and `rounds` rounds from 1, for the schedule. `notes` is for whoever tells what happens: that the
+    rate has fallen to 0.
     """
 
     def __init__(self, settings: Mapping[str, Any], size: int) -> None:
@@ -107,6 +113,8 @@ class Optimizer:
         self._scratch: Array = np.empty(min(CHUNK, size), np.float32)
         self.steps = self.total = self.rounds = 0
         self._told = False  # whether the program says which round it is
+        self._ended = False  # whether the rate of the last step had fallen to 0
+        self.notes: list[str] = []
 
     @property
     def learning_rate(self) -> float:
@@ -116,6 +124,7 @@ class Optimizer:
     def step(self, parameters: Array, gradient: Array) -> None:
         """Changes `parameters` in place, both 1-D f32; what is in `gradient` afterwards says nothing."""
         rate = self.learning_rate
+        self._note_end(rate)
         self.steps += 1
         self.total += 1
         if self._clip:
@@ -129,6 +138,17 @@ class Optimizer:
             scratch = self._scratch[: part.stop - part.start]
             p, g = parameters[part], gradient[part]
             apply(p, g, scratch, *(vector[part] for vector in self.vectors.values()))
+
+    def _note_end(self, rate: float) -> None:
+        """Notes, once, that the rate has fallen to 0: steps change nothing from here on."""
+        ended = self._schedule.rate > 0 and np.float32(rate) == 0
+        if ended and not self._ended:
+            unit, time = ("round", self.rounds) if self._by_round else ("step", self.total + 1)
+            self.notes.append(
+                f"its learning rate has fallen to 0 at {unit} {time} (schedule {self._schedule.kind}): it"
+                " learns no more; raise lowest_rate or schedule_length, or end the rounds there"
+            )
+        self._ended = ended
 
     def _sgd(self, rate: float) -> Callable[..., None]:
         minus_rate, momentum, decay = np.float32(-rate), np.float32(self._momentum), np.float32(self._decay)

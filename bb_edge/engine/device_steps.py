@@ -28,6 +28,15 @@ class DataNoted(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class ModelNoted(EngineStep):
+    """A model says something of its training: that its learning rate has fallen to 0."""
+
+    target: str
+    slot: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestDeclined(EngineStep):
     """This node has declined a peer's request, on purpose; `why` says.
 

@@ -28,6 +28,7 @@ RecordExpired = disk_steps.RecordExpired
 SentToNobody = disk_steps.SentToNobody
 DataLeftOut = device_steps.DataLeftOut
 DataNoted = device_steps.DataNoted
+ModelNoted = device_steps.ModelNoted
 RequestDeclined = device_steps.RequestDeclined
 
 PeerUp = peer_steps.PeerUp

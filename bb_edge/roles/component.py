@@ -101,10 +101,16 @@ class ComponentEnv:
         return values
 
     def unread_notes(self, kind: type[Component]) -> list[str]:
-        """Returns a sentence for each key of the configuration that has no effect (`unread_settings`)."""
+        """Returns a sentence for each key of the configuration that has no effect (`unread_settings`).
+
+        Behind them one for each that has a doubtful one (`doubtful_settings`).
+        """
         where = self.error("").where
-        unread = kind.unread_settings(self.config)
-        return [f"{where}, key {key!r} has no effect: {why}" for key, why in unread.items()]
+        unread, doubtful = kind.unread_settings(self.config), kind.doubtful_settings(self.config)
+        return [
+            *(f"{where}, key {key!r} has no effect: {why}" for key, why in unread.items()),
+            *(f"{where}, key {key!r}: {what}" for key, what in doubtful.items()),
+        ]
 
     def check(self, kind: type[Component]) -> None:
         """Raises ComponentError, which names the key, for a configuration that a class does not take."""
@@ -220,6 +226,14 @@ class Component:
         A key may depend on another: momentum says nothing where the optimizer is Adam. The compiler warns of
         them (`setting-without-effect`). A class that overrides this adds `env.unread_notes(cls)` to its
         `notes`: the device's own settings count too.
+        """
+        return {}
+
+    @classmethod
+    def doubtful_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:
+        """Returns the keys of a valid configuration that are hardly wanted, each with the reason.
+
+        A learning rate of 0, say. They are told as those of `unread_settings` are (`doubtful-setting`).
         """
         return {}
 

@@ -129,6 +129,13 @@ class Model(_Contract):
         """How often activations went for newer ones, so far; the counter `activations.dropped` tells it."""
         return 0
 
+    def take_notes(self) -> Sequence[str]:
+        """Returns what there is to say of its training since the last call: that its learning rate is 0 now.
+
+        The engine asks behind each `step`, and tells it. The base has nothing to say.
+        """
+        return ()
+
     @abstractmethod
     def forward(self, ctx: Ctx, input: Array) -> Array | Later:
         """Returns the model's output; stores the activations of `ctx.exec_id` for a possible `backward`."""

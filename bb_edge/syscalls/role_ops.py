@@ -74,6 +74,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         reserve(op, component, component.reserve, "for a copy of the parameters")
     if isinstance(component, Model) and op.spec.op_type in ("Forward", "ForwardKeyed"):
         method = _counting(component, method)
+    if isinstance(component, Model) and op.spec.op_type == "Step":
+        method = _noting(component, slot, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         _hold_batches(op, component, slot, env.once)
         method = _telling(component, slot, method)
@@ -104,6 +106,20 @@ def _counting(component: Model, method: Callable[..., object]) -> Callable[..., 
         return result
 
     return forward
+
+
+def _noting(component: Model, slot: str, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns a `step` that afterwards reports what the model notes of its training."""
+    if type(component).take_notes is Model.take_notes:
+        return method
+
+    def step(ctx: OpContext, *inputs: object) -> object:
+        result = method(ctx, *inputs)
+        for note in component.take_notes():
+            ctx.runtime.emit(steps.ModelNoted(ctx.target, slot, note))
+        return result
+
+    return step
 
 
 def _hold_batches(op: BoundOp, component: DataSource, slot: str, once: Once) -> None:

@@ -104,21 +104,32 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
 def construction_warnings(
     slot: str, config: object, kind: type[Component] | None, state: AttrValue | None
 ) -> tuple[ProgramWarning, ...]:
-    """What the configuration of a slot or binding warns about, and its keys that have no effect on `kind`.
+    """What the configuration of a slot or binding warns about, and its keys that do nothing or harm.
 
     A config that constructs itself warns by its method `warnings()`, where it has one. A warning without a
     place gets the author's line of the slot or binding. Raises ConstructionError for anything but
     ProgramWarnings.
     """
-    unread = {} if kind is None or state is None else kind.unread_settings(config_of(state))
-    return *_own_warnings(slot, config), *(
-        ProgramWarning(
-            "setting-without-effect",
-            f"slot {slot!r}, key {key!r} has no effect: {why}",
-            hint="leave it out, or set the other key as well",
+    found = list(_own_warnings(slot, config))
+    if kind is not None and state is not None:
+        settings = config_of(state)
+        found += (
+            ProgramWarning(
+                "setting-without-effect",
+                f"slot {slot!r}, key {key!r} has no effect: {why}",
+                hint="leave it out, or set the other key as well",
+            )
+            for key, why in kind.unread_settings(settings).items()
         )
-        for key, why in unread.items()
-    )
+        found += (
+            ProgramWarning(
+                "doubtful-setting",
+                f"slot {slot!r}, key {key!r}: {what}",
+                hint="give it another number; -W ignore=doubtful-setting says that it is meant",
+            )
+            for key, what in kind.doubtful_settings(settings).items()
+        )
+    return tuple(found)
 
 
 def _own_warnings(slot: str, config: object) -> tuple[ProgramWarning, ...]:

@@ -13,7 +13,13 @@ import pytest
 
 from bb_edge.components import GraphModel
 from bb_edge.components.learning_rates import Schedule
-from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, kept_vectors, unread_settings
+from bb_edge.components.optimizers import (
+    OPTIMIZER_CONFIG,
+    Optimizer,
+    doubtful_settings,
+    kept_vectors,
+    unread_settings,
+)
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError, Setting
 
 Ctx = Any
@@ -255,3 +261,43 @@ def test_a_subclass_reads_the_keys_that_it_declares_again_itself() -> None:
     given = {"decay": 0.5, "nesterov": True}
     assert set(GraphModel.unread_settings(given)) == {"decay", "nesterov"}
     assert set(Decaying.unread_settings(given)) == {"nesterov"}
+
+
+@pytest.mark.parametrize(
+    ("given", "doubtful"),
+    [
+        ({}, ()),
+        ({"learning_rate": 0.0}, ("learning_rate",)),
+        ({"schedule": "cosine"}, ()),  # it reaches 0 where it may be meant to end
+        ({"schedule": "cosine", "lowest_rate": 0.5}, ("lowest_rate",)),
+        ({"schedule": "cosine", "lowest_rate": 0.1}, ()),
+        ({"schedule": "cosine", "lowest_rate": 0.5, "learning_rate": 0.0}, ("lowest_rate",)),
+        ({"lowest_rate": 0.5}, ()),  # nothing reads it
+        ({"schedule": "step_decay", "decay": 0.0}, ("decay",)),
+        ({"schedule": "step_decay", "decay": 0.5}, ()),
+    ],
+)
+def test_rates_with_which_nothing_is_learned_are_told(given, doubtful) -> None:
+    assert tuple(doubtful_settings(given)) == doubtful
+
+
+def test_a_device_tells_its_own_rate() -> None:
+    env = ComponentEnv("model", config={"learning_rate": 0.0})
+    assert env.unread_notes(GraphModel) == [
+        "slot 'model', key 'learning_rate': it is 0, so no step changes the parameters"
+    ]
+
+
+@pytest.mark.parametrize("by", ["step", "round"])
+def test_a_rate_that_has_fallen_to_0_is_told_once(by: str) -> None:
+    settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
+    optimizer = Optimizer({**settings, "schedule": "cosine", "schedule_length": 3, "schedule_by": by}, 2)
+    parameters, told = np.zeros(2, np.float32), []
+    for _ in range(6):
+        optimizer.loaded()
+        before = parameters.copy()
+        optimizer.step(parameters, np.ones(2, np.float32))
+        told.append(len(optimizer.notes))
+        assert np.array_equal(parameters, before) == (told[-1] > 0)
+    assert told == [0, 0, 0, 1, 1, 1]
+    assert f"has fallen to 0 at {by} 4 (schedule cosine)" in optimizer.notes[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from arrays import f32
 
+from bb_edge.engine import steps
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Model
 
@@ -118,3 +119,24 @@ def test_a_component_without_keys_says_so(bed: Any) -> None:
     found.register(Few)
     with pytest.raises(Exception, match=r"test\.Few does not offer ForwardKeyed"):
         bed.run(BODY, INPUTS, {"x": f32(1)}, slots={"m": "model|test.Few"}, registry=found)
+
+
+def test_what_a_model_notes_of_its_training_is_told(bed: Any) -> None:
+    class Noting(Affine):
+        TYPE_NAME = "test.Noting"
+
+        def step(self, ctx: Any, grads: Any = None) -> None:
+            self.total += 1
+
+        def take_notes(self) -> list[str]:
+            return ["it learns no more"] if self.total == 2 else []
+
+    found = Registry()
+    found.register(Noting)
+    body = '  cmd: CommandId = role.model.Step(grads) {slot=m}\n  syscall.AppEmit<name="cmd">(cmd)'
+    grads = {"grads": f32(1)}
+    b = bed.run(body, "grads: F32", grads, grads, grads, slots={"m": "model|test.Noting"}, registry=found)
+    (step,) = b.of(steps.ModelNoted)
+    assert (step.target, step.slot, step.note) == ("Main", "m", "it learns no more")
+    assert len(b.events("cmd")) == 3
+    b.assert_clean()
