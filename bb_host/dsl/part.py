@@ -49,7 +49,7 @@ class Part(Suggests):
         return to_proto(program)
 
     def record(self) -> Program:
-        """The same in the light form."""
+        """Records the module, and those that it calls, as a value in memory that passes and printers read."""
         session = Session(root=(self.domain, self.module_name))
         before = RECORDING.set(session)
         try:

@@ -12,6 +12,7 @@ from types import ModuleType
 
 from bb_edge import components
 from bb_edge.ir import opsets
+from bb_host import Graph
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE_PAGE = ROOT / "docs/design/engine.md"
@@ -30,6 +31,27 @@ def test_the_page_of_ops_is_up_to_date(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))  # the tool puts the checkout in front
     tool = _tool("generate_ops_page")
     assert tool.PAGE.read_text() == tool.page(), "run tools/generate_ops_page.py"
+
+
+def test_the_page_of_calls_is_up_to_date_and_has_what_an_author_can_call(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_calls_page")
+    page = tool.PAGE.read_text()
+    assert page == tool.page(), "run tools/generate_calls_page.py"
+    internal = {
+        "add",
+        "after_values",
+        "by_element",
+        "copy",
+        "describe",
+        "error",
+        "finish",
+        "fresh",
+        "function",
+    }
+    internal |= {"gated", "lent", "onnx_op", "order", "own", "port_name", "put", "received", "subgraph"}
+    internal |= {"tensor_constant", "unpacking", "warn", "warn_at"}
+    assert {name for name in dir(Graph) if not name.startswith("_") and f"`g.{name}(" not in page} == internal
 
 
 def test_the_page_of_errors_is_up_to_date_and_says_what_each_means(monkeypatch):
