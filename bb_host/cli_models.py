@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -213,6 +214,7 @@ def add_export(verbs: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from bb_edge.components.parameter_file import UNTRAINED
     from bb_host.ir.sparse_tensors import densified
     from bb_host.learn.exchange import (
         export_model,
@@ -238,6 +240,13 @@ def _export(arguments: argparse.Namespace) -> int:
     elif arguments.slot:
         raise BBError("an ordinary model has no slots", "--slot", "leave it out")
     external = has_external_data(arguments.file)
+    if untrained := parameters.meta.get(UNTRAINED):
+        names = ", ".join(map(repr, untrained))
+        print(
+            f"bb-host: warning: {where}: {names}: personal parameters that its node has never trained: they"
+            " are as they were compiled",
+            file=sys.stderr,
+        )
     count = export_model(model, parameters.arrays, where)
     written = write_model(model, out, external)
     entries = sum(array.size for array in parameters.arrays.values())

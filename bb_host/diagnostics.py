@@ -35,6 +35,7 @@ CODES: Final[Mapping[str, str]] = {
     "never-started": "a flow that no entry, port or input of its partition starts",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",
+    "personal-untrained": "a model is run where nothing trains its personal parameters",
     "probabilities-as-output": "a cross-entropy of a model that ends in its own softmax or sigmoid",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
     "setting-without-effect": "a configuration key that nothing reads beside the others",

@@ -25,12 +25,16 @@ class ExportError(BBError):
 
 
 class HeldModel(NamedTuple):
-    """A model in a snapshot: its slot, the targets that have the slot, its type and its parameters."""
+    """A model in a snapshot: its slot, the targets that have the slot, its type and its parameters.
+
+    `untrained` are those of them that each node has for itself and that this one has never trained.
+    """
 
     slot: str
     targets: tuple[str, ...]
     type_name: str
     arrays: dict[str, Array]
+    untrained: tuple[str, ...]
 
 
 class Snapshot(NamedTuple):
@@ -105,26 +109,20 @@ def _models(body: dict[str, Any], where: str) -> tuple[tuple[HeldModel, ...], tu
             by_index.setdefault(index, (slot, []))[1].append(target)
         for index, (slot, targets) in sorted(by_index.items()):
             type_name, state = body["components"][index]
-            arrays = _parameters(state)
-            if arrays is None:
+            fields = _fields(state)
+            if fields is None:
                 others.append(slot)
             else:
-                models.append(HeldModel(slot, tuple(targets), type_name, arrays))
+                untrained = tuple(map(str, fields.get("personal_untrained", ())))
+                models.append(HeldModel(slot, tuple(targets), type_name, _parameters(fields), untrained))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise SnapshotDamagedError(f"its components cannot be read: {error}", "snapshot") from error
     return tuple(models), tuple(others)
 
 
-def _parameters(state: bytes) -> dict[str, Array] | None:
-    """The named parameters in the state of a component; None if it holds none.
-
-    They are one vector, `params`, and a list of names and shapes, `tensors`. Raises ValueError where the two
-    have different sizes.
-    """
-    import numpy as np
-
+def _fields(state: bytes) -> dict[str, Any] | None:
+    """The state of a component that holds named parameters; None of any other."""
     from bb_edge.ir.plain_values import from_cbor
-    from bb_edge.ir.tensors import decode_tensor
 
     try:
         fields = from_cbor(state)
@@ -132,6 +130,18 @@ def _parameters(state: bytes) -> dict[str, Array] | None:
         return None  # a component may save its state in a form of its own
     if not isinstance(fields, dict) or not {"params", "tensors"} <= fields.keys():
         return None
+    return fields
+
+
+def _parameters(fields: dict[str, Any]) -> dict[str, Array]:
+    """The named parameters in a component's state: a vector, `params`, and names and shapes, `tensors`.
+
+    Raises ValueError where the two have different sizes.
+    """
+    import numpy as np
+
+    from bb_edge.ir.tensors import decode_tensor
+
     flat = decode_tensor(fields["params"])
     arrays, offset = {}, 0
     for name, shape in fields["tensors"]:
@@ -178,7 +188,7 @@ def _models_are(names: Sequence[str]) -> str:
 def run(arguments: argparse.Namespace) -> int:
     import sys
 
-    from bb_edge.components.parameter_file import pack
+    from bb_edge.components.parameter_file import UNTRAINED, pack
     from bb_shims import write_whole
 
     where = str(arguments.state)
@@ -198,6 +208,9 @@ def run(arguments: argparse.Namespace) -> int:
         _list(snapshot._replace(models=(model,)), source, arguments.json)
         return 0
     meta = {**source, "slot": model.slot, "targets": list(model.targets), "type": model.type_name}
+    if model.untrained:
+        meta[UNTRAINED] = list(model.untrained)
+        print(f"bb-edge: warning: {_untrained(model)}", file=sys.stderr)
     write_whole(arguments.out, pack(model.arrays, meta))
     if arguments.json:
         print(json.dumps({"file": str(arguments.out), **_record(model), **source}))
@@ -213,7 +226,16 @@ def _record(model: HeldModel) -> dict[str, object]:
         "type": model.type_name,
         "parameters": sum(a.size for a in model.arrays.values()),
         "tensors": {name: list(array.shape) for name, array in model.arrays.items()},
+        "personal_untrained": list(model.untrained),
     }
+
+
+def _untrained(model: HeldModel) -> str:
+    names = ", ".join(map(repr, model.untrained))
+    return (
+        f"slot {model.slot!r}: {names}: each node has its own of these (personal), and this one has never"
+        " trained them: they are as they were compiled; export the state of a node that trains, for its own"
+    )
 
 
 def _summary(model: HeldModel) -> str:
@@ -231,6 +253,7 @@ def _list(snapshot: Snapshot, source: dict[str, object], as_json: bool) -> None:
     for model in snapshot.models:
         print(f"  {_summary(model)}")
         for name, array in model.arrays.items():
-            print(f"    {name}  {'x'.join(map(str, array.shape)) or 'scalar'}")
+            note = "  personal, never trained here" if name in model.untrained else ""
+            print(f"    {name}  {'x'.join(map(str, array.shape)) or 'scalar'}{note}")
     if not snapshot.models:
         print(f"  no model with named parameters (slots: {', '.join(snapshot.others) or 'none'})")

@@ -6,7 +6,7 @@ Files are written while the node runs and when it ends.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from bb_edge.cli.kept import check_folder
 from bb_edge.cli.render import Output
-from bb_edge.components.parameter_file import pack
+from bb_edge.components.parameter_file import UNTRAINED, pack
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 
@@ -52,6 +52,12 @@ class _Model:
         """The model's parameters by name."""
         arrays: Mapping[str, Array] = self._component.named_parameters()
         return arrays
+
+    @property
+    def untrained(self) -> Sequence[str]:
+        """Those of the parameters that are personal and that this node has never trained."""
+        names: Sequence[str] = getattr(self._component, "personal_untrained", ())
+        return names
 
     @property
     def updates(self) -> int | None:
@@ -139,13 +145,15 @@ class SavedModels:
         for model in models:
             updates, arrays = model.updates, model.parameters()
             counters = self._node.counters
-            meta = {
+            meta: dict[str, object] = {
                 "module": self._node.program.module,
                 "rounds": counters.get("rounds.ended", 0),
                 "slot": model.slot,
                 "targets": list(self._node.targets),
                 "type": model.type_name,
             }
+            if untrained := model.untrained:
+                meta[UNTRAINED] = list(untrained)
             try:
                 self._storage.write_atomic(f"{model.slot}.npz", pack(arrays, meta))
             except StorageError as error:

@@ -134,6 +134,7 @@ class GraphModel(Model):
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
+        self._personal = layout.personal
         self._statistic_shapes = layout.statistic_shapes
         self._tensors_learned, self._learned = layout.tensors_learned, layout.learned
         self._statistics: Array = np.empty(layout.statistics, np.float32)  # of a batch
@@ -414,6 +415,10 @@ class GraphModel(Model):
         """Returns a copy of the parameters, each under its name in the model's ONNX file."""
         return dict(zip(self._names, self.views(self._flat.copy()), strict=True))
 
+    @property
+    def personal_untrained(self) -> tuple[str, ...]:
+        return () if self._optimizer.total else self._personal
+
     def _programs(self) -> ModelGraphs:
         assert self._graphs is not None, "`construct` prepares them"
         return self._graphs
@@ -445,6 +450,8 @@ class GraphModel(Model):
             **{name: pack_array(vector) for name, vector in self._optimizer.saved().items()},
             **self._activations.save(),
         }
+        if untrained := self.personal_untrained:
+            fields["personal_untrained"] = list(untrained)
         return pack_state(self, _VERSION, fields)
 
     def restore(self, state: bytes) -> None:

@@ -21,7 +21,8 @@ class ModelLayout:
 
     Personal tensors stand before those that are sent, personal statistics behind them. Learned tensors stand
     before those that are sent alone, and statistics are the last ones. `all` and `sent` are the layouts of
-    the vector and of the part that travels, which begins at `sent_from`; `tensors_learned` tensors with
+    the vector and of the part that travels, which begins at `sent_from`; `personal` names what stays here;
+    `tensors_learned` tensors with
     `learned` numbers are learned, and statistics have `statistics` numbers.
     """
 
@@ -39,6 +40,7 @@ class ModelLayout:
         self.all = VectorLayout(tensors)
         end = len(tensors) - personal_statistics
         self.sent = VectorLayout(dict(list(tensors.items())[personal_tensors:end]))
+        self.personal = (*self.names[:personal_tensors], *self.names[end:])
         self.sent_from = sum(sizes[:personal_tensors])
         self.statistic_shapes = self.shapes[len(sizes) - statistics :]
         self.tensors_learned = len(sizes) - statistics - untrained_tensors

@@ -19,10 +19,13 @@ from bb_edge.ir.ids import fnv1a_64
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["METADATA", "ParameterFile", "ParameterFileError", "layout_of", "pack", "unpack"]
+__all__ = ["METADATA", "UNTRAINED", "ParameterFile", "ParameterFileError", "layout_of", "pack", "unpack"]
 
 METADATA: Final = "__parameters__"
 """The name of the entry that is not a parameter."""
+
+UNTRAINED: Final = "personal_untrained"
+"""In the metadata: names of personal parameters that the node has never trained."""
 
 _LAYOUT: Final = "layout_hash"
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the same parameters are the same bytes

@@ -125,6 +125,14 @@ class Model(_Contract):
         return None
 
     @property
+    def personal_untrained(self) -> Sequence[str]:
+        """Names of parameters that are trained and not sent, where no step has changed them on this node.
+
+        A server has such a copy: whoever exports or scores it is told.
+        """
+        return ()
+
+    @property
     def activations_dropped(self) -> int:
         """How often activations went for newer ones, so far; the counter `activations.dropped` tells it."""
         return 0

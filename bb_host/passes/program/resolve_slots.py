@@ -34,6 +34,7 @@ from bb_host.ir.program import Function, Op, Program, Slot, Stamp, are_same
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
 from bb_host.passes.analysis.pairs import check_pairs
+from bb_host.passes.analysis.personal import warn_of_personal
 from bb_host.passes.analysis.remarks import warn_of_slots
 from bb_host.passes.analysis.slot_table import TargetSlots, numbering, targets_of
 from bb_host.passes.one_pass import Stats
@@ -54,6 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     slots = {t.main.key: _slots(t, options, stats) for t in targets}
     resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
     warn_of_slots(targets, slots, options, stats)
+    warn_of_personal(targets, slots, stats)
     check_pairs(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])

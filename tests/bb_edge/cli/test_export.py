@@ -26,7 +26,10 @@ from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
 pytest.importorskip("onnx", reason="compiling needs the host extra")
 
+import onnx
+
 from bb_host import Compiler, ModelSlot, Module
+from bb_host.cli import main as host_main
 from bb_host.learn import mlp, trainable
 
 ARRAYS = {"a.w": np.arange(6, dtype=np.float32).reshape(2, 3), "file": np.float32([7]), "s": np.array(2.5)}
@@ -454,3 +457,57 @@ def test_a_node_without_a_model_is_refused(tmp_path, capsys):
     assert main([*command, "--save-model", str(tmp_path / "m"), "--every", "0"]) == 2
     assert "every 0 rounds" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["p.onnx"]
+
+
+# --- personal parameters ----------------------------------------------------------------------------------
+
+
+class Learns(Module):
+    name = "Learns"
+    model = ModelSlot("model")
+
+    def body(self, g):
+        loss = self.model.train(g, g.input("x", "F32", (2, 4)), g.input("y", "F32", (2, 2)))
+        self.model.step(g, after=loss)
+        self.model.apply_delta(g, g.input("delta", "F32", (None,)))
+
+
+@pytest.fixture
+def learner():
+    from bb_host.build import build_edge
+
+    model = trainable(mlp([4, 3, 2]), personal=["*2"])
+    (artifact,) = build_edge(Learns(), Compiler().bind_model("model", GraphModel, model)).artifacts
+    return install(PeerId.from_name("kitchen"), (), load(artifact.data), ["Learns"], seed=1)
+
+
+def learn(node, **inputs):
+    node.invoke("Learns", inputs)
+    node.poll(0)
+
+
+def test_personal_parameters_that_a_node_never_trained_are_named(learner, tmp_path, capsys):
+    """A server's copy of them is what was compiled: who reads the file does not see that."""
+    net, out = tmp_path / "net.onnx", tmp_path / "p.npz"
+    onnx.save(mlp([4, 3, 2]), net)
+    learn(learner, delta=np.ones(15, np.float32))  # what others have learned
+    write_state(tmp_path / "state", learner)
+    arguments = ["export", "--state", str(tmp_path / "state")]
+    assert main([*arguments, "-o", str(out)]) == 0
+    assert "warning: slot 'model': 'w2', 'b2'" in capsys.readouterr().err
+    assert unpack(out.read_bytes()).meta["personal_untrained"] == ["w2", "b2"]
+    assert main(arguments) == 0
+    listed = capsys.readouterr().out
+    assert "w2  3x2  personal, never trained here" in listed and "w1  4x3\n" in listed
+    assert host_main(["export", "--params", str(out), str(net), "-o", str(tmp_path / "t.onnx")]) == 0
+    assert "'w2', 'b2': personal parameters that its node has never trained" in capsys.readouterr().err
+    with ExitStack() as stack:
+        saved = open_saved(tmp_path / "m", 1, None, learner, detect(), Output(False, "error"), stack)
+        saved.finish()
+    saved_meta = unpack((tmp_path / "m" / "model.npz").read_bytes()).meta
+    assert saved_meta["personal_untrained"] == ["w2", "b2"]
+
+    learn(learner, x=np.ones((2, 4), np.float32), y=np.eye(2, dtype=np.float32))
+    write_state(tmp_path / "trained", learner)
+    assert main(["export", "--state", str(tmp_path / "trained"), "-o", str(out)]) == 0
+    assert capsys.readouterr().err == "" and "personal_untrained" not in unpack(out.read_bytes()).meta
