@@ -7,7 +7,6 @@ vector.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,7 +27,7 @@ from bb_edge.components.optimizers import (
 from bb_edge.components.parameter_adoption import adopt_parameters
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
-from bb_edge.components.vector_layout import VectorLayout
+from bb_edge.components.vector_layout import VectorLayout, cut
 from bb_edge.ir.annotated import annotate
 from bb_edge.ir.lent_memory import LentArrays
 from bb_edge.roles.adoption import Adoption
@@ -179,7 +178,7 @@ class GraphModel(Model):
         model._graphs = prepare_graphs(env, model.views(model._flat), learned)
         if model._graphs.learns:
             model._gradient = GradientSum(
-                model._size, lambda flat: _cut(flat, model._shapes[: model._tensors_learned])
+                model._size, lambda flat: cut(flat, model._shapes[: model._tensors_learned])
             )
         return model
 
@@ -228,7 +227,7 @@ class GraphModel(Model):
 
     def views(self, flat: Array) -> tuple[Array, ...]:
         """Returns the parameters' tensors as views of a flat vector."""
-        return _cut(flat, self._shapes)
+        return cut(flat, self._shapes)
 
     # --- the Contract ----------------------------------------------------------------------------------
 
@@ -322,7 +321,7 @@ class GraphModel(Model):
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
         if graphs.class_count:
             check_classes(target, graphs.class_count, self._where)
-        statistics = _cut(self._statistics, self._statistic_shapes)
+        statistics = cut(self._statistics, self._statistic_shapes)
         loss = fit.add(self._gradient, input, target, self._where, statistics)
         if statistics:
             np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
@@ -499,13 +498,3 @@ class GraphModel(Model):
 
 
 _OLD = "of executions of the old program"
-
-
-def _cut(flat: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
-    """Tensors of these shapes as views of a flat vector, in order."""
-    found, offset = [], 0
-    for shape in shapes:
-        size = math.prod(shape)
-        found.append(flat[offset : offset + size].reshape(shape))
-        offset += size
-    return tuple(found)

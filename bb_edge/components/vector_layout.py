@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from bb_edge.ir.annotated import metadata_of
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["METADATA_HASH", "METADATA_LAYOUT", "VectorLayout"]
+__all__ = ["METADATA_HASH", "METADATA_LAYOUT", "VectorLayout", "cut"]
 
 METADATA_LAYOUT, METADATA_HASH = "layout", "hash"
 """Keys of the metadata of a parameter tensor: `"w1:64x32;b1:32"`, and FNV-1a-64 of it in hex."""
@@ -45,3 +46,13 @@ class VectorLayout:
             what = f"is laid out for another model ({given}, this one is {self.hash})"
             return what, "run the same version of the program on both sides"
         return "", ""
+
+
+def cut(flat: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[Array, ...]:
+    """Tensors of these shapes as views of a flat vector, in order."""
+    found, offset = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        found.append(flat[offset : offset + size].reshape(shape))
+        offset += size
+    return tuple(found)

@@ -10,7 +10,7 @@ import pytest
 from arrays import f32
 
 from bb_edge.adoption import take_over
-from bb_edge.components import FedAvg, GlobalRegistryServer
+from bb_edge.components import FedAvg
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.roles import Component
 
@@ -54,12 +54,6 @@ def test_a_round_that_was_closed_there_is_open_here(ctx: Any) -> None:
     np.testing.assert_array_equal(new.current_tensor(ctx), f32(100, 100))
     new.contribute(ctx, f32(1, 2), round=np.int64(3))
     np.testing.assert_array_equal(new.aggregate(ctx, round=np.int64(3))[0], f32(1, 2))
-
-
-def test_a_registry_forgets_the_timer_of_the_node_that_wrote() -> None:
-    server = GlobalRegistryServer("Client")
-    server._timer = 9
-    assert server.drop_executions() == () and server._timer == 0
 
 
 def test_a_class_that_keeps_nothing_of_the_kind_drops_nothing() -> None:
