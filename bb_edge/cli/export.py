@@ -67,6 +67,7 @@ def add_parser(verbs: Any) -> None:
         metavar="FILE.npz",
         help="the file to write; without it the models are listed",
     )
+    p.add_argument("--allow-nan", action="store_true", help="write a model that holds inf or nan, too")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     p.set_defaults(run=run)
 
@@ -188,7 +189,7 @@ def _models_are(names: Sequence[str]) -> str:
 def run(arguments: argparse.Namespace) -> int:
     import sys
 
-    from bb_edge.components.parameter_file import UNTRAINED, pack
+    from bb_edge.components.parameter_file import UNTRAINED, broken, pack
     from bb_shims import write_whole
 
     where = str(arguments.state)
@@ -207,6 +208,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         _list(snapshot._replace(models=(model,)), source, arguments.json)
         return 0
+    strange = broken(model.arrays)
+    if strange:
+        what = f"slot {model.slot!r} holds inf or nan in {', '.join(map(repr, strange))}: it has diverged"
+        if not arguments.allow_nan:
+            hint = (
+                "export a copy of the folder from before, or the last file of --save-model, and train again"
+                " from it with a lower learning rate or clip_norm; --allow-nan writes it all the same"
+            )
+            raise ExportError(what, where, hint)
+        print(f"bb-edge: warning: {what}", file=sys.stderr)
     meta = {**source, "slot": model.slot, "targets": list(model.targets), "type": model.type_name}
     if model.untrained:
         meta[UNTRAINED] = list(model.untrained)
@@ -220,6 +231,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _record(model: HeldModel) -> dict[str, object]:
+    from bb_edge.components.parameter_file import broken
+
     return {
         "slot": model.slot,
         "targets": list(model.targets),
@@ -227,6 +240,7 @@ def _record(model: HeldModel) -> dict[str, object]:
         "parameters": sum(a.size for a in model.arrays.values()),
         "tensors": {name: list(array.shape) for name, array in model.arrays.items()},
         "personal_untrained": list(model.untrained),
+        "not_finite": broken(model.arrays),
     }
 
 
@@ -244,6 +258,8 @@ def _summary(model: HeldModel) -> str:
 
 
 def _list(snapshot: Snapshot, source: dict[str, object], as_json: bool) -> None:
+    from bb_edge.components.parameter_file import broken
+
     if as_json:
         print(
             json.dumps({**source, "models": [_record(m) for m in snapshot.models], "others": snapshot.others})
@@ -252,8 +268,10 @@ def _list(snapshot: Snapshot, source: dict[str, object], as_json: bool) -> None:
     print(f"{snapshot.identity.module}, generation {snapshot.generation}, after {snapshot.rounds} rounds")
     for model in snapshot.models:
         print(f"  {_summary(model)}")
+        strange = broken(model.arrays)
         for name, array in model.arrays.items():
             note = "  personal, never trained here" if name in model.untrained else ""
+            note += "  holds inf or nan" if name in strange else ""
             print(f"    {name}  {'x'.join(map(str, array.shape)) or 'scalar'}{note}")
     if not snapshot.models:
         print(f"  no model with named parameters (slots: {', '.join(snapshot.others) or 'none'})")

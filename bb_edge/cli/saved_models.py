@@ -15,7 +15,7 @@ import numpy as np
 
 from bb_edge.cli.kept import check_folder
 from bb_edge.cli.render import Output
-from bb_edge.components.parameter_file import UNTRAINED, pack
+from bb_edge.components.parameter_file import UNTRAINED, broken, pack
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 
@@ -144,6 +144,14 @@ class SavedModels:
         self._rounds = 0
         for model in models:
             updates, arrays = model.updates, model.parameters()
+            if strange := broken(arrays):
+                self._output.log(
+                    "error",
+                    f"the model in slot {model.slot!r} was not saved: it holds inf or nan in"
+                    f" {', '.join(map(repr, strange))}; {model.slot}.npz stays as it was. Start again from it"
+                    " with a lower learning rate or with clip_norm",
+                )
+                continue
             counters = self._node.counters
             meta: dict[str, object] = {
                 "module": self._node.program.module,

@@ -19,7 +19,16 @@ from bb_edge.ir.ids import fnv1a_64
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["METADATA", "UNTRAINED", "ParameterFile", "ParameterFileError", "layout_of", "pack", "unpack"]
+__all__ = [
+    "METADATA",
+    "UNTRAINED",
+    "ParameterFile",
+    "ParameterFileError",
+    "broken",
+    "layout_of",
+    "pack",
+    "unpack",
+]
 
 METADATA: Final = "__parameters__"
 """The name of the entry that is not a parameter."""
@@ -49,6 +58,13 @@ def layout_of(arrays: Mapping[str, Array]) -> tuple[str, str]:
     """Returns the layout of a flat vector, `"w1:64x32;b1:32"`, and its FNV-1a-64 in hex."""
     layout = ";".join(f"{name}:{'x'.join(map(str, array.shape))}" for name, array in arrays.items())
     return layout, f"{fnv1a_64(layout.encode()):016x}"
+
+
+def broken(arrays: Mapping[str, Array]) -> list[str]:
+    """Returns the names of arrays that hold inf or nan."""
+    return [
+        name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
+    ]
 
 
 def pack(arrays: Mapping[str, Array], meta: Mapping[str, object]) -> bytes:

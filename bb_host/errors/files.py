@@ -93,7 +93,7 @@ class ModelImportError(LearnError):
 
 
 class ParameterMismatchError(LearnError):
-    """Parameters that are not those of the model: missing, unknown, or of another shape or dtype."""
+    """Parameters that are not those of the model: missing, unknown, of another shape or dtype, or broken."""
 
 
 # --- artifacts --------------------------------------------------------------------------------------------

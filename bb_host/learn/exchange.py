@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import LearnError, ParameterMismatchError
 from bb_host.ir.program import Array, Function, Program, Subgraph
 from bb_host.ir.proto import from_proto, write_attribute
-from bb_host.ir.queries import live
+from bb_host.ir.queries import is_onnx, live
 from bb_host.ir.rename import shortened_op
 from bb_host.onnx_io.files import read_onnx
 
@@ -70,6 +70,8 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
         " trainable() or bb-host compile read"
     )
     _refuse(_misfits(known, parameters, tensors), where, hint)
+    norms = (node for node in model.graph.node if node.op_type == "BatchNormalization")
+    _refuse_values(parameters, {name for node in norms for name in node.input[4:5]}, where)
     for name, array in parameters.items():
         tensor = tensors[name]
         doc = tensor.doc_string
@@ -191,6 +193,8 @@ def with_parameters(
     ParameterMismatchError, and LearnError for a slot without a model.
     """
     name = model_slot(program, compiler, slot, where)
+    bound = () if compiler is None else compiler.bindings
+    functions = (*program.functions, *(f for binding in bound for f in binding.functions))
 
     def refilled(holder: Any) -> Any:
         """A binding or slot; with the parameters where it holds that model."""
@@ -199,17 +203,29 @@ def with_parameters(
         expected = {n: (a.shape, a.dtype) for n, a in holder.state.initializers.items()}
         hint = "they are of another model: other layers, or other parts of it frozen"
         _refuse(_misfits(expected, given, expected, complete=True), f"{where}, slot {name!r}", hint)
+        _refuse_values(given, _variances(functions, name, tuple(expected)), f"{where}, slot {name!r}")
         state = dataclasses.replace(holder.state, initializers={n: given[n] for n in expected})
         return dataclasses.replace(holder, state=state)
 
     if compiler is not None:
         bindings = tuple(refilled(b) if b.slot == name else b for b in compiler.bindings)
         compiler = dataclasses.replace(compiler, bindings=bindings)
-    functions = (
+    refilled_functions = (
         dataclasses.replace(f, slots={**f.slots, name: refilled(f.slots[name])}) if name in f.slots else f
         for f in program.functions
     )
-    return program.with_functions(functions), compiler
+    return program.with_functions(refilled_functions), compiler
+
+
+def _variances(functions: Iterable[Function], slot: str, parameters: Sequence[str]) -> set[str]:
+    """Which parameters of a slot's model are running variances."""
+    found = set()
+    for function in functions:
+        if function.domain == keys.COMPONENT_DOMAIN and function.name.partition("#")[0] == f"{slot}.forward":
+            names = dict(zip(function.inputs[-len(parameters) :], parameters, strict=True))
+            norms = (op for op in function.ops if is_onnx(op, "BatchNormalization"))
+            found |= {names[op.inputs[4]] for op in norms if op.inputs[4] in names}
+    return found
 
 
 def _is_model(state: object) -> bool:
@@ -243,11 +259,27 @@ def _misfits(
             found.append(f"{name!r} is {list(array.shape)}, the model's is {list(shape)}")
         elif array.dtype != dtype:
             found.append(f"{name!r} is {array.dtype}, the model's is {dtype}{_as_dtype(array, dtype)}")
-        elif array.dtype.kind == "f" and np.isnan(array).any():
-            found.append(f"{name!r} holds values that are no numbers (NaN)")
     if complete:
         found.extend(f"{name!r} is missing" for name in expected if name not in given)
     return found
+
+
+def _refuse_values(given: Mapping[str, Array], variances: Collection[str], where: str) -> None:
+    """ParameterMismatchError for numbers with which no model works: NaN, and variances below 0."""
+    found = []
+    for name, array in given.items():
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            found.append(f"{name!r} holds values that are no numbers (NaN)")
+        elif name in variances and (array < 0).any():
+            found.append(f"{name!r} is a running variance and holds {array.min():g}, below 0")
+    if found:
+        more = f"; … ({len(found)} in all)" if len(found) > _LISTED else ""
+        raise ParameterMismatchError(
+            f"the parameters are broken: {'; '.join(found[:_LISTED])}{more}",
+            where,
+            "what made them has diverged, or changed them by hand: take those of an earlier round (a copy of"
+            " the state folder or of --save-model), and train on with a lower learning rate",
+        )
 
 
 def _as_dtype(array: Array, dtype: Any) -> str:

@@ -511,3 +511,43 @@ def test_personal_parameters_that_a_node_never_trained_are_named(learner, tmp_pa
     write_state(tmp_path / "trained", learner)
     assert main(["export", "--state", str(tmp_path / "trained"), "-o", str(out)]) == 0
     assert capsys.readouterr().err == "" and "personal_untrained" not in unpack(out.read_bytes()).meta
+
+
+# --- models that have diverged ----------------------------------------------------------------------------
+
+
+def diverge(node):
+    component = node.component("first")
+    component.parameters.base[3] = np.nan  # what a rate that is too high makes of it
+
+
+def test_a_model_that_has_diverged_is_not_written_unasked(node, tmp_path, capsys):
+    diverge(node)
+    write_state(tmp_path / "state", node)
+    out = tmp_path / "p.npz"
+    arguments = ["export", "--state", str(tmp_path / "state")]
+    assert main([*arguments, "--slot", "first", "-o", str(out)]) == 1
+    told = capsys.readouterr().err
+    assert "slot 'first' holds inf or nan in 'w1'" in told and "--allow-nan" in told
+    assert not out.exists()
+    assert main(arguments) == 0
+    assert "w1  4x3  holds inf or nan" in capsys.readouterr().out
+    assert main([*arguments, "--json"]) == 0
+    assert [m["not_finite"] for m in json.loads(capsys.readouterr().out)["models"]] == [["w1"], []]
+    assert main([*arguments, "--slot", "first", "-o", str(out), "--allow-nan"]) == 0
+    assert "warning: slot 'first' holds inf or nan" in capsys.readouterr().err
+    assert np.isnan(unpack(out.read_bytes()).arrays["w1"]).sum() == 1
+    assert main([*arguments, "--slot", "second", "-o", str(out)]) == 0
+
+
+def test_a_saved_model_is_not_replaced_by_one_that_has_diverged(saving, node, capsys):
+    disk, saved = saving()
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(0)
+    before = disk.files["first.npz"]
+    diverge(node)
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(1)
+    assert "slot 'first' was not saved: it holds inf or nan in 'w1'" in capsys.readouterr().err
+    assert saved.finish() == ["first"]
+    assert disk.files["first.npz"] == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from onnx import numpy_helper
@@ -84,6 +85,41 @@ def test_what_does_not_fit_is_listed_as_a_whole_and_nothing_changes():
         assert words in text
     assert "b2" not in text and "another export" in caught.value.hint
     assert model.SerializeToString() == before
+
+
+def test_numbers_that_no_model_works_with_are_refused_with_their_own_remedy():
+    model = mlp([4, 8, 3], 1)
+    before, given = model.SerializeToString(), other(mlp([4, 8, 3]))
+    given["w2"] = np.full((8, 3), np.nan, np.float32)
+    with pytest.raises(ParameterMismatchError, match="'w2' holds values that are no numbers") as caught:
+        export_model(model, given, "p.npz")
+    assert "diverged" in caught.value.hint and "another" not in caught.value.hint
+    assert model.SerializeToString() == before
+
+
+def test_a_variance_below_0_is_refused():
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,2] x) => (float[N,2] y) <float[2,2] w, float[2] s, float[2] b, float[2] m, float[2] v>
+        { h = MatMul(x, w)  y = BatchNormalization(h, s, b, m, v) }"""
+    values = {"w": np.eye(2), "s": np.ones(2), "b": np.zeros(2), "m": np.zeros(2), "v": np.ones(2)}
+    model = onnx.parser.parse_model(text)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(numpy_helper.from_array(np.float32(a), n) for n, a in values.items())
+    low = {"m": np.float32([-3, -3]), "v": np.float32([1, -0.5])}
+    message = "'v' is a running variance and holds -0.5, below 0"
+    with pytest.raises(ParameterMismatchError, match=message) as caught:
+        export_model(model, low, "p.npz")
+    assert "'m'" not in caught.value.what
+    compiler = Compiler().bind_model("model", GraphModel, trainable(model, batch_norm="update"))
+
+    class Two(One):
+        def body(self, g):
+            g.output("y", self.model.forward(g, g.input("x", "F32", (None, 2))))
+
+    whole = {name: np.float32(array) for name, array in values.items()}
+    with pytest.raises(ParameterMismatchError, match=message):
+        with_parameters(as_program(Two()), compiler, None, {**whole, **low}, "p.npz")
+    with_parameters(as_program(Two()), compiler, None, whole, "p.npz")
 
 
 def test_external_weights_stay_external(tmp_path):
