@@ -22,6 +22,7 @@ __all__ = ["ImageFolderDataSource"]
 
 _TEXT_PIXEL = 4
 """Bytes of a pixel's value in the largest format that is read, PPM as text."""
+_INTO_A_FOLDER = "move it into one of them, or out of the folder"
 _GRAY = np.array([0.299, 0.587, 0.114], np.float32)
 """What red, green and blue count in a gray (ITU-R BT.601)."""
 
@@ -39,8 +40,9 @@ class ImageFolderDataSource(StoredSamples):
       mean of what lies under a new pixel (default); `nearest`; `refuse`.
     - `channels`: 3 (default), or 1: a gray of red, green and blue. Alpha is left out.
     - `layout`: `nchw`, [batch, channels, height, width] (default), or `nhwc`.
-    - `bad_files`: what a file that is no such image does: `refuse` (default), or `skip`, and it is said at
-      the start how many. Names that begin with a dot are left out.
+    - `bad_files`: what a file that is no such image does, one beside the folders, and an empty folder without
+      `classes`: `refuse` (default), or `skip`, and it is said at the start how many. Names that begin with a
+      dot are left out.
     - `max_bytes`: the most bytes that all images may take in memory (64 MiB); `image_bytes`: those of one as
       it is unpacked (16 MiB).
     """
@@ -103,6 +105,7 @@ class _Folder:
         if self._channels == 2:
             raise env.error("2 channels", "channels", "give 1 or 3")
         self._skipped, self._first = 0, ""
+        self._empty: list[str] = []
 
     def images(self) -> tuple[Array, Array]:
         """Returns all images, u8 [n, height, width, channels], and their classes. ComponentError."""
@@ -114,11 +117,7 @@ class _Folder:
                 try:
                     image = self._image(path)
                 except ImageError as error:
-                    if self._read["bad_files"] == "refuse":
-                        hint = f"{error.hint}; or set bad_files = 'skip'"
-                        raise ComponentError(error.what, f"slot {self._env.slot!r}, {path}", hint) from error
-                    self._skipped += 1
-                    self._first = self._first or f"{path}: {error.what}"
+                    self._leave_out(path, error)
                     continue
                 taken += image.nbytes
                 if taken > most:
@@ -126,17 +125,36 @@ class _Folder:
                     raise self._env.error(f"the images take more than {most} bytes", "max_bytes", hint)
                 images.append(image)
                 labels.append(number)
+            if not labels or labels[-1] != number:
+                self._empty.append(folder)
         if not images:
             why = f", {self._skipped} files are skipped" if self._skipped else ""
             hint = "put the images into a folder per class"
             raise self._env.error(f"{self._read['path']} holds no images{why}", "path", hint)
+        if self._empty and self._read["bad_files"] == "refuse" and self._read["classes"] is None:
+            raise ComponentError(
+                "it holds no images, and is a class by its name",
+                f"slot {self._env.slot!r}, {self._empty[0]}",
+                "put images there, remove it, or name all classes in `classes`; or set bad_files = 'skip'",
+            )
         return np.stack(images), np.array(labels, np.int64)
 
     def notes(self, where: str) -> list[str]:
-        """One line, where anything was left out."""
-        return (
-            [f"{where}: {self._skipped} files are skipped; the first: {self._first}"] if self._skipped else []
-        )
+        """A line where anything was left out, and one where classes have no images."""
+        found = []
+        if self._skipped:
+            found.append(f"{where}: {self._skipped} files are skipped; the first: {self._first}")
+        if self._empty:
+            found.append(f"{where}: {len(self._empty)} classes have no images; the first: {self._empty[0]}")
+        return found
+
+    def _leave_out(self, path: str, error: ImageError) -> None:
+        """Counts a file that is no image; ComponentError where such files are refused."""
+        if self._read["bad_files"] == "refuse":
+            hint = f"{error.hint}; or set bad_files = 'skip'"
+            raise ComponentError(error.what, f"slot {self._env.slot!r}, {path}", hint) from error
+        self._skipped += 1
+        self._first = self._first or f"{path}: {error.what}"
 
     def _classes(self) -> Iterator[tuple[int, str]]:
         """The number and the path of each class's folder."""
@@ -146,6 +164,10 @@ class _Folder:
         links = [e.path for e in entries if e.is_symlink() and e.is_dir()]
         if links:
             raise self._env.error(f"{links[0]} is a link", "path", "name its folder, or copy it")
+        for entry in entries:
+            if not entry.is_dir():
+                stray = ImageError("it lies beside the folders of the classes", entry.path, _INTO_A_FOLDER)
+                self._leave_out(entry.path, stray)
         given = self._read["classes"]
         names = folders if given is None else given
         if isinstance(names, str) or not isinstance(names, Sequence) or len(set(names)) < len(names):

@@ -257,6 +257,42 @@ def test_a_wrong_file_is_named_or_skipped(
     assert note.startswith("slot 'photos': 1 files are skipped; the first: ") and str(tmp_path) in note
 
 
+@pytest.mark.parametrize("name", ["4.png", "README"])
+def test_a_file_beside_the_folders_is_named_or_skipped(
+    shard: Callable[..., Any], tmp_path: Path, ctx: Ctx, name: str
+) -> None:
+    (tmp_path / name).write_bytes(saved(pixels(8, 8, 3), "PNG"))
+    with pytest.raises(ComponentError, match="beside the folders of the classes") as caught:
+        shard()
+    assert name in caught.value.where and "move it" in caught.value.hint and "skip" in caught.value.hint
+    (tmp_path / name).rename(tmp_path / f".{name}")
+    shard()
+    (tmp_path / f".{name}").rename(tmp_path / name)
+    source = shard(bad_files="skip")
+    assert source.num_samples(ctx) == 3
+    (note,) = source.notes
+    assert note.startswith(
+        f"slot 'photos': 1 files are skipped; the first: {tmp_path / name}: it lies beside"
+    )
+
+
+def test_an_empty_folder_of_a_class_is_named_or_told(
+    shard: Callable[..., Any], tmp_path: Path, ctx: Ctx
+) -> None:
+    (tmp_path / "cow").mkdir()
+    (tmp_path / "cow" / ".DS_Store").write_text("x")
+    with pytest.raises(ComponentError, match="holds no images, and is a class by its name") as caught:
+        shard()
+    assert str(tmp_path / "cow") in caught.value.where and "classes" in caught.value.hint
+    told = f"slot 'photos': 1 classes have no images; the first: {tmp_path / 'cow'}"
+    skipping, named = shard(bad_files="skip"), shard(classes=["cow", "dog", "cat"])
+    assert skipping.notes == named.notes == [told]
+    assert skipping.next_batch(ctx)[1].tolist() == [0, 0, 2]
+    assert named.next_batch(ctx)[1].tolist() == [1, 2, 2]
+    (tmp_path / "cow" / "1.txt").write_text("x")
+    assert len(shard(bad_files="skip").notes) == 2
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
