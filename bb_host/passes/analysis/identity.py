@@ -27,12 +27,15 @@ from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
 from bb_host.ir.spelling import TRAVELS, written
 from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.contract_changes import contract_changes
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.options import Options
 
 MOST_NUMBERS = 64
 """Elements of an integer tensor that count by value: axes, shapes and indices are structure, weights are
 none."""
+MOST_CHANGES = 4
+"""Changes of what travels that a refusal tells."""
 _TALKING_ROLES = (keys.ROLE_PROTOCOL, keys.ROLE_PEER_SELECTOR)
 """Components of these roles call each other."""
 
@@ -66,9 +69,10 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
         for talking, contract in other.facts.contracts.items():
             if program.facts.contracts.get(talking) != contract:
                 classes = " and ".join(talking.split("."))
+                changes = "; ".join(contract_changes(other, program)[:MOST_CHANGES])
                 raise IdentityError(
-                    f"other things travel between {classes} than in this program",
-                    where,
+                    f"other things travel between {classes} than in this program{changes and ': ' + changes}",
+                    f"{where} ({digest[:12]}…)",
                     "nodes of both cannot talk: keep names, types and order of what is sent, or move the"
                     " whole federation at once",
                 )

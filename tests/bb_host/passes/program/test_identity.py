@@ -15,6 +15,7 @@ from bb_edge.loading import DamagedArtifact, load
 from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
 from bb_host.build import build_edge
 from bb_host.cli import main
+from bb_host.compiler.driver import as_program
 from bb_host.errors import IdentityError
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.proto import to_proto
@@ -145,6 +146,28 @@ def test_another_contract_is_never_accepted(base):
     with pytest.raises(IdentityError, match="travel between Hub and Leaf") as refused:
         accepting(compiled(port="question"), [base])
     assert "whole federation" in refused.value.hint
+    assert refused.value.where == f"program Hub ({digest(base)[:12]}…)"
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "answer"),
+    [
+        ({"port": "question"}, "the question 'ask' is gone", "the answer to 'question' is new"),
+        (
+            {"reply": "samples"},
+            "the question 'ask' was Tensor<F32>, and is Trigger",
+            "the answer to 'ask' was Tensor<F32>, Tensor<I64>, and is Tensor<I64>",
+        ),
+    ],
+)
+def test_what_no_longer_travels_is_told_port_by_port(base, change, told, answer):
+    """Of a whole program, and of what one class of it runs: the hub takes its answers as they come."""
+    (hub,) = [each.data for each in build_edge(base).artifacts if each.target == "Hub"]
+    for old in (base, as_program(onnx.load_from_string(hub))):
+        with pytest.raises(IdentityError) as refused:
+            accepting(compiled(**change), [old])
+        assert told in refused.value.what
+        assert (answer in refused.value.what) == (old is base), refused.value.what
 
 
 def test_a_program_without_a_digest_is_none_to_accept(base):
@@ -215,5 +238,5 @@ def test_another_model_with_as_many_parameters_is_another_contract():
     assert written(wide.facts)[key] == written(deep.facts)[key]
     other = learner([64, 9, 10])
     assert written(other.facts)[key] != written(wide.facts)[key]
-    with pytest.raises(IdentityError, match="Client and Server"):
+    with pytest.raises(IdentityError, match=r"Client and Server.*of model 'model', .*, and 3 more"):
         accepting(other, [wide])
