@@ -38,6 +38,9 @@ Holds, queues and limits go by their name: all ops of a device that say one name
 of one module among them. Ops with *own state* have no name: each one, in each call of its module, has a
 state of its own. What a round emits before it asks nobody is emitted again when the round is run again, with
 the same number. An interval yields a `Timestamp`; where a trigger is wanted, `g.threshold(1, tick)` is one.
+
+`with g.rounds(20) as start:` records `Repeat`, and `start.stop(loss < 0.5)` in its block `StopRounds`: early
+stopping, [with a whole program](../how-to/models.md#stop-early).
 """
 
 BRANCHES = """\
