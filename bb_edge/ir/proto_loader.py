@@ -28,7 +28,10 @@ def load_file(serialized: bytes) -> tuple[Any, dict[str, Any]]:
     if get_class is None:  # protobuf before 4.22
         factory: Any = message_factory.MessageFactory(pool)
         get_class = factory.GetPrototype
-    names: dict[str, Any] = {name: get_class(message) for name, message in file.message_types_by_name.items()}
+    messages = file.message_types_by_name
+    names: dict[str, Any] = {name: get_class(message) for name, message in messages.items()}
+    # The runtime makes the class of a nested message anew at each use after the collector, unless it is held.
+    names["_NESTED"] = [get_class(inner) for message in messages.values() for inner in message.nested_types]
     for name, enum in file.enum_types_by_name.items():
         wrapper = enum_type_wrapper.EnumTypeWrapper(enum)
         names[name] = wrapper

@@ -44,7 +44,7 @@ from bb_host.passes.program import (
     validate_bootstrap_composition,
     validate_runtime_complete,
 )
-from bb_host.passes.runner import run_passes
+from bb_host.passes.runner import collector_paused, run_passes
 
 ProgramPass: TypeAlias = "Pass[Program, Options]"
 
@@ -202,6 +202,7 @@ def _malformed(program: Program, stats: Stats) -> str:
     return ""
 
 
+@collector_paused()
 def run_pipeline(
     program: Program,
     options: Options,

@@ -28,7 +28,7 @@ def run_passes(
     """
     reports: list[PassReport] = []
     warnings: list[ProgramWarning] = []
-    with _collector_paused():
+    with collector_paused():
         for one in passes:
             stats = Stats()
             started = time.perf_counter_ns()
@@ -46,7 +46,7 @@ def run_passes(
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Passes make many records and no cycles: on large programs the collector would walk them in vain."""
     if not gc.isenabled():
         yield

@@ -6,8 +6,7 @@ before, and the message says which; the author's own mistakes are found by the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bb_edge.ir import keys
@@ -46,16 +45,13 @@ class Seam:
         """`unchecked`: nothing is known of the program until a pass says that it is well formed."""
         self._typed = strict_types
         self._held: set[Promise] = set() if unchecked else {Promise.WELL_FORMED}
-        self._seen: dict[int, Crossings] = {}  # by identity of the ops, which it keeps alive
-        self._sound: dict[tuple[str, str], Names] = {}  # of the function as it was last found sound
+        self._sound: dict[tuple[str, str], Function] = {}  # as each was last found sound
 
     def check(self, one: Pass[Any, Any], earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
         self._held.update(one.gives)
         if Promise.WELL_FORMED in one.gives:
-            self._sound.update(
-                {f.key: found for f in later.functions if (found := sound_names(f)) is not None}
-            )
+            self._sound.update({f.key: f for f in later.functions if sound_names(f) is not None})
         if later is earlier or Promise.WELL_FORMED not in self._held:
             return
         known = {id(f) for f in earlier.functions}
@@ -75,17 +71,19 @@ class Seam:
             problem = self._values_problem(function, typed)
             if problem:
                 raise SeamError(f"{problem} after {one.name}", f"function {function.name}")
-        crossings = [self._crossings(f) for f in later.functions]
-        problem = calls_problem(later.functions, crossings)
+        problem = calls_problem(later.functions)
         if not problem and Promise.PAIRED in self._held:
-            problem = wire_problem(crossings)
+            problem = wire_problem(later.functions)
         if problem:
             raise SeamError(f"{problem} after {one.name}", later.name)
 
     def _values_problem(self, function: Function, typed: bool) -> str:
         """`values_problem`, over no more than what has changed since the function was last found sound."""
-        before = self._sound.get(function.key)
-        names = None if before is None else names_after(before, function, typed)
+        last = self._sound.get(function.key)
+        before = None if last is None else sound_names(last)
+        names = None
+        if last is not None and before is not None:
+            names = names_after(before, last.ops, function, typed)
         if names is None:
             names = _found_sound(function, typed)
         if names is None:
@@ -93,14 +91,9 @@ class Seam:
             if problem:
                 return problem
             names = Names.of(function)
-        self._sound[function.key] = flow.summary(function.ops).sound = names
+        flow.summary(function.ops).sound = names
+        self._sound[function.key] = function
         return ""
-
-    def _crossings(self, function: Function) -> Crossings:
-        found = self._seen.get(id(function.ops))
-        if found is None:
-            found = self._seen[id(function.ops)] = crossings_of(function)
-        return found
 
 
 def _have_same_values(function: Function, other: Function) -> bool:
@@ -119,29 +112,9 @@ def check_functions(name: str, where: str, earlier: Sequence[Function], later: S
         problem = "" if id(function) in known else values_problem(function, typed=False)
         if problem:
             raise SeamError(f"{problem} after {name}", f"function {function.name}")
-    problem = calls_problem(later, map(crossings_of, later))
+    problem = calls_problem(later)
     if problem:
         raise SeamError(f"{problem} after {name}", where)
-
-
-@dataclass(frozen=True, slots=True)
-class Crossings:
-    """The ops of a function that lead out of it: calls of functions of ours, and wire ops."""
-
-    ops: tuple[Op, ...]
-    calls: tuple[Op, ...]
-    wire: tuple[Op, ...]
-
-
-_CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
-
-
-def crossings_of(function: Function) -> Crossings:
-    """What `function` has of them."""
-    calls: tuple[Op, ...] = ()
-    if not flow.summary(function.ops).domains.isdisjoint(_CALLED):
-        calls = tuple([op for op in function.ops if op.domain in _CALLED])
-    return Crossings(function.ops, calls, tuple(flow.wire_ops(function)))
 
 
 def values_problem(function: Function, typed: bool) -> str:
@@ -169,9 +142,9 @@ def _found_sound(function: Function, typed: bool) -> Names | None:
     if len(known) != expected or not covers(function.outputs):
         return None
     kinds = function.types if typed and function.domain != keys.COMPONENT_DOMAIN else None
-    if kinds is not None and not known.difference(kinds, function.inputs) <= {""}:
+    if kinds is not None and known.difference(kinds, function.inputs, ("",)):
         return None
-    return Names(function.ops, function.inputs, read, written, frozenset(known), kinds)
+    return Names(function.inputs, read, written, frozenset(known), kinds)
 
 
 def _values_problem(function: Function, typed: bool) -> str:
@@ -195,21 +168,25 @@ def _values_problem(function: Function, typed: bool) -> str:
     return ""
 
 
-def calls_problem(functions: Sequence[Function], crossings: Iterable[Crossings]) -> str:
+_CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
+
+
+def calls_problem(functions: Sequence[Function]) -> str:
     """A call of a function of ours that is not there. Ops of components' own opsets are no calls."""
     keyed = {f.key for f in functions}
-    for function, crossing in zip(functions, crossings, strict=True):
-        for op in crossing.calls:
-            if (op.domain, op.op_type) not in keyed:
-                return f"{label(op)} in {function.name} calls {op.op_type!r}, which is not there"
+    for function in functions:
+        missing = {kind for kind in flow.summary(function.ops).kinds - keyed if kind[0] in _CALLED}
+        if missing:
+            op = next(op for op in function.ops if (op.domain, op.op_type) in missing)
+            return f"{label(op)} in {function.name} calls {op.op_type!r}, which is not there"
     return ""
 
 
-def wire_problem(crossings: Iterable[Crossings]) -> str:
+def wire_problem(functions: Sequence[Function]) -> str:
     """Halves of one wire id that do not fit each other. A half alone is an open port."""
     halves: dict[str, list[Op]] = {}
-    for crossing in crossings:
-        for op in crossing.wire:
+    for function in functions:
+        for op in flow.wire_ops(function):
             halves.setdefault(flow.wire_id(op), []).append(op)
     for number, ops in halves.items():
         if not number:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.bodies import BODY_ATTRS, body_keys
@@ -17,7 +18,7 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 from bb_host.ir.program import Function, Op, OpList, Program, walk_ops
-from bb_host.ir.queries import reads
+from bb_host.ir.queries import has_subgraph, reads
 from bb_host.ir.text.names import opsets_of_kinds
 
 WIRE_ENTRIES = RECV_FLAVORED - {OP_RECV_RESP_BATCHED}
@@ -90,17 +91,16 @@ def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, 
 
 
 def _beginning_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> int:
-    """By halves: slices of the same objects are compared much faster than one object after the other."""
-    shared, most = 0, min(len(ops), len(old))
-    if most and ops[0] != old[0]:  # the most frequent answer
-        return 0
-    tried = most
+    """By slices, which are compared much faster than one object after the other: ever longer ones, then by
+    halves.
+    """
+    shared, most, length = 0, min(len(ops), len(old)), 1
     while shared < most:
+        tried = min(shared + length, most)
         if ops[shared:tried] == old[shared:tried]:
-            shared = tried
+            shared, length = tried, 4 * length
         else:
-            most = tried - 1
-        tried = (shared + most + 1) // 2
+            most, length = tried - 1, max(1, (tried - shared) // 2)
     return shared
 
 
@@ -117,9 +117,8 @@ def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
     first, last = ends_shared(ops, old)
     if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
         return new
-    gone = OpList(old[first : len(old) - last])
-    came = OpList(ops[first : len(ops) - last])
-    if came.has_subgraphs:
+    gone, came = old[first : len(old) - last], ops[first : len(ops) - last]
+    if any(op.attrs and has_subgraph(op) for op in came):
         return new
     there = vars(before)
     answers["has_subgraphs"] = False
@@ -127,14 +126,22 @@ def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
         shift = len(ops) - len(old)
         answers["wire"] = (
             *(i for i in before.wire if i < first),
-            *(i + first for i in came.wire),
+            *(i for i, op in enumerate(came, first) if op.domain == keys.WIRE_DOMAIN),
             *(i + shift for i in before.wire if i >= len(old) - last),
         )
-    for name in ("kinds", "all_kinds", "domains", "said"):
-        # What only ops had that are gone is known by a walk alone.
-        if name in there and getattr(gone, name) <= getattr(came, name):
-            answers[name] = there[name] | getattr(came, name)
+    for names, of in _SETS:
+        added = of(came)
+        if of(gone) <= added:  # what only ops had that are gone is known by a walk alone
+            answers.update((name, there[name] | added) for name in names if name in there)
     return new
+
+
+_SETS: tuple[tuple[tuple[str, ...], Callable[[tuple[Op, ...]], set[Any]]], ...] = (
+    (("kinds", "all_kinds"), lambda ops: {(op.domain, op.op_type) for op in ops}),
+    (("domains",), lambda ops: {op.domain for op in ops}),
+    (("said",), lambda ops: set[str]().union(*[vars(op.facts) for op in ops])),
+)
+"""Answers of a list without subgraphs that are those of its parts together, and how they are found."""
 
 
 _UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")

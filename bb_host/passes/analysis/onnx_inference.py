@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 
@@ -62,12 +63,12 @@ def _infer(
     op: Op, names: Sequence[str], known: Sequence[ValueType | None], terms: Terms, version: int
 ) -> tuple[ValueType | None, ...]:
     plain = Op(op.op_type, keys.ONNX_DOMAIN, op.inputs, op.outputs, op.attrs)
-    node = onnx.NodeProto()
-    node.ParseFromString(function_to_proto(Function("one", "one", ops=(plain,))).node[0].SerializeToString())
-    given: dict[str, onnx.TypeProto] = {}
+    # The runtime's classes serve as well as ONNX's own, which only serializes what it is given.
+    node: Any = function_to_proto(Function("one", "one", ops=(plain,))).node[0]
+    given: dict[str, Any] = {}
     for name, value in zip(names, known, strict=True):
         if name and value is not None:
-            given[name] = onnx.TypeProto.FromString(to_type_proto(value).SerializeToString())
+            given[name] = to_type_proto(value)
             given[name].denotation = ""
     opset = onnx.OperatorSetIdProto(domain=keys.ONNX_DOMAIN, version=version)
     try:

@@ -22,10 +22,10 @@ _Tuples = tuple[tuple[str, ...], ...]
 class Names:
     """The names of a sound function: `read` and `written` by op, `all` with the inputs and the empty name.
 
-    `types` are those that all of them were found in; None where nobody has looked.
+    `types` are those that all of them were found in; None where nobody has looked. The ops, whose list keeps
+    these names, are not among them: a circle would keep what each pass made until the collector comes.
     """
 
-    ops: tuple[Op, ...]
     inputs: tuple[str, ...]
     read: _Tuples
     written: _Tuples
@@ -37,7 +37,7 @@ class Names:
         """Of a function that was found sound just now; `known` are all its names, where somebody has them."""
         written = tuple([op.outputs for op in function.ops])
         known = frozenset(("",)).union(function.inputs, *written) if known is None else frozenset(known)
-        return cls(function.ops, function.inputs, tuple([op.inputs for op in function.ops]), written, known)
+        return cls(function.inputs, tuple([op.inputs for op in function.ops]), written, known)
 
     def hold(self, function: Function, typed: bool) -> bool:
         """Whether a function of these ops is sound, as far as is known without looking at them."""
@@ -60,37 +60,36 @@ def all_names(function: Function) -> set[str]:
     return set(found.all)
 
 
-def names_after(before: Names, function: Function, typed: bool) -> Names | None:
-    """The names of a function that `before` has become, where they are plainly sound; else None."""
+def names_after(before: Names, old: tuple[Op, ...], function: Function, typed: bool) -> Names | None:
+    """The names of a function that has become of one with the names `before` in the ops `old`, where they
+    are plainly sound; else None.
+    """
     ops = function.ops
     if function.inputs != before.inputs or flow.summary(ops).has_subgraphs:
         return None
-    after = _where_few_changed(before, ops)
+    after = _where_few_changed(before, old, ops)
     if after is None or not after.all.issuperset(function.outputs):
         return None
     if not typed or function.domain == keys.COMPONENT_DOMAIN:
         return after
     kinds = function.types
-    if before.types is not None and before.types.keys() <= kinds.keys():
-        untyped = after.all.difference(before.all, kinds) if after.all is not before.all else ()
-    else:
-        untyped = after.all.difference(kinds, function.inputs, ("",))
-    if untyped:
+    same = kinds is before.types and after.all is before.all
+    if not same and after.all.difference(kinds, function.inputs, ("",)):
         return None
-    return Names(after.ops, after.inputs, after.read, after.written, after.all, kinds)
+    return Names(after.inputs, after.read, after.written, after.all, kinds)
 
 
-def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
+def _where_few_changed(before: Names, old: tuple[Op, ...], ops: tuple[Op, ...]) -> Names | None:
     """Neighbouring ops, a quarter at most, in the place of others: those before and behind have their names.
 
     Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
     """
-    old, most = before.ops, len(ops) // 4
+    most = len(ops) // 4
     first, last = flow.ends_shared(ops, old)
     if first + last < len(ops) - most:  # stamped all over
         read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
         if read == before.read and written == before.written:
-            return Names(ops, before.inputs, read, written, before.all)
+            return Names(before.inputs, read, written, before.all)
         ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
         first, last = map(min, zip(*ends, strict=True))
         if first + last < len(ops) - most:
@@ -113,7 +112,7 @@ def _where_few_changed(before: Names, ops: tuple[Op, ...]) -> Names | None:
     new = made - gone
     if count != len(made) or not gone <= made or not new.isdisjoint(before.all):
         return None
-    return Names(ops, before.inputs, read, written, before.all | new)
+    return Names(before.inputs, read, written, before.all | new if new else before.all)
 
 
 def _between(names: _Tuples, first: int, last: int, fresh: Iterable[tuple[str, ...]]) -> _Tuples:

@@ -178,7 +178,8 @@ class _Solver:
             plan(op, terms)
             if touched:
                 changed = True
-                upstream += [(index, name) for name in touched if name not in op.outputs]
+                if len(touched) > 1 or touched[0] not in op.outputs:
+                    upstream += [(index, name) for name in touched if name not in op.outputs]
                 touched.clear()
         if upstream or linked or replies:
             changed = self._settle(function, terms, upstream, linked) or changed

@@ -94,9 +94,10 @@ def in_order(function: Function) -> Function:
     ordered = True
     total = len(known)
     covers, add = known.issuperset, known.update
+    branches = flow.summary(function.ops).has_subgraphs
     for op in function.ops:
         outputs = op.outputs
-        if ordered and not covers(reads(op) if op.attrs else op.inputs):
+        if ordered and not covers(reads(op) if branches else op.inputs):
             ordered = False
         add(outputs)
         total += len(outputs)

@@ -30,7 +30,7 @@ from bb_host.passes.analysis.slot_table import TargetSlots, targets_of
 from bb_host.passes.analysis.tx_chain import CHECK, TX_GATES, gated_input
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
-from bb_host.passes.verify import calls_problem, crossings_of, values_problem, wire_problem
+from bb_host.passes.verify import calls_problem, values_problem, wire_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,7 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
         yield from _imports(function)
         if flow.is_main(function) and flow.has_wire(function):
             yield from _wire(function)
-    crossings = [crossings_of(f) for f in program.functions]
-    for problem in (calls_problem(program.functions, crossings), wire_problem(crossings)):
+    for problem in (calls_problem(program.functions), wire_problem(program.functions)):
         if problem:
             yield problem
 

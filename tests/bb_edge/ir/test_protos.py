@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import weakref
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,9 @@ def test_envelope_numbers_are_those_of_semantics_6():
         3,
         4,
     ]
+
+
+def test_classes_of_nested_messages_are_made_once() -> None:
+    kind = weakref.ref(type(onnx_pb2.TypeProto().tensor_type))
+    gc.collect()
+    assert kind() is type(onnx_pb2.TypeProto().tensor_type)

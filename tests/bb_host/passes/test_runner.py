@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ pytest.importorskip("onnx", reason="compiling needs the host extra")
 from bb_host import Compiler, Module
 from bb_host.build import build_edge
 from bb_host.errors import SeamError
-from bb_host.ir.program import Program
+from bb_host.ir.program import Op, OpList, Program
 from bb_host.passes.one_pass import Pass, PassReport, Promise, Stats, summed, unmet
 from bb_host.passes.runner import run_passes
 
@@ -73,6 +74,21 @@ class Two(Module):
     def body(self, g: Any) -> None:
         x = g.input("x", "F32", [2])
         g.app_emit("said", g.net_out("hello", g.input("Client", "PeerIdVec"), x + x))
+
+
+def test_what_passes_made_on_the_way_goes_without_the_collector() -> None:
+    """Records refer to each other in no circle, so a large program does not lie there once per pass."""
+    recorded = Two().record()
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(kept) for kept in gc.get_objects()}
+        compiled = Compiler().compile_program(recorded)
+        made = [kept for kept in gc.get_objects() if type(kept) in (Op, OpList) and id(kept) not in before]
+    finally:
+        gc.enable()
+    held = {id(kept) for function in compiled.functions for kept in (function.ops, *function.ops)}
+    assert [kept for kept in made if id(kept) not in held] == []
 
 
 def test_a_build_reports_every_pass_once_and_shows_it_once_per_target() -> None:

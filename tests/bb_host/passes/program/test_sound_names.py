@@ -64,9 +64,9 @@ def test_what_the_short_way_finds_sound_is_sound(seed: int, typed: bool) -> None
         function = chain(dice.randrange(3, 40))
         names = Names.of(function)
         for _ in range(4):
-            function = edited(function, dice)
+            old, function = function, edited(function, dice)
             problem = values_problem(function, typed)
-            after = names_after(names, function, typed)
+            after = names_after(names, old.ops, function, typed)
             sound += not problem
             taken += after is not None
             if after is None:
