@@ -198,6 +198,8 @@ class CombiningAggregator(Aggregator):
                 finally:
                     unhush(token)
                 if not self._allow_nonfinite and not is_finite(result.reshape(-1)):
+                    if found.combiner.always_finite:
+                        raise self._broken_promise(found.combiner)
                     raise AggregateNotFinite(found.peers, self._where)
                 result.setflags(write=False)  # it is handed out more than once
                 self._current = result
@@ -214,13 +216,22 @@ class CombiningAggregator(Aggregator):
         is_vector = isinstance(given, np.ndarray) and given.dtype == np.float32
         if isinstance(given, np.ndarray) and is_vector and given.shape == (combiner.size,):
             return given
-        came = type(given).__name__
+        came, remedy = type(given).__name__, "return one vector, such as np.asarray(mean, np.float32)"
         if isinstance(given, np.ndarray):
             came = f"{given.dtype}{list(given.shape)}"
+        if is_vector:
+            remedy = "return one number for each of the contributions', in their order"
         raise self._error(
             f"{type(combiner).__name__}.result of {self.TYPE_NAME} gave {came},"
             f" float32[{combiner.size}] is expected",
-            "return one vector, such as np.asarray(mean, np.float32)",
+            remedy,
+        )
+
+    def _broken_promise(self, combiner: Combiner) -> ComponentError:
+        return self._error(
+            f"{type(combiner).__name__}.result of {self.TYPE_NAME} gave inf or nan, of contributions that are"
+            " finite: no peer is to blame",
+            "mend it, or leave always_finite out where large numbers may do that",
         )
 
     def _remedy(self) -> str:

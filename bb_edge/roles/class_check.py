@@ -112,7 +112,9 @@ def _missing(kind: type[Component], contract: type[Component]) -> Iterator[tuple
     hints = [
         f"it has {name!r}: {near}"
         for name in own_methods(kind)
-        if not hasattr(contract, name) and (near := suggestion(name, missing)).endswith("?")
+        if not hasattr(contract, name)
+        and name not in missing
+        and (near := suggestion(name, missing)).endswith("?")
     ]
     yield f"the class lacks {lacking}", " ".join(hints) or "define what is missing"
 

@@ -76,7 +76,8 @@ class AggregateNotFinite(ComponentError):
         super().__init__(
             f"the aggregate holds inf or nan and is dropped; in it were {named}{more}",
             where,
-            "set clip_norm and max_weight, and look at what these peers train on",
+            "set clip_norm and max_weight, and look at what these peers train on; each of their numbers was"
+            " finite, so that a rule of your own may be what overflows",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -18,19 +18,14 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.once import each_time
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
-from bb_edge.ir.stamped_parts import misfits, read_parts
-from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.ir.types import ValueType
-from bb_edge.roles import Aggregator, Composite, DataSource, Model, ProtocolComponent, method_name, offers
+from bb_edge.roles import Aggregator, DataSource, Model, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
-from bb_edge.syscalls import contributions
+from bb_edge.syscalls import batches, contributions
 from bb_edge.syscalls.reserving import reserve
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
-from bb_edge.wire.codecs import wire_type_hash
 
 if TYPE_CHECKING:
-    from bb_edge.ir.once import Once
-    from bb_edge.ir.tensors import Array
     from bb_edge.roles import Component
 
 
@@ -77,8 +72,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     if isinstance(component, Model) and op.spec.op_type == "Step":
         method = _noting(component, slot, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
-        _hold_batches(op, component, slot, env.once)
-        method = _telling(component, slot, method)
+        method = batches.bind(op, component, slot, method, env.once)
     # It follows from the op and the class that it calls, but for an opset of the component's own.
     once, key = each_time if op.spec.definition is None else env.once, (id(op.spec), type(component))
     keywords, op.check = once(key, lambda: _held(op, env.graph.slot, component, definition))
@@ -120,70 +114,6 @@ def _noting(component: Model, slot: str, method: Callable[..., object]) -> Calla
         return result
 
     return step
-
-
-def _hold_batches(op: BoundOp, component: DataSource, slot: str, once: Once) -> None:
-    """OpError where a shard's batches are not those that the program was compiled for."""
-    text = op.spec.meta.get(keys.PARTS_KEY, "")
-    try:
-        stamped = once(("parts", text), lambda: read_parts(text))
-    except ValueError as error:
-        raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
-    arrays = component.batch_like()
-    _hold_rows(op, arrays, slot)
-    if not stamped or stamped[0] is None or not arrays:
-        return
-    ports = ("batches", "labels")
-    for name, array, part in zip_longest(ports, arrays[:2], stamped[0][:2]):
-        type_hash, shape, _ = part or (0, None, None)
-        wanted = (
-            f"{types.by_wire_hash(type_hash) or types.TENSOR}{'' if shape is None else shape_text(shape)}"
-        )
-        if array is None:
-            if type_hash or shape:
-                hint = "give it data with labels: y in the .npz of bb.ArrayDataSource"
-                raise OpError(f"it gives no labels, the program takes {wanted}", f"slot {slot!r}", hint)
-        elif part is not None and misfits(Composite(((wire_type_hash(array), array),)), (part,)):
-            raise OpError(
-                f"it gives {name} of {described(array)}, the program takes {wanted}",
-                f"slot {slot!r}",
-                "give it the data that the program was compiled for, or compile it for these",
-            )
-
-
-def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
-    """OpError where batches have fewer rows than the model needs that is trained on them."""
-    text = op.spec.meta.get(keys.FEWEST_ROWS_KEY, "0")
-    if not text.isdecimal():
-        what = f"a stamp is damaged: it needs {text!r} rows"
-        raise OpError(what, where=op.spec.name, hint="compile it again")
-    fewest = int(text)
-    rows = arrays[0].shape[0] if arrays and arrays[0].ndim else fewest
-    if rows < fewest:
-        raise OpError(
-            f"it gives batches of {rows} of the {fewest} rows that the normalizations of the model need",
-            f"slot {slot!r}",
-            "raise batch_size; where it is 0, a batch is all samples: give it more of them",
-        )
-
-
-def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
-    """Returns a `next_batch` that afterwards reports what the source has left out, and what it notes."""
-
-    def next_batch(ctx: OpContext) -> object:
-        try:
-            return method(ctx)
-        finally:
-            for left_out in component.take_left_out():
-                if left_out.samples:
-                    ctx.runtime.count("data.left_out", left_out.samples)
-                else:
-                    ctx.runtime.count("data.breaks")
-                ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
-            for note in component.take_notes():
-                ctx.runtime.emit(steps.DataNoted(ctx.target, slot, note))
-
-    return next_batch
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:

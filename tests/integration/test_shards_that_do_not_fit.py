@@ -15,8 +15,11 @@ from bb_edge import PeerId, install
 from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.errors import OpError
+from bb_edge.engine.steps import OpFailed
 from bb_edge.ir import keys
+from bb_edge.ir.values import TRIGGER
 from bb_edge.registry import Registry
+from bb_edge.roles import DataSource
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.learn import mlp, trainable
 from tests.aids.refusals import refused
@@ -42,9 +45,11 @@ class Learner(Module):
             g.output("loss", self.model.evaluate(g, batch, labels))
 
 
-def compiled(labels: bool = True, kind: Any = ArrayDataSource) -> Any:
+def compiled(labels: bool = True, kind: Any = ArrayDataSource, module: Module | None = None) -> Any:
     compiler = Compiler().bind_data_source("data", kind, {"one_hot": 3} if labels else {})
-    return compiler.bind_model("model", GraphModel, trainable(mlp([6, 4, 3]))).compile(Learner(labels))
+    return compiler.bind_model("model", GraphModel, trainable(mlp([6, 4, 3]))).compile(
+        module or Learner(labels)
+    )
 
 
 def held(artifact: Any, path: Path, registry: Registry | None = None, **config: object) -> None:
@@ -96,6 +101,25 @@ def test_missing_and_other_labels_are_refused_where_they_are_read(shard: Callabl
         held(compiled(), shard(x=SAMPLES), one_hot=0)
 
 
+class Later(Learner):
+    """Reads a batch first, and uses it behind `after=`, twice over."""
+
+    name = "Learner"
+
+    def body(self, g: Graph) -> None:
+        batch, labels = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        seen = self.model.params(g, after=labels)
+        first = self.model.forward(g, batch, after=seen)
+        g.output("y", self.model.forward(g, g.pass_through(batch), after=first))
+
+
+def test_a_batch_that_is_used_behind_others_is_known_all_the_same(shard: Callable[..., Path]) -> None:
+    later = compiled(module=Later(True))
+    held(later, shard(x=SAMPLES, y=LABELS))
+    with refused(OpError, "slot 'data'", "Tensor<F32>[10, 5], the program takes", "F32>[?,6]", marked=False):
+        held(later, shard(x=SAMPLES[:, :5], y=LABELS))
+
+
 def test_what_fits_is_taken_whatever_the_batch(shard: Callable[..., Path]) -> None:
     for size in (0, 1, 7):
         held(compiled(), shard(x=SAMPLES, y=LABELS), batch_size=size)
@@ -126,6 +150,61 @@ def test_what_a_source_makes_of_its_samples_is_its_own(shard: Callable[..., Path
     registry = Registry()
     registry.register(Padded)
     held(compiled(kind=Padded), shard(x=SAMPLES[:, :5], y=LABELS), registry)
+
+
+@pytest.mark.parametrize(
+    ("batch", "labels", "told"),
+    [
+        (SAMPLES[:, :5], np.eye(3, dtype=np.float32)[LABELS], "batches of Tensor<F32>[10, 5], the program"),
+        (
+            SAMPLES.astype(np.float64),
+            None,
+            "batches of Tensor<F64>[10, 6], the program takes Tensor<F32>[?,6]",
+        ),
+        (SAMPLES, None, "it gives no labels, the program takes Tensor<F32>[?,3]"),
+        (SAMPLES, LABELS, "labels of Tensor<I64>[10], the program takes Tensor<F32>[?,3]"),
+        (SAMPLES, np.eye(3, dtype=np.float32)[LABELS], ""),
+    ],
+)
+def test_a_source_that_does_not_say_what_it_gives_has_each_batch_held(
+    batch: Any, labels: Any, told: str
+) -> None:
+    class Silent(DataSource):
+        TYPE_NAME = "tests.Silent"
+        stateless = True
+
+        @classmethod
+        def construct(cls, env: Any) -> Silent:
+            return cls()
+
+        def next_batch(self, ctx: Any) -> Any:
+            return batch, labels
+
+        def num_samples(self, ctx: Any) -> Any:
+            return np.array(10, np.int64)
+
+        def reset(self, ctx: Any, trigger: Any) -> Any:
+            return trigger
+
+        def on_data_loaded(self, ctx: Any) -> Any:
+            return TRIGGER
+
+    registry = Registry()
+    registry.register(Silent)
+    compiler = Compiler().bind_data_source("data", Silent)
+    compiler = compiler.bind_model("model", GraphModel, trainable(mlp([6, 4, 3])))
+    node = install(
+        PeerId.from_name("n"),
+        (),
+        compiler.compile(Learner(True)).SerializeToString(),
+        ["Learner"],
+        registry=registry,
+        seed=1,
+    )
+    node.invoke("Learner", {"go": TRIGGER})
+    failed = [step for step in node.poll(1) if isinstance(step, OpFailed)]
+    assert [step.error.where for step in failed] == (["slot 'data'"] if told else [])
+    assert all(told in str(step.error) for step in failed)
 
 
 def test_a_damaged_stamp_is_refused(shard: Callable[..., Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bb_edge.ir import keys
+from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
 from bb_host.errors import LearnError, source
@@ -13,7 +13,7 @@ from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Stamp
 from bb_host.ir.queries import component_graph
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.bundles import part_of
+from bb_host.passes.analysis.bundles import HANDED_ON, part_of
 from bb_host.passes.one_pass import Stats
 
 _MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch_norm="update" out'
@@ -33,9 +33,10 @@ def with_batches(function: Function) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_names(function)
+    gated = _handed_on(function)
     stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
-        known = [function.types.get(name) if name in read else None for name in op.outputs]
+        known = [_known(function, name, gated) if name in read else None for name in op.outputs]
         key = tuple(map(id, known))
         stamp = stamps.get(key)
         if stamp is None:
@@ -45,6 +46,38 @@ def with_batches(function: Function) -> Function:
         if new is not op:
             changed[index] = new
     return flow.restamped(function, changed)
+
+
+def _handed_on(function: Function) -> dict[str, list[str]]:
+    """The values that are others as they stand, behind `after=` as a rule, by the one that they are."""
+    found: dict[str, list[str]] = {}
+    for op in function.ops:
+        if op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN:
+            found.setdefault(op.inputs[0], []).extend(op.outputs)
+    return found
+
+
+def _known(function: Function, name: str, gated: Mapping[str, list[str]]) -> ValueType | None:
+    """The type of a value, with what is known of it where it is read behind `after=`."""
+    found = function.types.get(name)
+    for later in gated.get(name, ()):
+        found = _narrower(found, _known(function, later, gated))
+    return found
+
+
+def _narrower(one: ValueType | None, other: ValueType | None) -> ValueType | None:
+    """What both say of one value; the first of them where they differ, which whoever reads it refuses."""
+    if one is None or other is None:
+        return one or other
+    node = other.node if types.is_subtype(other.node, one.node) else one.node
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return ValueType(node, other.shape if one.shape is None else one.shape)
+    return ValueType(
+        node,
+        tuple(
+            a if isinstance(a, int) or b is None else b for a, b in zip(one.shape, other.shape, strict=True)
+        ),
+    )
 
 
 def _parts(known: Iterable[ValueType | None]) -> str:

@@ -14,7 +14,7 @@ from bb_host.passes.analysis import flow
 PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
 """What is taken out here was put in there, under the name that the attribute says."""
 
-_HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
+HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
 """Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
 
 Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
@@ -104,7 +104,7 @@ class Bundles:
         if callee is not None and op.domain not in flow.LEAF_DOMAINS:
             formal = callee.outputs[op.outputs.index(name)]
             return self._layout(callee, formal, arrivals, seen, (*callers, (function, op)))
-        if op.domain == keys.SYSCALL_DOMAIN and op.op_type in _HANDED_ON:
+        if op.domain == keys.SYSCALL_DOMAIN and op.op_type in HANDED_ON:
             return self._layout(function, op.inputs[0], arrivals, seen, callers)
         if op.domain == keys.SYSCALL_DOMAIN and op.op_type == "Any":
             sources = [

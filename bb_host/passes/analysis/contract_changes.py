@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bb_edge.ir import keys, types
+from bb_edge.ir import types
 from bb_edge.ir.opsets.wire import (
     OP_RECV,
     OP_RECV_REQ,
@@ -19,7 +19,6 @@ from bb_edge.ir.opsets.wire import (
     OP_SEND_RESP,
 )
 from bb_host.ir.program import Function, Op, Program, Subgraph
-from bb_host.ir.spelling import written
 from bb_host.passes.analysis import flow
 
 _SAYS = {
@@ -63,16 +62,15 @@ def _travels(function: Function) -> dict[str, str]:
 
 
 def _carried(op: Op) -> str:
-    said = written(op.facts)
-    hashes = said.get(keys.WIRE_TYPES_KEY, "")
-    found = ", ".join(_type(text) for text in hashes.split(",")) if hashes else "nothing"
-    shapes = f" of shapes {op.facts.shapes}" if op.facts.shapes else ""
-    return f"{'durable ' if said.get(keys.DURABLE_KEY) else ''}{found}{shapes}"
+    facts = op.facts
+    found = ", ".join(map(_type, facts.type_hashes)) or "nothing"
+    shapes = f" of shapes {facts.shapes}" if facts.shapes else ""
+    return f"{'durable ' if facts.durable else ''}{found}{shapes}"
 
 
-def _type(text: str) -> str:
-    node = types.by_wire_hash(int(text, 16))
-    return text if node is None else node.id
+def _type(wire_hash: int) -> str:
+    node = types.by_wire_hash(wire_hash)
+    return f"{wire_hash:x}" if node is None else node.id
 
 
 def _models(old: Function, new: Function) -> Iterator[str]:

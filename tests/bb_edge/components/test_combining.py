@@ -297,16 +297,16 @@ def test_an_aggregate_that_is_not_finite_is_dropped_and_names_who_was_in_it(peer
 
 
 @pytest.mark.parametrize(
-    ("wrong", "came"),
+    ("wrong", "came", "remedy"),
     [
-        (np.zeros(2), r"float64\[2\]"),
-        (None, "NoneType"),
-        ([1.0, 2.0], "list"),
-        (np.zeros(1, np.float32), r"float32\[1\]"),
-        (np.zeros((2, 1), np.float32), r"float32\[2, 1\]"),
+        (np.zeros(2), r"float64\[2\]", "np.asarray"),
+        (None, "NoneType", "np.asarray"),
+        ([1.0, 2.0], "list", "np.asarray"),
+        (np.zeros(1, np.float32), r"float32\[1\]", "one number for each"),
+        (np.zeros((2, 1), np.float32), r"float32\[2, 1\]", "one number for each"),
     ],
 )
-def test_a_combiner_that_gives_anything_else_is_named(peer: Peer, wrong: Any, came: str) -> None:
+def test_a_combiner_that_gives_anything_else_is_named(peer: Peer, wrong: Any, came: str, remedy: str) -> None:
     agg = Doubles(where="slot 'agg'")
     agg.contribute(ONLY, f32(1, 2), None, peer(1))
     assert mean(agg, ONLY) == [4, 8]
@@ -314,11 +314,25 @@ def test_a_combiner_that_gives_anything_else_is_named(peer: Peer, wrong: Any, ca
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Doubled, "result", lambda self, total: wrong)
         said = rf"slot 'agg': Doubled.result of test.Doubles gave {came}, float32\[2\] is expected"
-        with pytest.raises(ComponentError, match=said):
+        with pytest.raises(ComponentError, match=said) as caught:
             agg.aggregate(ONLY)
+        assert remedy in caught.value.hint
     assert agg.current_tensor(ONLY).tolist() == [4, 8], "the last one stays"
     agg.contribute(ONLY, f32(3, 1), None, peer(1))
     assert mean(agg, ONLY) == [12, 4], "and the next sum begins with nothing"
+
+
+def test_a_combiner_that_breaks_its_promise_is_to_blame_and_no_peer(peer: Peer) -> None:
+    agg = Doubles(where="slot 'agg'")
+    agg.contribute(ONLY, f32(1, 2), None, peer(1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Doubled, "always_finite", True)
+        patch.setattr(Doubled, "result", lambda self, total: f32(np.nan, 1))
+        with pytest.raises(
+            ComponentError, match=r"Doubled\.result of test\.Doubles gave inf or nan"
+        ) as caught:
+            agg.aggregate(ONLY)
+    assert not isinstance(caught.value, AggregateNotFinite)
 
 
 def test_settings_of_the_base_are_those_of_each_rule() -> None:

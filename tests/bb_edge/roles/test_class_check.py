@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from bb_edge.components import FedAvg, GraphModel
+from bb_edge.extend import CombiningAggregator
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import Table
 from bb_edge.registry import BUILT_IN, default_registry
@@ -95,6 +96,11 @@ CASES: dict[str, tuple[type, str, str]] = {
         _misspelt(),
         "the class lacks contribute(self, ctx, contribution, weight, peer, round, sent)",
         "it has 'contribut': did you mean 'contribute'?",
+    ),
+    "a rule of its own that is not there": (
+        _made(CombiningAggregator),
+        "the class lacks combiner(self, size)",
+        "define what is missing",
     ),
     "no construct": (
         _made(Codec, compress=Whole.compress, decompress=Whole.decompress),

@@ -1,0 +1,115 @@
+"""`NextBatch`: what a data source gives is held against the program, and what it leaves out is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bb_edge.engine import steps
+from bb_edge.engine.binding import OpContext
+from bb_edge.engine.errors import OpError
+from bb_edge.engine.run.bound import BoundOp
+from bb_edge.ir import keys, types
+from bb_edge.ir.stamped_parts import misfits, read_parts
+from bb_edge.ir.stamped_shapes import shape_text
+from bb_edge.roles import Composite, DataSource
+from bb_edge.syscalls.results import described
+from bb_edge.wire.codecs import wire_type_hash
+
+if TYPE_CHECKING:
+    from bb_edge.ir.once import Once
+    from bb_edge.ir.stamped_parts import StampedPart
+    from bb_edge.ir.tensors import Array
+
+Method = Callable[..., object]
+
+
+def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: Once) -> Method:
+    """Returns the `next_batch` that runs. OpError where a shard's batches are not what the program takes.
+
+    A source that does not say what its batches are (`batch_like`) has each of them looked at.
+    """
+    text = op.spec.meta.get(keys.PARTS_KEY, "")
+    try:
+        parts = once(("parts", text), lambda: read_parts(text))
+    except ValueError as error:
+        raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
+    stamped = parts[0] if parts else None
+    arrays = component.batch_like()
+    _hold_rows(op, arrays, slot)
+    if stamped is not None:
+        if arrays:
+            _hold(arrays, stamped, slot)
+        else:
+            method = _holding(stamped, slot, method)
+    return _telling(component, slot, method)
+
+
+def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: str) -> None:
+    """OpError where a batch or its labels are not as stamped."""
+    for name, array, part in zip_longest(("batches", "labels"), given[:2], stamped[:2]):
+        type_hash, shape, _ = part or (0, None, None)
+        wanted = (
+            f"{types.by_wire_hash(type_hash) or types.TENSOR}{'' if shape is None else shape_text(shape)}"
+        )
+        if array is None:
+            if type_hash or shape:
+                hint = "give it data with labels: y in the .npz of bb.ArrayDataSource"
+                raise OpError(f"it gives no {name}, the program takes {wanted}", f"slot {slot!r}", hint)
+        elif part is not None and misfits(Composite(((wire_type_hash(array), array),)), (part,)):
+            raise OpError(
+                f"it gives {name} of {described(array)}, the program takes {wanted}",
+                f"slot {slot!r}",
+                "give it the data that the program was compiled for, or compile it for these",
+            )
+
+
+def _holding(stamped: Sequence[StampedPart], slot: str, method: Method) -> Method:
+    """Returns a `next_batch` whose every result is held."""
+
+    def next_batch(ctx: OpContext) -> object:
+        result = method(ctx)
+        given = result if isinstance(result, tuple) else (result,)
+        if all(array is None or isinstance(array, np.ndarray) for array in given):  # else it is refused anyway
+            _hold(given, stamped, slot)
+        return result
+
+    return next_batch
+
+
+def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
+    """OpError where batches have fewer rows than the model needs that is trained on them."""
+    text = op.spec.meta.get(keys.FEWEST_ROWS_KEY, "0")
+    if not text.isdecimal():
+        what = f"a stamp is damaged: it needs {text!r} rows"
+        raise OpError(what, where=op.spec.name, hint="compile it again")
+    fewest = int(text)
+    rows = arrays[0].shape[0] if arrays and arrays[0].ndim else fewest
+    if rows < fewest:
+        raise OpError(
+            f"it gives batches of {rows} of the {fewest} rows that the normalizations of the model need",
+            f"slot {slot!r}",
+            "raise batch_size; where it is 0, a batch is all samples: give it more of them",
+        )
+
+
+def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
+    """Returns a `next_batch` that afterwards reports what the source has left out, and what it notes."""
+
+    def next_batch(ctx: OpContext) -> object:
+        try:
+            return method(ctx)
+        finally:
+            for left_out in component.take_left_out():
+                if left_out.samples:
+                    ctx.runtime.count("data.left_out", left_out.samples)
+                else:
+                    ctx.runtime.count("data.breaks")
+                ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
+            for note in component.take_notes():
+                ctx.runtime.emit(steps.DataNoted(ctx.target, slot, note))
+
+    return next_batch
