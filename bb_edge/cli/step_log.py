@@ -76,7 +76,7 @@ class StepLog:
             output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
         else:
             if isinstance(step, steps.RoundBackedOff):
-                self.in_vain = step.in_a_row
+                self.in_vain = step.reached_nobody
             kind = type(step).__name__
             level = _LEVEL.get(type(step), "debug")
             if isinstance(step, steps.RequestClosed) and step.missing:

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["ArrayDataSource"]
 
 
+_NUMBERS = "biufc"
+"""The kinds of NumPy's dtypes that a batch may have."""
+
+
 class ArrayDataSource(StoredSamples):
     """Yields batches of samples, and their labels where there are any, from arrays in memory.
 
@@ -84,4 +88,22 @@ class ArrayDataSource(StoredSamples):
             raise env.error(f"{path} cannot be read: {error.strerror or error}", "path") from error
         if "x" not in arrays:
             raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
-        return arrays["x"], arrays.get("y")
+        x, y = arrays["x"], arrays.get("y")
+        for name, array in (("x", x), ("y", y)):
+            if array is not None and array.dtype.kind not in _NUMBERS:
+                hint = (
+                    "number the classes: names, y = np.unique(texts, return_inverse=True), and keep the names"
+                    if name == "y"
+                    else "save what the model is given: numbers"
+                )
+                raise env.error(
+                    f"array {name!r} of {path} holds text ({array.dtype}), not numbers", "path", hint
+                )
+        if y is not None and (y.ndim == 0 or len(y) != len(x)):
+            raise env.error(
+                f"array 'x' of {path} holds {len(x)} samples, and 'y', their labels, has the shape"
+                f" {list(y.shape)}",
+                "path",
+                f"save one label per sample: y of the shape [{len(x)}, …]",
+            )
+        return x, y

@@ -68,7 +68,8 @@ class StoredSamples(DataSource):
         if x.ndim == 0 or len(x) == 0:
             raise ComponentError("the shard holds no samples", where)
         if y is not None and (y.ndim == 0 or len(y) != len(x)):
-            raise ComponentError(f"{len(x)} samples, labels of shape {list(y.shape)}", where)
+            what = f"x holds {len(x)} samples, and y, their labels, has the shape {list(y.shape)}"
+            raise ComponentError(what, where, f"give one label per sample: y of the shape [{len(x)}, …]")
         if batch_size > len(x):
             raise ComponentError(
                 f"batch_size {batch_size}, and the shard holds {len(x)} samples", where, "lower batch_size"

@@ -205,12 +205,16 @@ class RoundsCompleted(EngineStep):
     rounds: int
 
 
+ROUND_FAILED = "failed"
+"""The reason of a back-off behind a round in which an op has failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundBackedOff(EngineStep):
     """A round failed or reached nobody: the next one waits (ended by a PeerUp).
 
-    `in_a_row` is how many rounds have now reached nobody, so that they are not counted; 0 for one that
-    failed, which is.
+    `in_a_row` is how many have now done so, one after another: the waits double. A round that has reached
+    nobody is not counted, and runs again; one that failed is.
     """
 
     target: str
@@ -218,6 +222,11 @@ class RoundBackedOff(EngineStep):
     wait_ns: int
     reason: str
     in_a_row: int = 0
+
+    @property
+    def reached_nobody(self) -> int:
+        """How many rounds in a row have now reached nobody; 0 for one that failed."""
+        return 0 if self.reason == ROUND_FAILED else self.in_a_row
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _holding(stamped: Sequence[StampedPart], slot: str, method: Method) -> Metho
     def next_batch(ctx: OpContext) -> object:
         result = method(ctx)
         given = result if isinstance(result, tuple) else (result,)
-        if all(array is None or isinstance(array, np.ndarray) for array in given):  # else it is refused anyway
+        if all(array is None or isinstance(array, np.ndarray) for array in given):  # else it is refused
             _hold(given, stamped, slot)
         return result
 

@@ -35,13 +35,45 @@ class Progress:
     """Why rounds will not go on by themselves; empty as long as they may."""
 
 
+NAMED = 5
+"""How many nodes a line of trouble names."""
+
+
+@dataclass(slots=True)
+class Trouble:
+    """A kind of step that a user has to hear of: how often it came, the first of them, and by which nodes.
+
+    `nodes` says how often each was at fault.
+    """
+
+    count: int
+    first: str
+    nodes: dict[str, int]
+
+    def worst(self) -> dict[str, int]:
+        """The nodes that were at fault most often, with their numbers."""
+        return dict(sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))[:NAMED])
+
+    def with_more(self, more: Trouble) -> Trouble:
+        """This and what another shard tells of the same kind."""
+        nodes = {**self.nodes, **more.nodes}
+        nodes.update((name, self.nodes[name] + more.nodes[name]) for name in self.nodes.keys() & more.nodes)
+        return Trouble(self.count + more.count, self.first, nodes)
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count:,} times"
+        named = ", ".join(f"{name} {count:,}" for name, count in self.worst().items())
+        rest = f", and {len(self.nodes) - NAMED:,} nodes more" if len(self.nodes) > NAMED else ""
+        return f"{times} ({named}{rest}), first: {self.first}"
+
+
 @dataclass(frozen=True, slots=True)
 class Accounts:
     """What a shard tells at the end: a digest of the messages of each pair, counters, trouble by kind."""
 
     digests: Mapping[tuple[bytes, bytes], bytes]
     counters: Mapping[str, int]
-    trouble: Mapping[str, tuple[int, str]]
+    trouble: Mapping[str, Trouble]
     sent_bytes: int
     peak_rss: int
 

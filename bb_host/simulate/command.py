@@ -111,8 +111,8 @@ def _run(
     counts = {group.peer_class: group.count for group in scenario.groups}
     about = {"run": label, "seed": scenario.seed, "nodes": counts, "workers": arguments.workers}
     found = summary(outcome, time.monotonic() - began, about)
-    for kind, (count, first) in outcome.trouble.items():
-        print(f"bb-host: {label or 'the run'}: {kind} {count:,} times, first: {first}", file=sys.stderr)
+    for kind, trouble in outcome.trouble.items():
+        print(f"bb-host: {label or 'the run'}: {kind} {trouble}", file=sys.stderr)
     if _failed(outcome):
         ended = outcome.counters["rounds.ended"]
         why = "OpFailed above says which, and why"

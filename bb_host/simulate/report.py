@@ -90,7 +90,8 @@ def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> di
         "sent_bytes": outcome.sent_bytes,
         "peak_rss_bytes": list(outcome.peak_rss),
         "trouble": {
-            kind: {"count": count, "first": first} for kind, (count, first) in outcome.trouble.items()
+            kind: {"count": t.count, "first": t.first, "nodes": len(t.nodes), "worst": t.worst()}
+            for kind, t in outcome.trouble.items()
         },
     }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Arrival, combined_trace
 from bb_host.errors import ScenarioError
-from bb_host.simulate.accounts import Event, Progress
+from bb_host.simulate.accounts import Event, Progress, Trouble
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
 
@@ -32,7 +32,7 @@ class Outcome:
     """What came of a simulation.
 
     `events` are ordered by time and node. `trace` is a hash over every envelope that was sent: the same for
-    any number of workers. `trouble` has, by kind of step, how often it came and the first of them.
+    any number of workers. `trouble` has what went wrong, by kind of step.
     `peak_rss` is the most memory of each worker, in bytes.
     """
 
@@ -43,7 +43,7 @@ class Outcome:
     delivered: int
     lost: int
     sent_bytes: int
-    trouble: dict[str, tuple[int, str]] = field(default_factory=dict)
+    trouble: dict[str, Trouble] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     peak_rss: tuple[int, ...] = ()
 
@@ -121,12 +121,11 @@ def simulate(
             told = crew.step(now_ns + scenario.latency_ns, sent)
         accounts = crew.accounts()
     counters: Counter[str] = Counter()
-    trouble: dict[str, tuple[int, str]] = {}
+    trouble: dict[str, Trouble] = {}
     for account in accounts:
         counters.update(account.counters)
-        for kind, (count, first) in account.trouble.items():
-            before, earlier = trouble.get(kind, (0, first))
-            trouble[kind] = before + count, earlier
+        for kind, found in account.trouble.items():
+            trouble[kind] = trouble[kind].with_more(found) if kind in trouble else found
     return Outcome(
         tuple(heard),
         combined_trace({pair: digest for account in accounts for pair, digest in account.digests.items()}),
@@ -141,9 +140,9 @@ def simulate(
     )
 
 
-def _why(troubles: Sequence[Mapping[str, tuple[int, str]]]) -> str:
+def _why(troubles: Sequence[Mapping[str, Trouble]]) -> str:
     """What has gone wrong before, the first of each kind."""
-    found = [f"{kind}, first {first}" for trouble in troubles for kind, (_, first) in trouble.items()]
+    found = [f"{kind}, first {told.first}" for trouble in troubles for kind, told in trouble.items()]
     return "; ".join(found[:3]) or "more clients, or a smaller min; --for SECONDS runs it all the same"
 
 

@@ -19,6 +19,7 @@ from bb_edge.cli.render import plain
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
+from bb_edge.engine.step import EngineStep
 from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
@@ -34,7 +35,7 @@ from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
 from bb_host.errors import ScenarioError
-from bb_host.simulate.accounts import Accounts, Event, Progress, peak_rss_bytes
+from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.row_files import RowFile, handed_over
 from bb_host.simulate.scenario import Group, Member, Scenario
@@ -132,7 +133,7 @@ class Shard:
         self._sessions: Counter[PeerId] = Counter()
         self._requests: Counter[PeerId] = Counter()
         self._events: list[Event] = []
-        self._trouble: dict[str, tuple[int, str]] = {}
+        self._trouble: dict[str, Trouble] = {}
         self._stuck = ""
         self.network = _Network(self)
         self._kinds: list[_Kind] = []
@@ -378,13 +379,16 @@ class Shard:
             self._waits(step)
         if isinstance(step, TROUBLE):
             kind = type(step).__name__
-            if isinstance(step, steps.RoundBackedOff) and step.in_a_row >= GIVE_UP_AFTER:
-                self._stuck = f"{step.in_a_row} rounds in a row have reached nobody: {step.reason}"
-            count, first = self._trouble.get(kind, (0, ""))
-            if not count:
+            if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
+                self._stuck = f"{step.reached_nobody} rounds in a row have reached nobody: {step.reason}"
+            before = self._trouble.get(kind)
+            if before is None:
                 text = _PEERS.sub(self._named, str(step))
-                first = f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {text}"
-            self._trouble[kind] = count + 1, first
+                before = Trouble(0, f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {text}", {})
+            for name in map(self._name, _at_fault(step, seen.peer)):
+                before.nodes[name] = before.nodes.get(name, 0) + 1
+            before.count += 1
+            self._trouble[kind] = before
 
     def _waits(self, step: steps.RoundWaits) -> None:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""
@@ -417,6 +421,15 @@ class Shard:
     def close(self) -> None:
         """Removes what it has written."""
         self._folder.cleanup()
+
+
+def _at_fault(step: EngineStep, node: PeerId) -> Sequence[PeerId]:
+    """Whose trouble it is: the peers that a step of a node names, else the node's own."""
+    if isinstance(step, steps.AnswerRefused | steps.OutboundDropped | steps.IngressDropped):
+        return (node,)  # the peer has refused what this node says, or only took part
+    peer: PeerId | None = getattr(step, "peer", None)
+    peers: Sequence[PeerId] = getattr(step, "peers", ())
+    return peers or (node if peer is None else peer,)
 
 
 def _config(group: Group) -> NodeConfig:

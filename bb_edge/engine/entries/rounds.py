@@ -64,6 +64,7 @@ class Rounds:
         self.running = False
         self.finished = False
         self.backoff_ns = 0
+        self._failures = 0  # rounds in a row in which an op has failed, of this run of the node
         self.timer = 0
         self.wait_ns = 0  # until peers are counted again, while the round waits for them
         self._said: tuple[Lack, bool] | None = None  # of that, and whether it was said again
@@ -139,14 +140,15 @@ class Rounds:
     def _ended(self, execution: Execution) -> None:
         self.running = False
         idle = execution.reached_nobody
+        self._failures = self._failures + 1 if execution.failed and not idle else 0
         if idle or execution.failed:
             config = self._runtime.config
             self.backoff_ns = min(self.backoff_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
             last = self.round == self.times or execution.ends_rounds
             if idle or not last:  # after the last one nothing waits
-                in_a_row = self.attempt if idle else 0
+                reason, in_a_row = (idle, self.attempt) if idle else (steps.ROUND_FAILED, self._failures)
                 self._runtime.emit(
-                    steps.RoundBackedOff(self.target, self.round, self.backoff_ns, idle or "failed", in_a_row)
+                    steps.RoundBackedOff(self.target, self.round, self.backoff_ns, reason, in_a_row)
                 )
                 self._runtime.count("rounds.backed_off")
         else:

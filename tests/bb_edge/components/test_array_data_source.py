@@ -176,7 +176,15 @@ def test_a_damaged_file_is_a_typed_error_wherever_it_is_cut(tmp_path: Path) -> N
         ({"path": "{}/good.npz", "remainder": "keep"}, "one of drop, wrap"),
         ({"path": "{}/good.npz", "max_bytes": 100}, "max_bytes is 100"),
         ({"path": "{}/good.npz", "batchsize": 2}, "unknown configuration key"),
-        ({"path": "{}/short.npz"}, "labels of shape"),
+        (
+            {"path": "{}/short.npz"},
+            r"'x' of .*short.npz holds 10 samples, and 'y'.* \[9\] \(save one label per",
+        ),
+        (
+            {"path": "{}/texts.npz"},
+            r"'y' of .*texts.npz holds text \(<U3\), not numbers \(number the classes",
+        ),
+        ({"path": "{}/words.npz"}, r"'x' of .*words.npz holds text .* \(save what the model is given"),
         ({"path": "{}/empty.npz"}, "no samples"),
     ],
 )
@@ -187,6 +195,8 @@ def test_a_bad_configuration_says_what_is_wrong(
     np.savez(tmp_path / "good.npz", x=x, y=y)
     np.savez(tmp_path / "y.npz", y=y)
     np.savez(tmp_path / "short.npz", x=x, y=y[:-1])
+    np.savez(tmp_path / "texts.npz", x=x, y=np.array(["cat", "dog"] * 5))
+    np.savez(tmp_path / "words.npz", x=np.array(["a", "b"]), y=y[:2])
     np.savez(tmp_path / "empty.npz", x=x[:0])
     np.savez(tmp_path / "object.npz", x=np.array([{}], dtype=object))
     filled = {k: v.format(tmp_path) if isinstance(v, str) else v for k, v in config.items()}

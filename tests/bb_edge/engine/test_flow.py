@@ -239,7 +239,12 @@ function program.Main() -> () {entry=1, partition=self}
 """
     )
     b.settle()
-    assert [s.wait_ns for s in b.of(steps.RoundBackedOff)] == [1_000_000_000, 2_000_000_000]
+    backed_off = b.of(steps.RoundBackedOff)
+    assert [s.wait_ns for s in backed_off] == [1_000_000_000, 2_000_000_000]
+    assert [(s.reason, s.in_a_row, s.reached_nobody) for s in backed_off] == [
+        ("failed", 1, 0),
+        ("failed", 2, 0),
+    ]
     assert b.node.open_rounds == 0
 
 

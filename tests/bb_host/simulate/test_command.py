@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bb_host.cli import main
@@ -131,6 +132,29 @@ def test_trouble_is_told_by_kind(program, rows, capsys):
     arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--for", "9"]
     assert main([*arguments, "--slow", "1:30"]) == 0
     assert "RoundBackedOff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_trouble_names_the_nodes_whose_it_is(program, tmp_path, capsys, workers):
+    """Two of six clients have rows of NaN: the aggregator refuses what they answer."""
+    whose = np.arange(48) % 6
+    x = np.where(np.isin(whose, (2, 5))[:, None], np.nan, 1.0).astype(np.float32) * np.ones(
+        (48, 3), np.float32
+    )
+    np.savez(tmp_path / "rows.npz", x=x, whose=whose)
+    data = ["--data", f"shard={tmp_path / 'rows.npz'}", "--deal", "column:whose"]
+    arguments = ["simulate", program, "--clients", "6", *data, "--quiet", "--workers", workers, "--seed", "3"]
+    assert main([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    trouble = json.loads(said.out.splitlines()[-1])["summary"]["trouble"]
+    for kind in ("OpFailed", "AnswerRefused"):
+        found = trouble[kind]
+        assert (
+            set(found["worst"]) <= {"client-2", "client-5"} and sum(found["worst"].values()) == found["count"]
+        )
+        assert found["nodes"] == len(found["worst"])
+        (line,) = (line for line in said.err.splitlines() if f": {kind} " in line)
+        assert " (client-" in line and "1 times" not in line
 
 
 def test_labels_that_only_a_sweep_reads_are_taken(program, rows, capsys):

@@ -240,5 +240,5 @@ def test_rows_that_are_dealt_and_set_besides_are_refused(scenario):
 def test_trouble_names_nodes_and_not_their_ids(scenario):
     dropping = Conditions(dropout_chance=1.0, dropout_ns=5 * NS)
     lost = simulate(scenario(10, rounds=3, asked=5, conditions=dropping), on="here", for_ns=20 * NS)
-    told = " ".join(first for _, first in lost.trouble.values())
+    told = " ".join(map(str, lost.trouble.values()))
     assert told and "Qm" not in told
