@@ -1,7 +1,7 @@
 """The verb `bb-edge check`: says whether this device can run an artifact, and if not, why.
 
-Nothing is started and nothing is sent. With --config it is a dry run of `bb-edge run --config`: artifact,
-modules, targets, slots, settings, broker and the inputs of bootstraps.
+Nothing is started and nothing is sent. With --config, --peer or --broker it is a dry run of `bb-edge run`:
+artifact, modules, targets, slots, settings, broker and the inputs of bootstraps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.cli.run_settings import add_adopt, add_bootstrap, merged, parse_set, with_state
+from bb_edge.cli.run_settings import add_adopt, add_bootstrap, check_names, merged, parse_set, with_state
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
@@ -52,6 +52,8 @@ def add_parser(verbs: Any) -> None:
         "--config", type=file_name, metavar="FILE", help="dry-run what `bb-edge run --config FILE` would do"
     )
     p.add_argument("--target", action="append", metavar="NAME", help="partition (repeatable; default: all)")
+    p.add_argument("--peer", metavar="NAME", help="this node's name; as --config, dry-runs `bb-edge run`")
+    p.add_argument("--broker", metavar="URL", help="its broker, which is not asked; dry-runs, too")
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
     add_load(p)
     add_bootstrap(p)
@@ -230,7 +232,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigFileError as error:
         refused = [str(error)]
     else:
-        if arguments.config is not None:
+        if arguments.config is not None or arguments.peer or arguments.broker:
             from bb_edge.cli.launch import dry_launch
 
             refused, former = dry_launch(config, told)
@@ -358,6 +360,7 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
     from bb_edge.config_file import load_config
     from bb_edge.run_config import RunConfig
 
+    check_names(arguments)
     config = RunConfig() if arguments.config is None else load_config(arguments.config)
     return replace(
         with_state(config),
@@ -365,6 +368,8 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
         targets=tuple(arguments.target or config.targets),
         budget=arguments.budget or config.budget,
         federation=arguments.federation or config.federation,
+        peer=arguments.peer or config.peer,
+        broker=arguments.broker or config.broker,
         load=(*config.load, *arguments.load),
         components=merged(config.components, parse_set(arguments.set)),
         bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),

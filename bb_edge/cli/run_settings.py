@@ -136,8 +136,6 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         checked_seed,
         checked_snapshot_rounds,
     )
-    from bb_edge.transport.broker import Broker
-    from bb_edge.transport.topics import check_federation
 
     for flag, check in (
         ("--every", checked_every),
@@ -145,11 +143,23 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         ("--snapshot-interval", checked_interval),
         ("--snapshot-rounds", checked_snapshot_rounds),
         ("--seed", checked_seed),
-        ("--broker", Broker.from_url),
-        ("--federation", check_federation),
         ("--metrics", _address),
     ):
         _checked(flag, check, getattr(arguments, flag[2:].replace("-", "_")))
+    check_names(arguments)
+
+
+def check_names(arguments: argparse.Namespace) -> None:
+    """Raises ArgumentError for a broker, a federation or a peer that is none."""
+    from bb_edge.run_config import misfit_of_peer
+    from bb_edge.transport.broker import Broker
+    from bb_edge.transport.topics import check_federation
+
+    _checked("--broker", Broker.from_url, arguments.broker)
+    _checked("--federation", check_federation, arguments.federation)
+    misfit = None if arguments.peer is None else misfit_of_peer(arguments.peer)
+    if misfit is not None:
+        raise ArgumentError(misfit[0], "--peer", misfit[1])
 
 
 def _address(text: str) -> object:

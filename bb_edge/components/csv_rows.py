@@ -111,8 +111,8 @@ class CsvRows:
     - `header`: whether the first line holds names (true). `delimiter`: one character (`,`).
     - `missing`: what a feature cell without value (empty, NA, N/A, nan, null, none, ?) does: `refuse`, it is
       an error (default); `skip`, its row is left out, and counted; `fill`, it reads as `fill`, one number
-      for all or one per feature (0); `last`, it reads as the last value of its column. Labels are never
-      filled.
+      for all or one per feature (0); `last`, it reads as the last value of its column; rows
+      before the first whole one are left out, and counted. Labels are never filled.
     - `times`: columns that hold times, by name or index: ISO 8601 (UTC where no zone is given), or seconds
       since 1970. An integer label is the whole seconds since 1970; a feature, and a label of type `number`,
       is the seconds since `times_from`, a time as well. f32 tells seconds apart for half a year around that.

@@ -98,6 +98,9 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
 }
 
 WRONG_FLAGS = [
+    ("--peer", "a\nb"),
+    ("--federation", "a/b"),
+    ("--broker", "http://x"),
     ("--seed", "-1"),
     ("--set", "nonsense"),
     ("--set", "a.b=1", "--set", "a.b=2"),
@@ -110,10 +113,7 @@ OF_RUN = [
     ("--snapshot-interval", "-1"),
     ("--every", "0"),
     ("--every", "3"),
-    ("--broker", "http://x"),
-    ("--federation", "a/b"),
     ("--metrics", "x"),
-    ("--peer", "a\nb"),
 ]
 
 
@@ -181,6 +181,20 @@ def test_a_wrong_flag_is_usage_for_both(verb, flags, config, capsys):
 def test_a_wrong_flag_of_run_is_usage_and_in_the_file_it_is_refused(flags, config, capsys):
     assert main(["run", "--config", config(), *flags]) == Exit.USAGE
     assert flags[0] in capsys.readouterr().err
+
+
+def test_check_takes_the_name_and_the_broker_that_run_takes(config, tmp_path, capsys):
+    """A configuration that devices share names neither."""
+    shared = config()
+    (tmp_path / "kitchen.json").write_text(json.dumps({"artifact": "program.onnx", "targets": ["Main"]}))
+    both = ["--peer", "kitchen", "--broker", U]
+    for given, missing in (([], "--peer is missing"), (both[:2], "--broker is missing"), (both, "")):
+        assert main(["check", "--config", shared, *given]) == (1 if missing else 0)
+        assert missing in capsys.readouterr().out
+    program = [str(tmp_path / "program.onnx"), "--target", "Main"]
+    assert main(["check", *program, *both]) == 0
+    assert main(["check", *program, *both[:2]]) == 1
+    assert "refused: --broker is missing" in capsys.readouterr().out
 
 
 def test_a_state_folder_that_is_missing_is_only_tried(config, tmp_path, capsys):

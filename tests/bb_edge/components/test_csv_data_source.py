@@ -128,9 +128,12 @@ def test_missing_values_as_configured(ctx: Ctx, path: Path) -> None:
     ]
 
 
-def test_there_is_no_last_value_at_first(path: Path) -> None:
+def test_there_is_no_last_value_at_first(ctx: Ctx, path: Path) -> None:
     with pytest.raises(ComponentError, match="holds no rows, 1 are skipped"):
         construct(path, "a\nNA\n", missing="last")
+    source = construct(path, "a,b\n1,\n,3\n4,5\n,6\n", missing="last")  # none before the first whole row
+    assert source.notes == [f"slot 'pump': 2 rows are skipped; the first: {path}:2: column 'b' has no value"]
+    assert everything(source, ctx)[0] == [[4, 5], [4, 6]]
 
 
 @pytest.mark.parametrize(
