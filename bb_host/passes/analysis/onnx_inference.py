@@ -28,13 +28,7 @@ def infer(op: Op, terms: Terms, version: int) -> None:
     if any(n and (k is None or k.node.elem_type is None) for n, k in zip(names, known, strict=True)):
         _abstract(op, terms)
         return
-    key = _key(op, known, version)
-    found = terms.inferred.get(key) if key is not None else None
-    if found is None:
-        found = _infer(op, names, known, terms, version)
-        if key is not None:
-            terms.inferred[key] = found
-    for name, value in zip(op.outputs, found, strict=True):
+    for name, value in zip(op.outputs, _infer(op, names, known, terms, version), strict=True):
         terms.put(name, value, op)
 
 
@@ -42,21 +36,6 @@ def _abstract(op: Op, terms: Terms) -> None:
     for name in op.outputs:
         if name and name not in terms.types:
             terms.put(name, ValueType(types.TENSOR), op)
-
-
-def _key(op: Op, known: Sequence[ValueType | None], version: int) -> tuple[object, ...] | None:
-    """What the answer depends on; None where an attribute is no plain value."""
-    attrs: list[tuple[str, object]] = []
-    for name, value in op.attrs.items():
-        if isinstance(value, (int, float, bytes)):
-            attrs.append((name, value))
-        elif isinstance(value, list):
-            attrs.append((name, tuple(value)))
-        else:
-            return None
-    absent = tuple(bool(n) for n in op.inputs)
-    inputs = tuple(None if k is None else (k.node.id, k.shape) for k in known)
-    return (op.op_type, version, tuple(attrs), absent, len(op.outputs), inputs)
 
 
 def _infer(

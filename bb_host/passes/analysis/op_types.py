@@ -9,6 +9,7 @@ from bb_edge.ir.opsets import OpDef, Opset, Ready
 from bb_edge.ir.types import ValueType
 from bb_host.errors import MalformedOp
 from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.queries import has_subgraph
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.backends import runs_on_kernels
 from bb_host.passes.analysis.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
@@ -87,7 +88,15 @@ def _inferring(version: int, kernels: bool) -> Solve:
         infer(op, terms, version)
         fit_op(op, terms, version, kernels)
 
-    return solve
+    remembered = _remembering(solve, by_slot=False)
+
+    def solve_any(op: Op, terms: Terms) -> None:
+        if op.attrs and has_subgraph(op):  # which reads more than its inputs
+            solve(op, terms)
+        else:
+            remembered(op, terms)
+
+    return solve_any
 
 
 def _by_row(
@@ -147,7 +156,11 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
         if facts.control:
             asked.append(("control", facts.control))
         if op.attrs:
-            asked += [(name, type(value), value) for name, value in op.attrs.items()]
+            for name, value in op.attrs.items():
+                if isinstance(value, list):  # of whole numbers or of fractions, which may be equal
+                    asked += (name, *map(type, value), tuple(value))
+                else:
+                    asked += (name, type(value), value)
         key = tuple(asked)
         try:
             found = seen.get(key)

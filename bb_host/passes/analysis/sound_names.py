@@ -84,6 +84,8 @@ def _where_few_changed(before: Names, old: tuple[Op, ...], ops: tuple[Op, ...]) 
 
     Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
     """
+    if ops is old:
+        return before
     most = len(ops) // 4
     first, last = flow.ends_shared(ops, old)
     if first + last < len(ops) - most:  # stamped all over
@@ -99,7 +101,10 @@ def _where_few_changed(before: Names, old: tuple[Op, ...], ops: tuple[Op, ...]) 
         fresh = ops[first : len(ops) - last]
         read = _between(before.read, first, last, [op.inputs for op in fresh])
         written = _between(before.written, first, last, [op.outputs for op in fresh])
-    there = {"", *before.inputs}.union(*before.written[:first])
+    if first < last:  # whichever end is the shorter one
+        there = {"", *before.inputs}.union(*before.written[:first])
+    else:
+        there = set(before.all).difference(*before.written[first:]) | {""}
     made: set[str] = set()
     count = 0
     for op in fresh:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode, ValueType
@@ -18,16 +17,11 @@ ANY = types.ANY
 TENSOR = types.TENSOR
 
 
-Inferred: TypeAlias = "dict[tuple[object, ...], tuple[ValueType | None, ...]]"
-"""What ONNX inferred of ops' outputs, by all that it hangs on."""
-
-
 class Terms:
     """The types of a function's values so far. `put` narrows; nothing ever widens.
 
     `functions` are the program's, solved as far as they are; `replies` maps a reply's wire id to its
-    SendResp; `constants` are the tensors of Constant ops, for the shapes that hang on them; `inferred` is
-    shared by all functions of a program.
+    SendResp; `constants` are the tensors of Constant ops, for the shapes that hang on them.
     """
 
     def __init__(
@@ -35,12 +29,10 @@ class Terms:
         function: Function,
         functions: Mapping[tuple[str, str], Function],
         replies: Mapping[str, Op],
-        inferred: Inferred | None = None,
     ) -> None:
         self.function = function
         self.functions = functions
         self.replies = replies
-        self.inferred: Inferred = {} if inferred is None else inferred
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
         self.forwards: dict[str, ValueType | None] = {}  # what a model's Forward ops yield, by slot

@@ -32,7 +32,7 @@ from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import PUTS
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
-from bb_host.passes.analysis.type_terms import Inferred, Shape, Terms
+from bb_host.passes.analysis.type_terms import Shape, Terms
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
@@ -121,7 +121,6 @@ class _Solver:
         self._plans: dict[Key, Solve] = {}
         self._rules = OpRules(program, options)
         self._first_of: dict[tuple[int, Shape], ValueType] = {}
-        self._inferred: Inferred = {}
         if len(self._functions) > 1:
             for function in program.functions:
                 self._note_calls(function)
@@ -159,7 +158,7 @@ class _Solver:
                 replies[flow.wire_id(op)] = op
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in PUTS:
                 linked = True
-        terms = Terms(function, self._functions, replies, self._inferred)
+        terms = Terms(function, self._functions, replies)
         terms.types = self._shared(function.types)
         changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):

@@ -256,6 +256,12 @@ def test_ops_of_one_kind_are_told_apart_by_what_their_types_hang_on() -> None:
         "g = Add(u, x)",
         "h = Add(f, z)",
         "i = Add(z, x)",
+        "j = Transpose<perm=[0, 1]>(x)",
+        "k = Transpose<perm=[1, 0]>(x)",
+        "l = ArgMax<axis=0, keepdims=0>(x)",
+        "m = ArgMax<axis=1, keepdims=0>(x)",
+        "n = ArgMax<axis=1, keepdims=0>(b)",
     )
     assert [found[n] for n in "abcde"] == ["F32[6]", "F32[3,2]", "F32[3]", "F32[2]", "F32[2,1]"]
+    assert [found[n] for n in "jklmn"] == ["F32[2,3]", "F32[3,2]", "I64[3]", "I64[2]", "I64[3]"]
     assert {found[n] for n in "zufghi"} == {"F32"}
