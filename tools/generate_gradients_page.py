@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "kernels")]
 
 from bb_host.learn import differentiable_ops  # noqa: E402
 from bb_host.learn.gradient_rules import RULES, STOPS, Rule  # noqa: E402
+from bb_host.learn.unrolled_loops import MAX_OPS  # noqa: E402
 from bb_kernels import catalog  # noqa: E402
 from tools.page_text import wrapped  # noqa: E402
 
@@ -25,11 +26,18 @@ HEAD = """\
 A model is trained through the {count} operators of this page. Each rule writes the gradient in ordinary ONNX
 operators, so that `bb-host compile` plans its memory, exported training graphs open everywhere, and every
 backend runs them. Each is held against central differences in float64 (`tests/bb_host/learn`), whole
-PyTorch models against PyTorch's gradients (`tests/bb_host/learn/torch_models`).
+PyTorch models against PyTorch's gradients (`tests/bb_host/learn/torch_models`), Keras models as tf2onnx
+writes them against TensorFlow's (`tests/bb_host/learn/keras_models`).
 
 A form that has no gradient is refused when the model is made trainable, with the operator's name and what to
 do. Shapes matter to some rules: give input dimensions other than the batch as numbers; recurrent layers are
 unrolled, and need a fixed number of steps.
+
+Before that a model is brought into a form that trains. What it computes of constants and of fixed shapes is
+computed, whichever of PyTorch's exporters wrote it. A `Loop` or `Scan` whose number of steps is known is
+replaced by its steps, at most {most:,} operators of them: Keras's recurrent layers come so. Which constants
+are parameters, and which ones an exporter has only computed, is [a rule of its
+own](../how-to/models.md#see-what-is-learned).
 """
 
 TITLES = {
@@ -49,7 +57,7 @@ TITLES = {
 
 def _page() -> str:
     differentiable_ops()  # fills the table
-    lines = [HEAD.format(count=len(RULES))]
+    lines = [HEAD.format(count=len(RULES), most=MAX_OPS)]
     families: dict[str, dict[Rule, list[str]]] = defaultdict(lambda: defaultdict(list))
     for op, rule in RULES.items():
         families[rule.__module__.rpartition(".")[2]][rule].append(op)
@@ -70,7 +78,9 @@ def _page() -> str:
         "reached is refused:\n",
         f"{_listed(sorted(STOPS))}.\n",
         "These run, and have no rule: a model with a parameter behind which one of them lies is refused,",
-        "unless the parameter is frozen. So are `If`, `Loop` and `Scan` whose bodies read what is trained.\n",
+        "unless the parameter is frozen. So is an `If`, or a `Loop` or `Scan` of an unknown number of steps,",
+        "whose body reads what is computed of parameters. Weights that only such a body reads are not",
+        "learned, and a warning names them ([`weights-in-loop`](warnings.md#weights-in-loop)).\n",
         f"{_listed(sorted(known - RULES.keys() - STOPS))}.",
     ]
     return "\n".join(lines).rstrip() + "\n"
