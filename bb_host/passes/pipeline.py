@@ -19,6 +19,7 @@ from bb_host.errors import StageError, UnknownStage
 from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.passes import verify
+from bb_host.passes.analysis import rx_chain, tx_chain
 from bb_host.passes.one_pass import Observer, Pass, PassReport, Stats
 from bb_host.passes.one_pass import Promise as P
 from bb_host.passes.options import Options
@@ -26,14 +27,10 @@ from bb_host.passes.program import (
     analyze_wire_edges,
     derive_wire_deadlines,
     expand_ops,
+    gates,
     infer_peer_classes,
     inline_for_partition,
     insert_async_deadlines,
-    insert_backoff_gate_rx,
-    insert_backoff_gate_tx,
-    insert_dedup_gate_rx,
-    insert_peer_health_gate_rx,
-    insert_peer_health_gate_tx,
     partition_by_wire_ops,
     refine_polymorphic_value_info,
     resolve_slots,
@@ -76,13 +73,13 @@ CANONICAL_PASSES: tuple[ProgramPass, ...] = (
     ),
     Pass("resolve_slots", resolve_slots.run, needs=(P.PARTITIONED,), gives=(P.RESOLVED,)),
     Pass("analyze_wire_edges", analyze_wire_edges.run, needs=(P.PARTITIONED, P.TYPED)),
-    Pass("insert_dedup_gate_rx", insert_dedup_gate_rx.run, needs=(P.PARTITIONED,)),
-    Pass("insert_peer_health_gate_rx", insert_peer_health_gate_rx.run, needs=(P.PARTITIONED,)),
-    Pass("insert_backoff_gate_rx", insert_backoff_gate_rx.run, needs=(P.PARTITIONED,)),
-    Pass("insert_peer_health_gate_tx", insert_peer_health_gate_tx.run, needs=(P.PARTITIONED,)),
+    Pass("insert_dedup_gate_rx", gates.behind_entries(rx_chain.DEDUP), needs=(P.PARTITIONED,)),
+    Pass("insert_peer_health_gate_rx", gates.behind_entries(rx_chain.PEER_HEALTH), needs=(P.PARTITIONED,)),
+    Pass("insert_backoff_gate_rx", gates.behind_entries(rx_chain.BACKOFF), needs=(P.PARTITIONED,)),
+    Pass("insert_peer_health_gate_tx", gates.before_sends(tx_chain.PEER_HEALTH), needs=(P.PARTITIONED,)),
     Pass(
         "insert_backoff_gate_tx",
-        insert_backoff_gate_tx.run,
+        gates.before_sends(tx_chain.BACKOFF),
         needs=(P.PARTITIONED,),
         gives=(P.GATED,),
     ),
