@@ -122,13 +122,14 @@ def _gru_before_reset(run: Run, before: str, slopes: Sequence[str], through: Seq
     return _Found(gates, gates, weights, carry)
 
 
-def _lstm(run: Run) -> _Found:
+def _lstm(run: Run, coupled: bool) -> _Found:
     """i, o, f = act(…), g = act(…), c ← f·c + i·g, h = o·act(c). Cells are not handed out: they are computed
-    again, elementwise."""
+    again, elementwise. `coupled`: f = 1 − i."""
     g, before = run.g, run.before(run.states, run.h0)
     total = g.op("Add", run.gates(run.x, run.w, run.wb), run.gates(before, run.r, run.rb))
     gates = run.split(total, 2, 4)
-    i, o, f = (run.act(0, gate) for gate in gates[:3])
+    i, o = (run.act(0, gate) for gate in gates[:2])
+    f = run.rest(i) if coupled else run.act(0, gates[2])
     new = run.act(1, gates[3])
     keeps, adds = run.parts(run.passing(f)), run.parts(run.masked(run.times(i, new)))
     cells, starts = {}, {}
@@ -141,9 +142,9 @@ def _lstm(run: Run) -> _Found:
     shown = run.act(2, gate=False, value=run.joined([cells[t] for t in range(run.steps)]))
     to_cell = run.parts(run.masked(run.times(o, run.slope(2, shown))))
     slopes = (
-        run.times(new, run.slope(0, i)),
+        run.times(g.op("Sub", new, started) if coupled else new, run.slope(0, i)),
         run.times(shown, run.slope(0, o)),
-        run.times(started, run.slope(0, f)),
+        g.op("Sub", f, f) if coupled else run.times(started, run.slope(0, f)),
         run.times(i, run.slope(1, new)),
     )
     factors = run.parts(run.masked(g.op("Concat", *slopes, axis=2)))
@@ -163,7 +164,7 @@ def _lstm(run: Run) -> _Found:
     return _Found(of_all, of_all, run.product(of_all, 4, before), carry_h, carry_c)
 
 
-def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
+def _lstm_with_peepholes(run: Run, weights: str, coupled: bool) -> _Found:
     """i and f see the cell before, o the one after: gates follow from cells, so they come step by step."""
     g, before = run.g, run.before(run.states, run.h0)
     totals = run.parts(g.op("Add", run.gates(run.x, run.w, run.wb), run.gates(before, run.r, run.rb)))
@@ -179,7 +180,8 @@ def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
     for t in run.order:
         of_i, of_o, of_f, of_n = run.split(totals[t], 2, 4)
         start = g.op("Sub", of_i, of_i) if cell is None else cell
-        i, f = (run.act(0, g.op("Add", v, run.times(start, p))) for v, p in ((of_i, to_i), (of_f, to_f)))
+        i = run.act(0, g.op("Add", of_i, run.times(start, to_i)))
+        f = run.rest(i) if coupled else run.act(0, g.op("Add", of_f, run.times(start, to_f)))
         new, live = run.act(1, of_n), lives[t]
         keeps[t] = f if live is None else g.op("Add", run.times(f, live), run.rest(live))
         cell = g.op("Add", run.times(keeps[t], start), masked(run.times(i, new), t))
@@ -195,8 +197,9 @@ def _lstm_with_peepholes(run: Run, weights: str) -> _Found:
         do = masked(run.times(dh, shown, run.slope(0, o)), t)
         dc = run.total(carry_c, masked(run.times(dh, o, run.slope(2, shown)), t), run.times(do, to_o))
         assert dc is not None
-        di = masked(run.times(dc, new, run.slope(0, i)), t)
-        df = masked(run.times(dc, starts[t], run.slope(0, f)), t)
+        gained = g.op("Sub", new, starts[t]) if coupled else new
+        di = masked(run.times(dc, gained, run.slope(0, i)), t)
+        df = g.op("Sub", f, f) if coupled else masked(run.times(dc, starts[t], run.slope(0, f)), t)
         dn = masked(run.times(dc, i, run.slope(1, new)), t)
         found[t] = g.op("Concat", di, do, df, dn, axis=2)
         carry_h = run.total(g.op("MatMul", found[t], run.r), run.kept(t, dh))
@@ -244,12 +247,6 @@ def _numbers(op: Op, attribute: str) -> list[float]:
     return [float(v) for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
 
 
-def _refuse_forms(op: Op) -> None:
-    if op.integer("input_forget", 0):
-        what = "it couples its gates (input_forget=1), which no kernel computes either"
-        raise NotDifferentiableError(op, what, "export it with input_forget=0, as exporters do")
-
-
 def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
     """[S,N,1]: 1 while a sequence lasts; None where all last to the end."""
     lengths = op.inputs[4] if len(op.inputs) > 4 else ""
@@ -264,9 +261,8 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
-    before or after its product, an LSTM's peepholes, clip; all activations. No coupled gates (input_forget).
+    before or after its product, an LSTM's peepholes and coupled gates, clip; all activations.
     """
-    _refuse_forms(op)
     kind, (x, w, r) = op.op_type, op.inputs[:3]
     batch_first = bool(op.integer("layout", 0))
     (steps,) = g.static_dims(op, x, [1 if batch_first else 0])
@@ -318,15 +314,15 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
             max(0.0, op.number("clip", 0.0)),
         )  # fmt: skip
         runs.append(run)
-        peepholes = of(optional(7), 0, d)
+        peepholes, coupled = of(optional(7), 0, d), bool(op.integer("input_forget", 0))
         if kind == "GRU":
             found.append(_gru(run, bool(op.integer("linear_before_reset", 0))))
         elif kind == "RNN":
             found.append(_rnn(run))
         elif peepholes is not None:
-            found.append(_lstm_with_peepholes(run, peepholes))
+            found.append(_lstm_with_peepholes(run, peepholes, coupled))
         else:
-            found.append(_lstm(run))
+            found.append(_lstm(run, coupled))
     return _gathered(g, runs, found, inputs, gates, turned)[: len(op.inputs)]
 
 

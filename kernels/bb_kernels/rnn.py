@@ -230,46 +230,52 @@ def _rnn(call: Call) -> Prepared:
     return _recurrent(call, layer, 1, _simple_step, ((layer.batch, layer.hidden),))
 
 
-def _lstm_step(
-    layer: _Layer, r: Array, bias: Array | None, p: Array | None, gates: Array, rest: Any
-) -> _Step:
-    """Return the step of an LSTM.
+def _lstm_step(coupled: bool) -> _MakeStep:
+    """Return the maker of an LSTM's step.
 
-    Gates are in ONNX's order: input, output, forget, cell; peepholes: input, output, forget.
+    Gates are in ONNX's order: input, output, forget, cell; peepholes: input, output, forget. ``coupled``: the
+    forget gate is what the input gate leaves, and its weights are not read.
     """
-    back, h = r.T, layer.hidden
-    total, temp = rest
-    if bias is not None:
-        np.add(gates, bias[: 4 * h] + bias[4 * h :], gates)
-    i, o, f, c = (total[:, k * h : (k + 1) * h] for k in range(4))
 
-    def step(g: Array, state: list[Array], act: tuple[_InPlace, ...]) -> None:
-        hidden, cell = state
-        np.matmul(hidden, back, total)
-        np.add(total, g, total)
-        if p is not None:
-            np.add(i, np.multiply(cell, p[:h], temp), i)
-            np.add(f, np.multiply(cell, p[2 * h :], temp), f)
-        if p is None:
-            layer.clipped(total)
-        else:  # the output gate is clipped once, behind its peephole
-            layer.clipped(i)
-            layer.clipped(total[:, 2 * h :])
-        act[0](i)
-        act[0](f)
-        act[1](c)
-        np.multiply(cell, f, cell)
-        np.multiply(i, c, temp)
-        np.add(cell, temp, cell)
-        if p is not None:
-            np.add(o, np.multiply(cell, p[h : 2 * h], temp), o)
-            layer.clipped(o)
-        act[0](o)
-        np.copyto(hidden, cell)
-        act[2](hidden)
-        np.multiply(hidden, o, hidden)
+    def make(layer: _Layer, r: Array, bias: Array | None, p: Array | None, gates: Array, rest: Any) -> _Step:
+        back, h = r.T, layer.hidden
+        total, temp = rest
+        if bias is not None:
+            np.add(gates, bias[: 4 * h] + bias[4 * h :], gates)
+        i, o, f, c = (total[:, k * h : (k + 1) * h] for k in range(4))
 
-    return step
+        def step(g: Array, state: list[Array], act: tuple[_InPlace, ...]) -> None:
+            hidden, cell = state
+            np.matmul(hidden, back, total)
+            np.add(total, g, total)
+            if p is not None:
+                np.add(i, np.multiply(cell, p[:h], temp), i)
+                np.add(f, np.multiply(cell, p[2 * h :], temp), f)
+            if p is None:
+                layer.clipped(total)
+            else:  # the output gate is clipped once, behind its peephole
+                layer.clipped(i)
+                layer.clipped(total[:, 2 * h :])
+            act[0](i)
+            if coupled:
+                np.subtract(1.0, i, f)
+            else:
+                act[0](f)
+            act[1](c)
+            np.multiply(cell, f, cell)
+            np.multiply(i, c, temp)
+            np.add(cell, temp, cell)
+            if p is not None:
+                np.add(o, np.multiply(cell, p[h : 2 * h], temp), o)
+                layer.clipped(o)
+            act[0](o)
+            np.copyto(hidden, cell)
+            act[2](hidden)
+            np.multiply(hidden, o, hidden)
+
+        return step
+
+    return make
 
 
 def _lstm(call: Call) -> Prepared:
@@ -277,15 +283,13 @@ def _lstm(call: Call) -> Prepared:
 
     X[S,N,I], W[D,4H,I], R[D,4H,H], B[D,8H]?, lengths[N]?, start[D,N,H]?, cell[D,N,H]?, peepholes[D,3H]? →
     Y[S,D,N,H]?, last[D,N,H]?, last cell[D,N,H]?; batch first with layout=1; floats (float16 via float32).
-    Shapes that do not fit raise KernelShapeError, input_forget=1 KernelAttributeError. Run allocates biases
+    With input_forget=1 the forget gate is 1 less the input gate, and its weights are not read. Shapes that do
+    not fit raise KernelShapeError, activations that do not exist KernelAttributeError. Run allocates biases
     per direction, and what rarer activations need per step.
     """
-    if call.int_attr("input_forget", 0):
-        raise KernelAttributeError("LSTM: input_forget=1 is not implemented")
     layer = _layer(call, 4, ("Sigmoid", "Tanh", "Tanh"))
-    return _recurrent(
-        call, layer, 2, _lstm_step, ((layer.batch, 4 * layer.hidden), (layer.batch, layer.hidden))
-    )
+    step = _lstm_step(call.int_attr("input_forget", 0) != 0)
+    return _recurrent(call, layer, 2, step, ((layer.batch, 4 * layer.hidden), (layer.batch, layer.hidden)))
 
 
 def _gru_step(after_reset: bool) -> _MakeStep:

@@ -123,6 +123,57 @@ def test_short_sequences_stop_early(
     assert not last[0, 2].any()
 
 
+def test_coupled_gates_of_an_lstm_are_those_of_one_that_forgets_what_it_takes_in(
+    compute: Compute, rng: np.random.Generator
+) -> None:
+    """1 − sigmoid(v) is sigmoid(−v): an LSTM whose forget gate has the input gate's weights, turned round."""
+    x, w, r, b = _cell_inputs("LSTM", rng)
+    p, start, cell = (rng.standard_normal(shape) for shape in ((1, 12), (1, 3, 4), (1, 3, 4)))
+    lens = np.array([5, 2, 3], np.int32)
+    turned = []
+    for weights, gates in ((w, 4), (r, 4), (b, 8), (p, 3)):
+        parts = list(np.split(weights, gates, axis=1))
+        for of_input, of_forget in ((0, 2), (4, 6)) if gates == 8 else ((0, 2),):
+            parts[of_forget] = -parts[of_input]
+        turned.append(np.concatenate(parts, axis=1))
+    for clip in (0.0, 0.3):
+        form: dict[str, Any] = {"hidden_size": 4, "n_outputs": 3, "clip": clip}
+        coupled = compute("LSTM", [x, w, r, b, lens, start, cell, p], input_forget=1, **form)
+        plain = compute("LSTM", [x, *turned[:3], lens, start, cell, turned[3]], **form)
+        for got, expected in zip(coupled, plain, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("clip", [0.0, 0.3])
+def test_coupled_gates_are_onnxruntimes(
+    direction: str, clip: float, compute: Compute, rng: np.random.Generator
+) -> None:
+    onnx = pytest.importorskip("onnx", reason="the other runtime takes a model")
+    runtime = pytest.importorskip("onnxruntime", reason="the other runtime")
+    d = 2 if direction == "bidirectional" else 1
+    shapes = {"x": (5, 3, 2), "w": (d, 16, 2), "r": (d, 16, 4), "b": (d, 32), "h": (d, 3, 4), "c": (d, 3, 4)}
+    given: dict[str, Any] = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    names = ["x", "w", "r", "b", "", "h", "c", "p"]
+    given["p"] = rng.standard_normal((d, 12)).astype(np.float32)
+    attrs: dict[str, Any] = {"hidden_size": 4, "input_forget": 1, "direction": direction}
+    if clip:
+        attrs["clip"] = clip
+    node = onnx.helper.make_node("LSTM", names, ["y", "last", "cell"], **attrs)
+    make, f32 = onnx.helper.make_tensor_value_info, onnx.TensorProto.FLOAT
+    graph = onnx.helper.make_graph(
+        [node],
+        "lstm",
+        [make(name, f32, array.shape) for name, array in given.items()],
+        [make(name, f32, None) for name in node.output],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8)
+    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    got = compute("LSTM", [given.get(name) for name in names], n_outputs=3, **attrs)
+    for ours, theirs in zip(got, session.run(None, given), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_gates_of_an_lstm_are_clipped_once_behind_their_peepholes(
     compute: Compute, rng: np.random.Generator
 ) -> None:

@@ -189,10 +189,15 @@ def test_recurrent_layers_that_clip_their_gates(op, form, lengths, fn, check_gra
     check_gradient(text, run=runtime, **arrays_of(op, 2))
 
 
-def test_an_lstm_whose_gates_are_coupled_is_refused(fn, read):
-    text = recurrent(fn, "LSTM", f"hidden_size={HIDDEN}, input_forget=1", "all")
-    with pytest.raises(NotDifferentiableError, match=r"couples its gates.*export it with input_forget=0"):
-        differentiate(read(text), ["w"])
+@pytest.mark.parametrize("peepholes", [False, True])
+@pytest.mark.parametrize("lengths", ["", "2, 3"])
+@pytest.mark.parametrize("more", ["", ", clip=0.4"])
+def test_an_lstm_whose_gates_are_coupled(peepholes, lengths, more, fn, check_gradient, runtime):
+    attrs = f'hidden_size={HIDDEN}, input_forget=1, direction="bidirectional"{more}'
+    form = {"directions": 2, "start": True, "lengths": lengths, "peepholes": peepholes}
+    eyes = {"eyes": np.random.default_rng(5).standard_normal((2, 3 * HIDDEN))} if peepholes else {}
+    text = recurrent(fn, "LSTM", attrs, "three", **form)
+    check_gradient(text, run=runtime, **eyes, **arrays_of("LSTM", 2))
 
 
 # --- normalisations -------------------------------------------------------------------------------
