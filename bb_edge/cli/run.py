@@ -257,7 +257,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
     if gave_up:
         output.log(
             "error",
-            f"given up ({config.called('give_up_after')}): {most} rounds in a row have reached nobody",
+            f"given up ({config.called('give_up_after')}): {report.in_vain_text(most)}",
         )
     rounds = node.counters.get("rounds.ended", 0)
     in_vain = ends and report.unfinished <= 0 and 0 < rounds == node.counters.get("rounds.failed", 0)

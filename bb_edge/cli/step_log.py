@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,14 @@ MOST_LISTED = 10
 """Entries of a list that a line holds: of a thousand peers that are missing the others are counted."""
 ENOUGH = MissingReason.ENOUGH.text
 """Why peers are missing that nobody needed."""
+ANSWERED = frozenset(
+    why.text
+    for why in (
+        *(MissingReason.FAILED, MissingReason.REFUSED, MissingReason.FAULT_HERE, MissingReason.TOO_LARGE),
+        *(MissingReason.NOTHING, MissingReason.OUT_OF_TIME, MissingReason.DECLINED),
+    )
+)
+"""Why peers are missing that have answered."""
 MAX_FAILURE = 200
 """Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
 MAX_LAST_WORD = 60
@@ -53,6 +62,7 @@ class StepLog:
         self.unfinished = node.open_rounds
         self.in_vain = 0
         """Rounds in a row that have reached nobody."""
+        self._uncounted: tuple[str, ...] = ()  # why answers that came to the last request do not count
 
     def __call__(self, step: steps.EngineStep) -> None:
         output = self._output
@@ -77,6 +87,8 @@ class StepLog:
         else:
             if isinstance(step, steps.RoundBackedOff):
                 self.in_vain = step.reached_nobody
+            elif isinstance(step, steps.RequestClosed):
+                self._uncounted = tuple(why for _, why in step.missing if why in ANSWERED)
             kind = type(step).__name__
             level = _LEVEL.get(type(step), "debug")
             if isinstance(step, steps.RequestClosed) and step.missing:
@@ -98,6 +110,13 @@ class StepLog:
                     self._failed(f"{step.peer} refuses its answers: {step.reason}")
             if isinstance(step, steps.OpFailed):
                 self._traceback(step)
+
+    def in_vain_text(self, most: int) -> str:
+        """Why a run gives up after that many rounds in a row, none of which anybody has a part in."""
+        if not self._uncounted:
+            return f"{most} rounds in a row have reached nobody"
+        whys = ", ".join(f"{count} {why}" for why, count in Counter(self._uncounted).items())
+        return f"no answer counts in {most} rounds in a row; those of the last request: {whys}"
 
     def _failed(self, what: str) -> None:
         """Tells what failed, where it is something else than before; the presence has its first time."""

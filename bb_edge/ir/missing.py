@@ -40,6 +40,8 @@ class MissingReason(enum.IntEnum):
     """The request is larger than what the peer says that it takes."""
     DECLINED = 15
     """It trains only under conditions that do not hold there now: too hot, on battery, busy."""
+    FAULT_HERE = 16
+    """It answered, and a component of this node, or its program, failed on the way to count that."""
 
     @property
     def text(self) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bb_edge.engine import steps
 from bb_edge.engine.binding import OpContext
-from bb_edge.engine.errors import OpError
+from bb_edge.engine.errors import OpError, failure_text
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.given_up import tell_given_up
 from bb_edge.ir import keys
@@ -24,6 +24,7 @@ from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_tex
 from bb_edge.roles import Aggregator
 from bb_edge.roles.errors import ComponentError, ContributionRefused
 from bb_edge.syscalls.reserving import reserve
+from bb_edge.wire.envelope_records import FailureCode
 
 REMEDY = (
     "give sent=, what the peer was asked with, to contribute; or declare the shape of what is contributed"
@@ -73,6 +74,13 @@ def _refusing(
         sent: Any = None,
     ) -> object:
         nonlocal decided
+        if isinstance(peer, tuple) and len(peer) != 1:
+            error = OpError(
+                f"peer= is {len(peer)} peers, and a contribution is of one",
+                hint="give the one whose it is: peer=r.answer.sender, or peer=send.sender",
+            )
+            _own_fault(ctx, error)
+            raise error
         try:
             if not contribution.size:
                 raise ComponentError("it is empty", hint="had the peer nothing to contribute?")
@@ -98,10 +106,22 @@ def _refusing(
                 whose,
                 error.what,
             ) from error
+        except Exception as error:
+            _own_fault(ctx, error)
+            raise
         finally:
             tell_given_up(ctx.runtime, ctx.target, component)
 
     return contribute
+
+
+def _own_fault(ctx: OpContext, error: BaseException) -> None:
+    """Notes that an answer is lost by a fault of this node's, so that its peer is neither blamed nor told.
+
+    Whoever asked this node is told that an op failed, as ever.
+    """
+    if not ctx.execution.owes:
+        ctx.execution.went_wrong(FailureCode.FAULT_HERE, failure_text(error))
 
 
 def _telling(component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:

@@ -101,6 +101,8 @@ class FailureCode(enum.IntEnum):
     """The time that the asker gave was over before the reply was there."""
     DECLINED = 7
     """The asked node does not train now, by its configuration; it may, later."""
+    FAULT_HERE = 8
+    """A component of this node, or its program, is at fault; nobody is sent that."""
 
 
 FAILURE_DETAIL_BYTES = 200

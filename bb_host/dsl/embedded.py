@@ -202,7 +202,10 @@ class _Fixed(ComponentSlot):
     def build(self) -> tuple[Slot, tuple[Function, ...]]:
         return self._record, ()
 
-    def same_as(self, other: ComponentSlot) -> bool:
+    def difference(self, other: ComponentSlot) -> str:
         built, _ = other.build()
-        mine = self._record
-        return (mine.role, mine.at, mine.peer_class) == (built.role, built.at, built.peer_class)
+        for what in ("role", "at", "peer_class"):
+            own, its = getattr(self._record, what), getattr(built, what)
+            if own != its:
+                return f"{what} is {its or 'none'} there, and {own or 'none'} here"
+        return ""

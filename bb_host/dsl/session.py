@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
-from bb_host.author_lines import author_line, authoring_error
+from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.shapes import Shape
 from bb_host.errors import ModuleError, SlotError
@@ -33,7 +33,7 @@ class DeclaredSlot(Protocol):
 
     def build(self) -> tuple[Slot, tuple[Function, ...]]: ...
     def warnings(self, record: Slot) -> tuple[ProgramWarning, ...]: ...
-    def same_as(self, other: Any) -> bool: ...
+    def difference(self, other: Any) -> str: ...
     def graphs(self, ops: Sequence[Op]) -> tuple[Function, ...] | None: ...
 
 
@@ -125,11 +125,16 @@ class Session:
             self.warnings.extend(declared.warnings(record))
             self.components.extend(functions)
             use = self.slots[declared.name] = SlotUse(declared, record)
-        elif use.declared is not declared and not use.declared.same_as(declared):
-            raise authoring_error(
-                SlotError,
-                f"slot {declared.name!r} is declared twice: {use.declared!r} and {declared!r}",
-                "give one of them another name, or declare both alike",
+        elif use.declared is not declared and (differs := declared.difference(use.declared)):
+            line = declared.where or short_line(author_line())  # an embedded program declares it at none
+            file, _, number = line.rpartition(":")
+            there = use.declared.where or "in a program that is embedded"
+            raise SlotError(
+                f"slot {declared.name!r} is declared twice, {there} and here: {differs}",
+                line,
+                "give one of them another name, or declare it once and use that in both places",
+                file,
+                int(number),
             )
         return use
 

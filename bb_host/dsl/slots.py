@@ -7,6 +7,7 @@ the class that the slot lives on. In one program a name is one slot, wherever it
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -95,13 +96,25 @@ class ComponentSlot(Suggests):
     def _spoken(self) -> str:
         return f"{type(self).__name__} {vars(self).get('name', '')!r}"
 
-    def same_as(self, other: ComponentSlot) -> bool:
-        """Whether two declarations mean one slot."""
-        return (
-            self.ROLE == other.ROLE
-            and (self.type_name, self.at, self.peer_class) == (other.type_name, other.at, other.peer_class)
-            and self.config is other.config
+    def difference(self, other: ComponentSlot) -> str:
+        """What tells two declarations of one name apart; empty where both mean one slot."""
+        for what, own, its in (
+            ("role", self.ROLE, other.ROLE),
+            ("type", self.type_name, other.type_name),
+            ("at", self.at, other.at),
+            ("peer_class", self.peer_class, other.peer_class),
+        ):
+            if own != its:
+                return f"{what} is {its or 'none'} there, and {own or 'none'} here"
+        if self.config is other.config:
+            return ""
+        here, there = (
+            "none" if each.config is None else textwrap.shorten(repr(each.config), 80)
+            for each in (self, other)
         )
+        if here == there:
+            return "each has a config of its own, which reads the same"
+        return f"config is {there} there, and {here} here"
 
     def build(self) -> tuple[Slot, tuple[Function, ...]]:
         """The slot's record, and the graphs that its construction state brings."""

@@ -303,7 +303,7 @@ class Requests:
         assert peer is not None
         if execution.failed or execution.fault is not None:  # what the child refused, or had no time for
             why = cohort.reasons[peer] = why_refused(execution.fault)
-            if why is not MissingReason.CUT:
+            if why not in (MissingReason.CUT, MissingReason.FAULT_HERE):
                 self.verdicts.refuse(peer, cohort.port, execution.fault)
         else:
             self._accept(cohort, peer)

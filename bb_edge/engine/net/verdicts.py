@@ -34,7 +34,10 @@ _FAILED: dict[int, MissingReason] = {
     FailureCode.OUT_OF_TIME: MissingReason.OUT_OF_TIME,
     FailureCode.DECLINED: MissingReason.DECLINED,
 }
-_REFUSED: dict[int, MissingReason] = {FailureCode.OUT_OF_TIME: MissingReason.CUT}
+_REFUSED: dict[int, MissingReason] = {
+    FailureCode.OUT_OF_TIME: MissingReason.CUT,
+    FailureCode.FAULT_HERE: MissingReason.FAULT_HERE,
+}
 
 
 def why_failed(failure: Failure, *, cut: bool) -> MissingReason:

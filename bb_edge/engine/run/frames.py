@@ -262,7 +262,7 @@ class Execution:
         if self.told_anybody or self.heard_somebody:
             return ""
         if self.asked_somebody:
-            return "nobody answered"
+            return "no answer counts"
         return "nobody asked" if self.requests_made else "" if self.told_anybody is None else "nobody told"
 
     @property

@@ -59,10 +59,10 @@ def test_a_refused_contribution_names_its_peer_its_slot_and_why(server):
     assert "inf or nan" in failed.text and "learning rate" in failed.text
 
 
-def test_a_contribution_of_nobody_in_particular_is_refused_without_a_name(server):
+def test_a_contribution_of_several_peers_is_refused_as_the_programs_fault(server):
     (failed,) = contribute(server, (A, B), 1)
-    assert failed.peer is None and isinstance(failed.error, ContributionRefused)
-    assert "one peer, not 2" in failed.text
+    assert failed.peer is None and not isinstance(failed.error, ContributionRefused)
+    assert "peer= is 2 peers, and a contribution is of one" in failed.text
 
 
 def test_contributions_that_no_aggregate_takes_are_told_with_the_execution(compile_text):

@@ -268,3 +268,23 @@ def test_uses_refused(
     with pytest.raises(kind, match=r"test_slots\.py:") as caught:
         module(body).record()
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("second", "differs"),
+    [
+        (lambda: ModelSlot("s", "t.T", {"b": 2}), "config is {'a': 1} there, and {'b': 2} here"),
+        (lambda: ModelSlot("s", "t.T", {"a": 1}), "each has a config of its own, which reads the same"),
+        (lambda: ModelSlot("s", "t.T"), "config is {'a': 1} there, and none here"),
+        (lambda: ModelSlot("s", "t.U"), "type is t.T there, and t.U here"),
+        (lambda: ModelSlot("s", "t.T", at="C"), "at is none there, and C here"),
+    ],
+)
+def test_two_declarations_of_a_slot_are_told_by_their_lines_and_what_differs(
+    module: Callable[..., Any], second: Callable[[], ModelSlot], differs: str
+) -> None:
+    first, other = ModelSlot("s", "t.T", {"a": 1}), second()
+    with pytest.raises(SlotError) as caught:
+        module(lambda g: (first.params(g), other.params(g))).record()
+    assert f"declared twice, {first.where} and here: {differs}" in caught.value.what
+    assert (caught.value.where, caught.value.line) == (other.where, int(other.where.rpartition(":")[2]))

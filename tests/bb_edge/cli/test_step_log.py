@@ -1,0 +1,44 @@
+"""What the log of a run concludes of its steps."""
+
+from __future__ import annotations
+
+import io
+from typing import ClassVar
+
+import pytest
+
+from bb_edge.cli.peer_names import PeerNames
+from bb_edge.cli.render import Output
+from bb_edge.cli.step_log import StepLog
+from bb_edge.engine import steps
+from bb_edge.ir.ids import PeerId
+
+A, B = PeerId.from_name("a"), PeerId.from_name("b")
+
+
+class Quiet:
+    """What a log asks of a node and its transport."""
+
+    open_rounds = 0
+    counters: ClassVar = {"sent_bytes": 0, "received_bytes": 0}
+
+
+@pytest.mark.parametrize(
+    ("whys", "text"),
+    [
+        (("deadline", "down"), "3 rounds in a row have reached nobody"),
+        (
+            ("refused", "refused"),
+            "no answer counts in 3 rounds in a row; those of the last request: 2 refused",
+        ),
+        (
+            ("fault here", "deadline"),
+            "no answer counts in 3 rounds in a row; those of the last request: 1 fault here",
+        ),
+    ],
+)
+def test_giving_up_tells_answers_that_do_not_count_from_none(whys: tuple[str, str], text: str) -> None:
+    output = Output(False, "info", io.StringIO(), io.StringIO())
+    log = StepLog("own", Quiet(), Quiet(), output, PeerNames(lambda _: {}, ["own"]), lambda *_: None)  # type: ignore[arg-type]
+    log(steps.RequestClosed("Server", 1, "train", 2, 0, "all settled", tuple(zip((A, B), whys, strict=True))))
+    assert log.in_vain_text(3) == text
