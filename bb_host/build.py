@@ -282,16 +282,11 @@ def _artifact(
     portable: Program, done: TargetProgram, file: str, limits: Limits, max_batch: int | None
 ) -> Artifact:
     assert done.stripped is not None and done.unstripped is not None and done.loaded is not None
-    final, target, data, planned, lowering = (
-        done.program,
-        done.target,
-        done.data,
-        done.planned,
-        done.lowering,
-    )
+    final, target, data = done.program, done.target, done.data
+    planned, lowering = done.planned, done.lowering
     mapped = to_json(source_map(done.unstripped, done.origins, done.stripped, data))
     budget = budget_of(
-        final, target, data, done.loaded, planned, limits, models=lowering.models, max_batch=max_batch
+        final, target, data, done.loaded, planned, limits.interpreter, lowering.models, max_batch
     )
     report = describe_target(portable, final, target, data, file, planned, budget, lowering)
     return Artifact(target, final, data, mapped, report, planned, budget, lowering, done.accuracy)

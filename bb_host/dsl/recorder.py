@@ -260,7 +260,7 @@ class Recorder(Suggests, ABC):
         self.add(Draft(op, keys.SYSCALL_DOMAIN, inputs, [found]))
         return found
 
-    def tensor_constant(self, array: Array, hint: str = "const") -> Output:
+    def tensor_constant(self, array: Array) -> Output:
         """A tensor constant; equal small ones of one module scope are one op."""
         array = np.array(array)
         array.setflags(write=False)
@@ -272,7 +272,7 @@ class Recorder(Suggests, ABC):
                 if key in graph._constants:
                     return graph._constants[key]
                 graph = graph.parent
-        found = self.fresh(hint, ValueType(types.tensor_type(array.dtype), tuple(array.shape)))
+        found = self.fresh("const", ValueType(types.tensor_type(array.dtype), tuple(array.shape)))
         self.add(Draft("Constant", keys.ONNX_DOMAIN, [], [found], {"value": array}))
         if key is not None:
             self._constants[key] = found

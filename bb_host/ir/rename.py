@@ -11,7 +11,7 @@ from bb_host.ir.program import AttrValue, Op, Subgraph
 from bb_host.ir.queries import has_subgraph, uses
 
 _DIGITS = "abcdefghijklmnopqrstuvwxyz"
-_PREFIXES = (keys.DEST_SUFFIX_ATTR_PREFIX,)  # attributes whose name ends in a value's name
+_PREFIX = keys.DEST_SUFFIX_ATTR_PREFIX  # of attributes whose name ends in a value's name
 
 
 def fresh_name(wish: str, taken: set[str], second: int = 1) -> str:
@@ -73,9 +73,7 @@ def shortened_op(op: Op, rename: Mapping[str, str]) -> Op:
     gets short names of its own.
     """
     attrs: dict[str, AttrValue] = {
-        _suffixed(key, _PREFIXES, rename): _shortened_graph(value, rename)
-        if isinstance(value, Subgraph)
-        else value
+        _suffixed(key, rename): _shortened_graph(value, rename) if isinstance(value, Subgraph) else value
         for key, value in op.attrs.items()
     }
     facts = op.facts
@@ -90,12 +88,11 @@ def shortened_op(op: Op, rename: Mapping[str, str]) -> Op:
     )
 
 
-def _suffixed(key: str, prefixes: tuple[str, ...], rename: Mapping[str, str]) -> str:
-    for prefix in prefixes:
-        if key.startswith(prefix):
-            rest = key[len(prefix) :]
-            return prefix + rename.get(rest, rest)
-    return key
+def _suffixed(key: str, rename: Mapping[str, str]) -> str:
+    if not key.startswith(_PREFIX):
+        return key
+    rest = key.removeprefix(_PREFIX)
+    return _PREFIX + rename.get(rest, rest)
 
 
 def _shortened_graph(graph: Subgraph, outer: Mapping[str, str]) -> Subgraph:

@@ -15,7 +15,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.errors import LearnError
 from bb_host.ir.program import Array, Function, Op, RawTensor, Subgraph
-from bb_host.ir.queries import DRAWS, is_onnx, uses
+from bb_host.ir.queries import DRAWS, is_onnx, live
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.ir.values import constant, constant_array
 from bb_host.learn.shapes import infer_types
@@ -70,7 +70,7 @@ class _Steps:
                 return None
             self._own[name] = self._constant(name, tensor)
         found = self._of_loop() if self._loop.op_type == "Loop" else self._of_scan()
-        return None if found is None else _read(self._ops, self._loop.outputs)
+        return None if found is None else live(self._ops, self._loop.outputs)
 
     # --- the two kinds --------------------------------------------------------------------------------
 
@@ -249,14 +249,3 @@ class _Steps:
         if results is None:
             return None
         return dict(zip(filter(None, op.outputs), results, strict=True))[name]
-
-
-def _read(ops: Sequence[Op], outputs: Sequence[str]) -> tuple[Op, ...]:
-    """Those of the ops that the outputs follow from: counters of steps are in the names of parts now."""
-    needed = {v for v in outputs if v}
-    kept = []
-    for op in reversed(ops):
-        if not needed.isdisjoint(op.outputs):
-            needed.update(uses(op))
-            kept.append(op)
-    return tuple(reversed(kept))

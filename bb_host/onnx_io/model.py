@@ -53,9 +53,7 @@ _FLOATS = "convert the model to float32 or float16"
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_model(
-    model: onnx.ModelProto, supports: Supports, name: str = "", domain: str = keys.PROGRAM_DOMAIN
-) -> Function:
+def read_model(model: onnx.ModelProto, supports: Supports, name: str = "") -> Function:
     """The model as a function called `name` (the graph's own where empty), its opset in `opsets`.
 
     Raises InvalidModelError, UnsupportedValueError, UnsupportedOperatorError.
@@ -89,7 +87,7 @@ def read_model(
     )
     function = Function(
         name or graph.name or "main",
-        domain,
+        keys.PROGRAM_DOMAIN,
         tuple(i for i in body.inputs if i not in initialized),
         body.outputs,
         constants + body.ops,

@@ -166,35 +166,18 @@ def _shape_of(terms: Terms, name: str) -> Shape:
     return None if known is None else known.shape
 
 
-def elementwise(op: Op, row: OpDef, terms: Terms) -> None:
-    """Unary and first-operand ops; the fast way is "nothing is new"."""
+def pointwise(op: Op, row: OpDef, terms: Terms) -> None:
+    """Unary and first-operand ops, and arithmetic on two operands; the fast way is one type for all."""
     seen = terms.types
-    if len(op.outputs) == 1 and len(op.inputs) == 1:
-        source, result = seen.get(op.inputs[0]), seen.get(op.outputs[0])
-        if source is not None and not source.node.abstract and source.node.elem_type is not None:
+    first = seen.get(op.inputs[0])
+    alike = len(op.inputs) == 1 or (len(op.inputs) == 2 and row.relation == "broadcast")
+    if alike and len(op.outputs) == 1 and first is not None and first.node.elem_type is not None:
+        result = seen.get(op.outputs[0])
+        if all(seen.get(name) == first for name in op.inputs[1:]) and result in (None, first):
             if result is None:
-                seen[op.outputs[0]] = source
+                seen[op.outputs[0]] = first
                 terms.touched.append(op.outputs[0])
-                return
-            if source is result or (source.node is result.node and source.shape == result.shape):
-                return
-    _same_element(op, row, terms)
-
-
-def broadcast(op: Op, row: OpDef, terms: Terms) -> None:
-    """Binary arithmetic; the fast way is three equal types."""
-    seen = terms.types
-    if len(op.inputs) == 2 and len(op.outputs) == 1:
-        a, b = seen.get(op.inputs[0]), seen.get(op.inputs[1])
-        if a is not None and b is not None and a.node is b.node and a.node.elem_type is not None:
-            result = seen.get(op.outputs[0])
-            if a is b or a.shape == b.shape:
-                if result is None:
-                    seen[op.outputs[0]] = a
-                    terms.touched.append(op.outputs[0])
-                    return
-                if result is a or (result.node is a.node and result.shape == a.shape):
-                    return
+            return
     _same_element(op, row, terms)
 
 
@@ -331,8 +314,8 @@ def _put_branch(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Ter
 # --- the table --------------------------------------------------------------------------------------------
 
 RELATIONS: Mapping[str, Relation] = {
-    "elementwise": elementwise,
-    "broadcast": broadcast,
+    "elementwise": pointwise,
+    "broadcast": pointwise,
     **dict.fromkeys(
         (
             *("matmul", "gemm", "reshape", "transpose", "concat", "split", "same_element", "squeeze"),

@@ -178,19 +178,16 @@ def budget_of(
     artifact: bytes,
     loaded: LoadedProgram,
     planned: Sequence[PlannedGraph],
-    limits: Limits | None = None,
-    config: NodeConfig | None = None,
-    *,
-    models: Sequence[Lowered] = (),
-    max_batch: int | None = None,
+    interpreter: int | None,
+    models: Sequence[Lowered],
+    max_batch: int | None,
 ) -> Budget:
     """The budget of one stripped target, and of its artifact in bytes and as a device loads it.
 
-    `config` is the node's, `NodeConfig.edge()` by default; `models` are its flatbuffers, `max_batch` the
-    largest batch of those whose batch is open.
+    `interpreter` is what Python and the runtime take, instead of the estimate; `models` are its flatbuffers,
+    `max_batch` the largest batch of those whose batch is open.
     """
-    config = config or NodeConfig.edge()
-    interpreter = limits.interpreter if limits is not None else None
+    config = NodeConfig.edge()
     ram = [
         Share(
             "Python, NumPy and the runtime (estimate)", INTERPRETER if interpreter is None else interpreter
