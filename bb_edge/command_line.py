@@ -9,6 +9,27 @@ from typing import Any, NoReturn
 from bb_edge.ir.suggestions import suggestion
 
 
+class _Once(argparse.Action):
+    """Stores a value. A flag that is given twice is refused: which of both is meant cannot be known."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        given: set[str] = vars(namespace).setdefault(_GIVEN, set())
+        if option_string is not None and self.dest in given:
+            parser.error(f"argument {option_string}: it is given twice")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+_GIVEN = "flags given"
+"""Where a namespace keeps them while it is filled."""
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that refuses in two lines, with exit code 2; verbs of it are of this class, too.
 
@@ -19,6 +40,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **how: Any) -> None:
         """`how` is as in argparse."""
         super().__init__(allow_abbrev=False, **how)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong, and where the flags are listed."""
@@ -32,6 +55,8 @@ class Parser(argparse.ArgumentParser):
         A verb does so itself: the command above it knows none of the verb's flags.
         """
         found, rest = super().parse_known_args(args, namespace)
+        if hasattr(found, _GIVEN):
+            delattr(found, _GIVEN)
         strange = next((each for each in rest if each.startswith("-")), None)
         if strange is not None:
             near = self._meant(strange.partition("=")[0])

@@ -43,12 +43,20 @@ NAMED = 5
 class Trouble:
     """A kind of step that a user has to hear of: how often it came, the first of them, and by which nodes.
 
+    Of what comes at one instant the first is that of the first node by name, so that it hangs on no worker.
     `nodes` says how often each was at fault.
     """
 
     count: int
-    first: str
+    at_ns: int
+    node: str
+    text: str
     nodes: dict[str, int]
+
+    @property
+    def first(self) -> str:
+        """The first of them: by whom, when, and what it says."""
+        return f"{self.node} at {self.at_ns / 1e9:.3f} s: {self.text}"
 
     def worst(self) -> dict[str, int]:
         """The nodes that were at fault most often, with their numbers."""
@@ -58,7 +66,8 @@ class Trouble:
         """This and what another shard tells of the same kind."""
         nodes = {**self.nodes, **more.nodes}
         nodes.update((name, self.nodes[name] + more.nodes[name]) for name in self.nodes.keys() & more.nodes)
-        return Trouble(self.count + more.count, self.first, nodes)
+        first = min(self, more, key=lambda each: (each.at_ns, each.node))
+        return Trouble(self.count + more.count, first.at_ns, first.node, first.text, nodes)
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count:,} times"

@@ -225,7 +225,7 @@ def _check_labels(arguments: argparse.Namespace, dealt: Sequence[Dealt]) -> None
 
 def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, int]:
     """How many nodes each class has: one, where nothing else is said."""
-    counts = dict.fromkeys(classes, 1)
+    counts, given = dict.fromkeys(classes, 1), set[str]()
     asked = [("--nodes", *text.partition("=")[::2]) for text in arguments.nodes]
     if arguments.clients is not None:
         asked.append(("--clients", classes[0] if len(classes) == 1 else MANY, str(arguments.clients)))
@@ -236,38 +236,49 @@ def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, 
         if not number.isdigit() or not int(number):
             example = "--clients 100" if flag == "--clients" else f"--nodes {name}=100"
             raise ScenarioError(f"{number!r} is no number of nodes, 1 or more", flag, f"write {example}")
+        _once(name, given, flag, f"how many nodes {name!r} has")
         counts[name] = int(number)
     return counts
 
 
+def _once(name: str, given: set[str], flag: str, what: str) -> None:
+    """ScenarioError for what is said twice: which of both is meant cannot be known."""
+    if name in given:
+        raise ScenarioError(f"{what} is given twice", flag, "leave one of them out")
+    given.add(name)
+
+
 def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
-    found = []
+    found: list[tuple[str, Path]] = []
+    given = set[str]()
     for text in arguments.data:
         slot, equals, path = text.partition("=")
         if not equals or not slot or not path:
             raise ScenarioError(f"{text!r} names no slot and file", "--data", "write --data shard=train.npz")
+        _once(slot, given, "--data", f"the file of slot {slot!r}")
         found.append((slot, Path(path)))
     return found
 
 
 def _rules(arguments: argparse.Namespace) -> dict[str, Rule]:
-    rules = {"": Rule("iid")}
+    rules, given = {"": Rule("iid")}, set[str]()
     for text in arguments.deal:
         slot, equals, rule = text.partition("=")
-        if equals:
-            rules[slot] = Rule.parse(rule)
-        else:
-            rules[""] = Rule.parse(text)
+        slot, rule = (slot, rule) if equals else ("", text)
+        _once(slot, given, "--deal", f"how slot {slot!r} is dealt" if slot else "how all slots are dealt")
+        rules[slot] = Rule.parse(rule)
     return rules
 
 
 def _settings(texts: Sequence[str]) -> dict[str, dict[str, object]]:
     found: dict[str, dict[str, object]] = {}
+    given = set[str]()
     for text in texts:
         name, equals, value = text.partition("=")
         slot, dot, key = name.partition(".")
         if not (equals and dot and slot and key):
             raise ScenarioError(f"{text!r} configures nothing", "--set", "write --set SLOT.KEY=VALUE")
+        _once(name, given, "--set", name)
         found.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
     return found
 
@@ -279,6 +290,8 @@ def _conditions(arguments: argparse.Namespace) -> Conditions:
             found = dataclasses.replace(found, trace=read_trace(Path(arguments.available)))
         else:
             share, period = _pair(arguments.available, "--available", 600.0)
+            if share == 0:
+                raise ScenarioError("nobody would ever be there", "--available", "give a share above 0")
             found = dataclasses.replace(found, up_share=share, up_period_ns=period)
     if arguments.slow is not None:
         share, more = _pair(arguments.slow, "--slow", None)
@@ -309,10 +322,13 @@ def _ms(value: float, flag: str) -> int:
 def _swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str, Scenario]]:
     """(label, scenario) of each run: the base alone, or one for each combination of swept values."""
     axes: list[list[tuple[str, str]]] = []
+    given = {f"{slot}.{key}" for slot, keys in base.settings.items() for key in keys}
+    given |= {"clients"} if arguments.clients is not None else set()
     for text in arguments.sweep:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):
             raise ScenarioError(f"{text!r} names no values", "--sweep", "write --sweep seed=0,1,2")
+        _once(name, given, "--sweep", name)
         axes.append([(name, value) for value in values.split(",")])
     for combination in itertools.product(*axes):
         scenario = base

@@ -172,9 +172,25 @@ class Dealer:
 
 
 def _classes(labels: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
-    """Labels as one number per row: class numbers as they are, one-hot rows by their largest entry."""
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return np.asarray(labels.argmax(axis=1), np.int64)
+    """Labels as one number per row: class numbers as they are, one-hot rows by their largest entry.
+
+    ScenarioError for anything else, such as an array of samples.
+    """
+    one_hot = labels.ndim == 2 and labels.shape[1] > 1
+    if one_hot and labels.dtype.kind in "biuf":
+        numbers = np.asarray(labels, np.float64)
+        if bool(((numbers == 0) | (numbers == 1)).all() and (numbers.sum(axis=1) == 1).all()):
+            return np.asarray(numbers.argmax(axis=1), np.int64)
+    flat = labels.reshape(len(labels), -1)
+    whole = labels.dtype.kind in "biuSU" or (
+        labels.dtype.kind == "f" and bool((flat == np.floor(flat)).all())
+    )
+    if flat.shape[1] != 1 or not whole:
+        raise ScenarioError(
+            f"the labels are {labels.dtype}{list(labels.shape)}, no class for each row and no one-hot rows",
+            "--labels",
+            "name the array that has the classes: --labels y",
+        )
     _, classes = np.unique(labels.reshape(len(labels), -1)[:, 0], return_inverse=True)
     return np.asarray(classes, np.int64)
 

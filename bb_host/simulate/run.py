@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Arrival, combined_trace
 from bb_host.errors import ScenarioError
-from bb_host.simulate.accounts import Event, Progress, Trouble
+from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble
+from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
 
@@ -76,10 +77,11 @@ def simulate(
     is known, ordered within a window; `watch` is called after each window. Raises ScenarioError for what
     cannot run, WorkerError where a worker is lost, and what `install` raises.
     """
-    if workers < 1:
-        raise ScenarioError(f"{workers} workers", "--workers", "write 1 or more")
-    if scenario.latency_ns < 1:
-        raise ScenarioError("a network without latency", "--latency", "write 0.1 (ms) or more")
+    check_scenario(scenario)
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        raise ScenarioError(f"{workers!r} workers", "workers", "give a whole number, 1 or more")
+    if for_ns is not None and (not isinstance(for_ns, int) or isinstance(for_ns, bool) or for_ns < 1):
+        raise ScenarioError(f"{for_ns!r} nanoseconds", "for_ns", "give a whole number, 1 or more")
     members = scenario.members()
     lists = placed(members, min(workers, len(members)))
     where: dict[PeerId, int] = {}  # found out where the first envelope goes from one worker to another
@@ -111,7 +113,7 @@ def simulate(
                 watch(_state(now_ns, len(members), told, len(heard)))
             stuck = next((progress.stuck for progress in told if progress.stuck), "")
             if stuck and for_ns is None:
-                raise ScenarioError(stuck, "simulate", _why([account.trouble for account in crew.accounts()]))
+                raise ScenarioError(stuck, "simulate", _why(crew.accounts()))
             start_ns = _least(told, underway)
             done = had_rounds and not any(progress.open_rounds for progress in told)
             if start_ns is None or done or (for_ns is not None and start_ns > for_ns):
@@ -121,11 +123,8 @@ def simulate(
             told = crew.step(now_ns + scenario.latency_ns, sent)
         accounts = crew.accounts()
     counters: Counter[str] = Counter()
-    trouble: dict[str, Trouble] = {}
     for account in accounts:
         counters.update(account.counters)
-        for kind, found in account.trouble.items():
-            trouble[kind] = trouble[kind].with_more(found) if kind in trouble else found
     return Outcome(
         tuple(heard),
         combined_trace({pair: digest for account in accounts for pair, digest in account.digests.items()}),
@@ -134,15 +133,24 @@ def simulate(
         sum(progress.delivered for progress in told),
         sum(progress.lost for progress in told),
         sum(account.sent_bytes for account in accounts),
-        trouble,
+        _trouble(accounts),
         dict(counters),
         tuple(account.peak_rss for account in accounts),
     )
 
 
-def _why(troubles: Sequence[Mapping[str, Trouble]]) -> str:
+def _trouble(accounts: Sequence[Accounts]) -> dict[str, Trouble]:
+    """What went wrong anywhere, by kind, in the order of its first."""
+    found: dict[str, Trouble] = {}
+    for account in accounts:
+        for kind, each in account.trouble.items():
+            found[kind] = found[kind].with_more(each) if kind in found else each
+    return dict(sorted(found.items(), key=lambda item: (item[1].at_ns, item[1].node, item[0])))
+
+
+def _why(accounts: Sequence[Accounts]) -> str:
     """What has gone wrong before, the first of each kind."""
-    found = [f"{kind}, first {told.first}" for trouble in troubles for kind, told in trouble.items()]
+    found = [f"{kind}, first {each.first}" for kind, each in _trouble(accounts).items()]
     return "; ".join(found[:3]) or "more clients, or a smaller min; --for SECONDS runs it all the same"
 
 

@@ -36,6 +36,7 @@ from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
+from bb_host.simulate.checks import check_targets
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.row_files import RowFile, handed_over
 from bb_host.simulate.scenario import Group, Member, Scenario
@@ -153,7 +154,9 @@ class Shard:
 
     def _check_names(self) -> None:
         """ScenarioError where a configured slot, a slot with data, or a client of a trace is nobody's."""
-        groups = zip(self.scenario.groups, self._programs, strict=True)
+        groups = list(zip(self.scenario.groups, self._programs, strict=True))
+        for group, program in groups:
+            check_targets(group, {name: target.peer_class for name, target in program.targets.items()})
         known = {slot for group, program in groups for slot in program.targets[group.target].bindings}
         most = max(group.count for group in self.scenario.groups)
         strangers = [client for client in self.scenario.conditions.trace if client >= most]
@@ -381,14 +384,16 @@ class Shard:
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
                 self._stuck = f"{step.reached_nobody} rounds in a row have reached nobody: {step.reason}"
-            before = self._trouble.get(kind)
-            if before is None:
-                text = _PEERS.sub(self._named, str(step))
-                before = Trouble(0, f"{self._name(seen.peer)} at {seen.at_ns / 1e9:.3f} s: {text}", {})
+            node = self._name(seen.peer)
+            found = self._trouble.get(kind)
+            if found is None:
+                found = self._trouble[kind] = Trouble(0, seen.at_ns, node, "", {})
+            if not found.count or (seen.at_ns, node) < (found.at_ns, found.node):
+                found.at_ns, found.node = seen.at_ns, node
+                found.text = _PEERS.sub(self._named, str(step))
             for name in map(self._name, _at_fault(step, seen.peer)):
-                before.nodes[name] = before.nodes.get(name, 0) + 1
-            before.count += 1
-            self._trouble[kind] = before
+                found.nodes[name] = found.nodes.get(name, 0) + 1
+            found.count += 1
 
     def _waits(self, step: steps.RoundWaits) -> None:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""

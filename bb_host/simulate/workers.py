@@ -11,8 +11,9 @@ import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import get_context
+from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -150,6 +151,12 @@ def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member], folde
             told = "value", work()
         except BBError as error:
             told = "error", portable(error)
+        # The border to users' components, which raise anything; a worker has nobody else to tell it to.
+        except Exception as error:  # noqa: BLE001
+            traceback.print_exc()
+            name = current_process().name
+            what = f"it failed: {type(error).__name__}: {error}"
+            told = "error", WorkerError(what, name, "its traceback stands above")
         with contextlib.suppress(BrokenPipeError):  # another worker has refused, and nobody asks any more
             pipe.send(told)
         garbage.collect()

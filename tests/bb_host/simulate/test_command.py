@@ -85,12 +85,26 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
         (["--sweep", "seed"], "--sweep seed=0,1,2"),
         (["--sweep", "lr=1,2"], "nothing that can be swept"),
         (["--plot", "round"], "--plot round:1=loss"),
-        (["--workers", "0"], "write 1 or more"),
+        (["--workers", "0"], "workers: 0 workers (give a whole number, 1 or more)"),
+        (["--nodes", "Client=5"], "--clients: how many nodes 'Client' has is given twice"),
+        (
+            ["--set", "model.learning_rate=1", "--set", "model.learning_rate=2"],
+            "learning_rate is given twice",
+        ),
+        (["--set", "model.learning_rate=1", "--sweep", "model.learning_rate=2,3"], "--sweep: model.learning"),
+        (["--sweep", "clients=2,3"], "--sweep: clients is given twice"),
+        (
+            ["--data", "shard=a.npz", "--data", "shard=b.npz"],
+            "--data: the file of slot 'shard' is given twice",
+        ),
+        (["--deal", "iid", "--deal", "draw:3"], "--deal: how all slots are dealt is given twice"),
+        (["--available", "0"], "--available: nobody would ever be there"),
         (["--set", "shard.bach_size=3"], "batch_size"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words):
-    assert main(["simulate", program, "--clients", "3", "--quiet", *more]) == 1
+    clients = [] if more[0] == "--clients" else ["--clients", "3"]
+    assert main(["simulate", program, "--quiet", *clients, *more]) == 1
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
 

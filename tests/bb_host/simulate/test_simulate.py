@@ -144,7 +144,7 @@ def test_a_worker_that_is_killed_is_named_and_leaves_nothing(scenario, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "without latency")])
+@pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "latency_ns: 0 is no whole number from 1")])
 def test_what_no_run_can_have_is_refused(scenario, field, words):
     with pytest.raises(ScenarioError, match=words):
         simulate(scenario(2, **field), on="here")

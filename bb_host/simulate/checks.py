@@ -1,0 +1,148 @@
+"""What a scenario may be: everything that a script gives is looked at before anything runs.
+
+The command line has its own words for what it takes; here a script's author is told, by names of fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from bb_edge.ir.suggestions import suggestion
+from bb_host.errors import ScenarioError
+from bb_host.simulate.conditions import Conditions
+from bb_host.simulate.dealing import Rule
+from bb_host.simulate.scenario import Dealt, Group, Scenario
+
+MOST_NS = 1 << 62
+"""The longest time, in nanoseconds: 146 years."""
+
+
+def check_scenario(scenario: Scenario) -> None:
+    """ScenarioError for what is no scenario: other types, numbers out of range, names used twice."""
+    _check(isinstance(scenario, Scenario), f"{scenario!r:.60} is no Scenario", "simulate", "give a Scenario")
+    groups = scenario.groups
+    _check(
+        isinstance(groups, tuple) and bool(groups) and all(isinstance(each, Group) for each in groups),
+        "it has no nodes" if not groups else f"groups are {groups!r:.60}",
+        "Scenario.groups",
+        "give a tuple of Group, one for each class of the program",
+    )
+    names: set[str] = set()
+    for group in groups:
+        _check_group(group)
+        ours = group.peer_class.lower()
+        _check(
+            ours not in names,
+            f"two groups are of the class {group.peer_class!r}, whose nodes would have the same names",
+            "Scenario.groups",
+            "give one Group, with the count of both",
+        )
+        names.add(ours)
+    _whole(scenario.seed, "Scenario.seed", -(1 << 63), (1 << 64) - 1)
+    _whole(scenario.latency_ns, "Scenario.latency_ns", 1, MOST_NS)
+    _whole(scenario.jitter_ns, "Scenario.jitter_ns", 0, MOST_NS)
+    settings = scenario.settings
+    _check(
+        isinstance(settings, Mapping)
+        and all(isinstance(slot, str) and isinstance(keys, Mapping) for slot, keys in settings.items()),
+        f"settings are {settings!r:.60}",
+        "Scenario.settings",
+        'give the configuration of each slot: {"model": {"learning_rate": 0.1}}',
+    )
+    _check(isinstance(scenario.dealt, tuple), f"dealt is {scenario.dealt!r:.60}", "Scenario.dealt", "a tuple")
+    slots = set()
+    for dealt in scenario.dealt:
+        _check_dealt(dealt)
+        what = f"slot {dealt.slot!r} is dealt the rows of two files"
+        _check(dealt.slot not in slots, what, "Scenario.dealt", "give one Dealt for each slot")
+        slots.add(dealt.slot)
+    _check_conditions(scenario.conditions)
+    load = scenario.load
+    _check(
+        isinstance(load, tuple) and all(isinstance(each, str) for each in load),
+        f"load is {load!r:.60}",
+        "Scenario.load",
+        'give names of modules or files: ("parts.py",)',
+    )
+
+
+def _check(holds: bool, what: str, where: str, hint: str) -> None:
+    if not holds:
+        raise ScenarioError(what, where, hint)
+
+
+def _whole(value: object, where: str, least: int, most: int) -> None:
+    _check(
+        isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        f"{value!r:.40} is no whole number from {least} to {most}",
+        where,
+        "give a number of that range",
+    )
+
+
+def _share(value: object, where: str, *, above: bool = False) -> None:
+    """A share or chance from 0 to 1; `above`: 0 is none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    _check(
+        number and 0 <= value <= 1 and not (above and value == 0),  # type: ignore[operator]
+        f"{value!r:.40} is no number {'above 0 and up' if above else 'from 0'} to 1",
+        where,
+        "nobody would ever be there" if above and value == 0 else "give a share, such as 0.1",
+    )
+
+
+def _check_group(group: Group) -> None:
+    texts = isinstance(group.peer_class, str) and bool(group.peer_class) and isinstance(group.target, str)
+    _check(texts, f"{group.peer_class!r} and {group.target!r} are no names", "Group", "give class and target")
+    _check(
+        isinstance(group.data, bytes) and bool(group.data),
+        f"the artifact of {group.peer_class!r} is no bytes",
+        "Group.data",
+        "give an artifact's bytes: build_edge(…).artifacts[…].data",
+    )
+    _whole(group.count, f"Group.count of {group.peer_class!r}", 1, 1 << 32)
+
+
+def _check_dealt(dealt: Dealt) -> None:
+    _check(isinstance(dealt, Dealt), f"{dealt!r:.60} is no Dealt", "Scenario.dealt", "give a tuple of Dealt")
+    where = f"Dealt of {dealt.slot!r}"
+    _check(isinstance(dealt.slot, str), f"{dealt.slot!r} is no name of a slot", "Dealt.slot", "give its name")
+    hint = 'give Path("train.npz")'
+    _check(isinstance(dealt.path, (str, Path)), f"{dealt.path!r:.60} is no path", where, hint)
+    hint = 'give Rule.parse("iid")'
+    _check(isinstance(dealt.rule, Rule), f"{dealt.rule!r:.60} is no Rule", where, hint)
+
+
+def _check_conditions(found: Conditions) -> None:
+    where = "Scenario.conditions"
+    _check(isinstance(found, Conditions), f"{found!r:.60} is no Conditions", where, "give Conditions(…)")
+    _share(found.up_share, f"{where}.up_share", above=True)
+    _share(found.slow_share, f"{where}.slow_share")
+    _share(found.dropout_chance, f"{where}.dropout_chance")
+    _whole(found.up_period_ns, f"{where}.up_period_ns", 1, MOST_NS)
+    _whole(found.slow_by_ns, f"{where}.slow_by_ns", 0, MOST_NS)
+    _whole(found.dropout_ns, f"{where}.dropout_ns", 0, MOST_NS)
+    for client, spans in found.trace.items():
+        _whole(client, f"{where}.trace", 0, 1 << 32)
+        at = -1
+        for begin, end in spans:
+            _whole(begin, f"{where}.trace[{client}]", 0, MOST_NS)
+            _whole(end, f"{where}.trace[{client}]", begin + 1, MOST_NS)
+            what = f"client {client} is up from {begin} ns on before its last span has ended"
+            _check(begin >= at, what, f"{where}.trace", "give its spans in their order, without overlaps")
+            at = end
+
+
+def check_targets(group: Group, targets: Mapping[str, str]) -> None:
+    """ScenarioError where the artifact of a group does not hold its target, or has it for another class.
+
+    `targets` are the classes of the artifact's targets by name.
+    """
+    if group.target not in targets:
+        what = f"the artifact of {group.peer_class!r} holds no target {group.target!r}"
+        raise ScenarioError(what, "Group.target", suggestion(group.target, sorted(targets), "it holds: "))
+    if targets[group.target] != group.peer_class:
+        what = f"the target {group.target!r} is of the class {targets[group.target]!r}"
+        raise ScenarioError(what, f"Group.peer_class {group.peer_class!r}", "name the artifact's own class")
