@@ -17,16 +17,17 @@ from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import constant_array
 
 Dims = tuple["int | str", ...]
-"""The contents of a shape: numbers, and symbols of the function's inputs."""
+"""A shape that is known: numbers, and symbols of the function's inputs."""
 
 _MOST = 64
 """Entries of a constant that may be part of a shape."""
 
 
-def computed_shapes(function: Function) -> dict[str, ValueType]:
-    """The types of what is expanded, filled or reshaped to a shape that is known by number or by symbol.
+def computed_shapes(function: Function) -> tuple[dict[str, ValueType], dict[str, Array]]:
+    """The types of what is expanded, filled or reshaped to a shape that is known by number or by symbol; and
+    the contents of shapes: numbers, symbols, and None for what is open.
 
-    Only those are given that say more than the function's own types.
+    Only those types are given that say more than the function's own.
     """
     symbols = {
         d
@@ -44,23 +45,21 @@ def computed_shapes(function: Function) -> dict[str, ValueType]:
             if array.size <= _MOST and array.dtype.kind in "iu":
                 contents[op.outputs[0]] = array.astype(object)
             continue
-        dims = _contents(op, contents, types, symbols)
+        dims = _contents(op, contents, types)
         if dims is not None:
             contents[op.outputs[0]] = dims
         if shape := _made(op, contents, types, symbols):
             known = function.types.get(op.outputs[0])
             if known is not None and known.shape != shape:
                 found[op.outputs[0]] = known._replace(shape=shape)
-    return found
+    return found, contents
 
 
-def _contents(
-    op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueType], symbols: set[str]
-) -> Array | None:
-    """What an op on shapes gives, an array of numbers and symbols; None for all others."""
+def _contents(op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueType]) -> Array | None:
+    """What an op on shapes gives, an array of dims; None for all others."""
     if op.op_type == "Shape":
         known = types.get(op.inputs[0])
-        if known is None or known.shape is None or any(not _is_known(d, symbols) for d in known.shape):
+        if known is None or known.shape is None:
             return None
         end = op.integer("end", len(known.shape))
         return np.array(known.shape, object)[op.integer("start", 0) : end]
@@ -97,6 +96,8 @@ def _made(
     wanted = contents.get(op.inputs[-1])
     if wanted is None or wanted.ndim != 1 or any(isinstance(d, int) and d < 1 for d in wanted):
         return None
+    if not all(_is_known(d, symbols) for d in wanted):
+        return None
     dims = tuple(d if isinstance(d, str) else int(d) for d in wanted)
     if op.op_type == "Expand":
         known = types.get(op.inputs[0])
@@ -115,7 +116,7 @@ def _is_known(dim: int | str | None, symbols: set[str]) -> bool:
 
 
 def _numbers(value: Array) -> Array | None:
-    """An array without symbols, as numbers."""
-    if any(isinstance(d, str) for d in value.reshape(-1)):
+    """An array of numbers alone, as such."""
+    if not all(isinstance(d, int) for d in value.flat):
         return None
     return value.astype(np.int64)

@@ -37,8 +37,9 @@ def folded(function: Function) -> Function:
     for _ in range(MAX_ROUNDS):
         function = _without_whole_slices(function)
         typed = dataclasses.replace(function, types=infer_types(function))
-        counted = {**_counted(typed), **computed_shapes(typed)}
-        done = constants.run(_with_dims(typed))
+        found, contents = computed_shapes(typed)
+        counted = {**_counted(typed), **found}
+        done = constants.run(_with_dims(typed, contents))
         if done is typed and not counted:
             break
         declared.update(counted)
@@ -122,43 +123,13 @@ def _counted(function: Function) -> dict[str, ValueType]:
     return found
 
 
-def _with_dims(function: Function) -> Function:
-    """Dims that are picked from a shape whose other dims are open, as constants."""
-    shapes = {op.outputs[0]: op for op in function.ops if is_onnx(op, "Shape")}
-    known = {op.outputs[0]: array for op in function.ops if (array := constant_array(op)) is not None}
+def _with_dims(function: Function, contents: Mapping[str, Array]) -> Function:
+    """Shapes, and what is picked of them, as constants where the contents are numbers."""
+    shapes = {op.outputs[0] for op in function.ops if is_onnx(op, "Shape")}
     ops = []
     for op in function.ops:
-        dims = _dims(op, shapes, known, function.types)
-        ops.append(op if dims is None else constant(op.outputs[0], dims))
+        is_dims = op.outputs[0] in shapes or (is_onnx(op, "Gather", "Slice") and op.inputs[0] in shapes)
+        dims = contents.get(op.outputs[0]) if is_dims else None
+        known = dims is not None and all(isinstance(dim, int) for dim in dims.flat)
+        ops.append(constant(op.outputs[0], np.array(dims, np.int64)) if known else op)
     return function.with_ops(ops)
-
-
-def _dims(
-    op: Op, shapes: Mapping[str, Op], known: Mapping[str, Array], types: Mapping[str, ValueType]
-) -> Array | None:
-    """What `Shape` of a part, or `Gather` or `Slice` of a shape, gives in numbers; None where it is open."""
-    source = shapes.get(op.inputs[0]) if is_onnx(op, "Gather", "Slice") else None
-    shape_op = op if is_onnx(op, "Shape") else source
-    value = None if shape_op is None else types.get(shape_op.inputs[0])
-    if shape_op is None or value is None or value.shape is None:
-        return None
-    start, end = shape_op.attrs.get("start", 0), shape_op.attrs.get("end", len(value.shape))
-    assert isinstance(start, int)
-    assert isinstance(end, int)
-    picked = np.array(value.shape, object)[start:end]
-    if source is not None:
-        settings = [known.get(name) for name in op.inputs[1:]]
-        if any(setting is None for setting in settings):
-            return None
-        numbers = [[int(v) for v in setting.reshape(-1)] for setting in settings if setting is not None]
-        if op.op_type == "Gather":
-            (indices,) = (setting for setting in settings if setting is not None)
-            picked = picked[indices.astype(np.int64)]
-        else:
-            (first,), (last,) = numbers[:2]
-            step = numbers[3][0] if len(numbers) > 3 else 1
-            picked = picked[first:last:step]
-    flat = np.asarray(picked, object).reshape(-1).tolist()
-    if not all(isinstance(dim, int) for dim in flat):
-        return None
-    return np.array(flat, np.int64).reshape(np.shape(picked))
