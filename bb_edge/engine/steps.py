@@ -13,7 +13,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bb_edge.engine import device_steps, disk_steps, peer_steps, step
+from bb_edge.engine import device_steps, disk_steps, peer_steps, round_steps, step
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
 
@@ -52,6 +52,11 @@ NobodyHeard = peer_steps.NobodyHeard
 LayoutUndeclared = peer_steps.LayoutUndeclared
 ContributionsClipped = peer_steps.ContributionsClipped
 ContributionsDominate = peer_steps.ContributionsDominate
+
+ROUND_FAILED = round_steps.ROUND_FAILED
+RoundsCompleted = round_steps.RoundsCompleted
+RoundBackedOff = round_steps.RoundBackedOff
+RoundWaits = round_steps.RoundWaits
 
 
 class _SendEnvelope(NamedTuple):
@@ -195,60 +200,6 @@ class ExecutionEnded(_ExecutionEnded, EngineStep):
     """Closes every `invoke`, delivered event and round; `failed` when one of its ops failed or it starved."""
 
     __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RoundsCompleted(EngineStep):
-    """A `Repeat` has come to its end: it has counted its `times`, or a round has ended it."""
-
-    target: str
-    rounds: int
-
-
-ROUND_FAILED = "failed"
-"""The reason of a back-off behind a round in which an op has failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundBackedOff(EngineStep):
-    """A round failed or reached nobody: the next one waits (ended by a PeerUp).
-
-    `in_a_row` is how many have now done so, one after another: the waits double. A round that has reached
-    nobody is not counted, and runs again; one that failed is.
-    """
-
-    target: str
-    round: int
-    wait_ns: int
-    reason: str
-    in_a_row: int = 0
-
-    @property
-    def reached_nobody(self) -> int:
-        """How many rounds in a row have now reached nobody; 0 for one that failed."""
-        return 0 if self.reason == ROUND_FAILED else self.in_a_row
-
-
-@dataclass(frozen=True, slots=True)
-class RoundWaits(EngineStep):
-    """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
-
-    `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. `offline`:
-    there would be enough, but this node has no connection, or has just got it back and counts whom it has
-    heard of since. `next_try_ns` is how long it is until the first that is failing is tried again and counts,
-    a minute at most. Said when the wait begins; `again` after 15 s, and then where others lack than were
-    said, ever more seldom.
-    """
-
-    target: str
-    round: int
-    peer_class: str
-    there: int
-    wanted: int
-    failing: tuple[PeerId, ...] = ()
-    offline: bool = False
-    again: bool = False
-    next_try_ns: int = 0
 
 
 class Phase(enum.IntEnum):
