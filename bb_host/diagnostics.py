@@ -17,6 +17,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 
 CODES: Final[Mapping[str, str]] = {
+    "binding-replaces": "a binding of a slot whose declaration has a configuration, which is dropped",
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
     "component": "a component's configuration warns about itself",
     "count-below-one": "a number of peers or of neighbours below one: nobody is chosen, nothing is found",

@@ -415,6 +415,29 @@ def test_a_binding_that_others_replace_everywhere():
     warned("unused-binding", "'agg'", program=Rounds(), compiler=compiler)
 
 
+class Configured(Base):
+    agg = AggregatorSlot("agg", FedAvg, {"clip_norm": 1.0, "max_weight": 500.0})
+
+    def body(self, g):
+        g.output("mean", self.agg.current_tensor(g))
+
+
+def test_a_binding_that_drops_keys_of_the_declaration():
+    compiler = Compiler().bind_aggregator("agg", FedAvg, {"clip_norm": 2.0})  # <-
+    warned(
+        "binding-replaces",
+        "slot 'agg' has a configuration at test_warnings.py:",
+        "max_weight of bb.FedAvg is dropped",
+        program=Configured(),
+        compiler=compiler,
+    )
+
+
+def test_a_binding_that_gives_each_key_of_the_declaration_is_no_reason_to_warn():
+    compiler = Compiler().bind_aggregator("agg", FedAvg, {"clip_norm": 2.0, "max_weight": 9.0})
+    assert not compiler.run(Configured()).warnings
+
+
 # --- numbers ----------------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,12 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import RegistryError, default_registry
 from bb_edge.roles.contracts import loses
 from bb_host.errors import StateNotSaved, label, source
+from bb_host.ir.construction import config_of
 from bb_host.ir.program import Function, Op, Slot
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
-from bb_host.passes.options import Options
+from bb_host.passes.options import Binding, Options
 
 # --- slots ------------------------------------------------------------------------------------------------
 
@@ -43,6 +44,7 @@ def warn_of_slots(
                 _check_class(name, slot, classes, where, stats)
             if binding is not None:
                 used.add(id(binding))
+                _check_replaced(name, target.declared.get(name), binding, stats)
                 component, where = binding.component, binding.where
             if slot.role and slot.is_concrete:
                 _check_type(name, slot, component, ops, where, stats, durable)
@@ -55,6 +57,21 @@ def warn_of_slots(
                 binding.where,
                 "remove the binding, or call one of the slot's ops in the body",
             )
+
+
+def _check_replaced(name: str, declared: Slot | None, binding: Binding, stats: Stats) -> None:
+    """A binding takes the place of a declaration as a whole: keys of the declaration count no more."""
+    if declared is None or declared.state is None:
+        return
+    dropped = sorted(config_of(declared.state).keys() - config_of(binding.state).keys())
+    if dropped:
+        stats.warn(
+            "binding-replaces",
+            f"slot {name!r} has a configuration at {declared.where}, and this binding replaces it:"
+            f" {', '.join(dropped)} of {declared.concrete_type} {'is' if len(dropped) == 1 else 'are'} dropped",
+            binding.where,
+            "give these keys in the binding as well; or declare the slot by its name alone and bind all of it",
+        )
 
 
 def _check_class(name: str, slot: Slot, classes: Iterable[str], where: str, stats: Stats) -> None:
