@@ -20,6 +20,7 @@ from bb_edge.engine.net.former_records import FormerRecords, Left, Part
 from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
 from bb_edge.engine.plain import Shift, load
 from bb_edge.engine.program.program import Program, Target
+from bb_edge.engine.runtime import Origin
 from bb_edge.engine.snapshot import Identity, SnapshotDamagedError, SnapshotVersionError, look_into
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -59,6 +60,8 @@ class Former:
         self.rows: list[Row] = []
         self.drops_outbox = False
         """Whether what nobody has acknowledged is left, though it fits."""
+        self.generation = 0
+        """That of the snapshot in its folder; 0 where it is not known."""
         self._body = body
         self._wall_ns = wall_ns
         self._whole: set[str] = set()  # slots of which nothing was left
@@ -87,6 +90,11 @@ class Former:
     def peer(self) -> PeerId:
         """Whose state it is."""
         return PeerId.from_bytes(self.identity.peer)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it has ended."""
+        return int(self._body["core"]["counters"].get("rounds.ended", 0))
 
     @property
     def unprocessed(self) -> int:
@@ -187,7 +195,9 @@ class Former:
 
         SnapshotDamagedError where the old tables cannot be read; the node is useless then.
         """
-        parts.runtime.origin = self.identity.module, self.identity.program
+        parts.runtime.origin = Origin(
+            self.identity.module, self.identity.program, self.generation, self.rounds
+        )
         try:
             self._bootstraps(parts)
             self._hand_over_records(parts, sites_of(program, targets))
@@ -257,7 +267,6 @@ class Former:
 
     def _list_others(self, parts: Parts) -> None:
         body, old = self._body, "they belong to the old program"
-        counters = body["core"]["counters"]
         fresh = parts.states.save()
         ops = [_op_name(target, key) for target, key, row in body["ops"] if [target, key, row] not in fresh]
         waiting = sum(len(body["ingress"][name]) for name in ("raw", "entries", "completions"))
@@ -265,7 +274,7 @@ class Former:
         for name, count, what, why in (
             (
                 "rounds",
-                counters.get("rounds.ended", 0),
+                self.rounds,
                 "rounds that have ended",
                 "rounds count from 1 again",
             ),

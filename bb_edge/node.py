@@ -21,6 +21,7 @@ from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import INVOKE, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.straight import schedules_of
+from bb_edge.engine.runtime import Origin
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
@@ -73,8 +74,8 @@ class Node:
         return self._parts.links.best_effort_epoch
 
     @property
-    def origin(self) -> tuple[str, bytes] | None:
-        """Module and program of the node whose state this one, or a run before, has adopted; or None."""
+    def origin(self) -> Origin | None:
+        """Whose state this node, or a run of it before, has adopted; or None."""
         return self._runtime.origin
 
     @property

@@ -75,6 +75,7 @@ def former_at(folder: Path, config: RunConfig, wall_ns: int, log: Log, trial: bo
             where,
             FINISH,
         )
+    former.generation = found.opened.generation
     former.drops_outbox = config.adopt_without_outbox
     log(
         "info",
@@ -140,7 +141,7 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
             where,
             "leave the flag out to go on with it; or name an empty folder with --state to begin from OLD",
         )
-    module, program = node.origin
+    module, program, generation, rounds = node.origin
     there = _program_in(folder)
     if there is not None and there != program:
         raise StateRefused(
@@ -150,6 +151,36 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
             "leave the flag out to go on; or name an empty folder with --state to begin from OLD",
         )
     log("info", f"{folder} was adopted before: the node goes on with its own state", module=module)
+    now = _moved_on(folder, generation) if there is not None else None
+    if now is not None:
+        log(
+            "warning",
+            f"{folder} has moved on since it was adopted: it is at generation {now[0]} after {now[1]} rounds,"
+            f" what was adopted is generation {generation} after {rounds} rounds. What it has learned since"
+            " is not here, and this node goes on without it: to begin from it, name an empty folder with"
+            " --state; what this node has learned itself stays behind then",
+            module=module,
+        )
+
+
+def _moved_on(folder: Path, adopted: int) -> tuple[int, int] | None:
+    """Generation and rounds of a folder that has a newer snapshot than the one that was adopted; else None.
+
+    None as well where that one is not known, or the folder cannot be read any more: it is not needed.
+    """
+    from bb_edge.state.files import numbers
+    from bb_edge.state.record_framing import SNAPSHOT
+
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+        if not adopted or max(numbers(names, SNAPSHOT), default=0) <= adopted:
+            return None
+        found = newest(folder, lambda body: int(body["core"]["counters"].get("rounds.ended", 0)))
+    except (SnapshotError, StateError, OSError, LookupError, TypeError, ValueError):
+        return None
+    if found is None or found.opened.generation <= adopted:
+        return None
+    return found.opened.generation, found.read
 
 
 def _program_in(folder: Path) -> bytes | None:

@@ -6,7 +6,7 @@ import random
 import struct
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numpy import ndarray
 
@@ -17,6 +17,19 @@ from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.outbox import Cause
+
+
+class Origin(NamedTuple):
+    """A node of another program whose state was adopted: its module, its program, and how far it was then.
+
+    `generation` is that of the snapshot in its folder, 0 where it is not known; `rounds` are those it had
+    ended.
+    """
+
+    module: str
+    program: bytes
+    generation: int = 0
+    rounds: int = 0
 
 
 class Executor(Protocol):
@@ -52,8 +65,8 @@ class Runtime:
     bus: Bus = field(default_factory=Bus)
     counters: dict[str, int] = field(default_factory=dict)
     steps: list[EngineStep] = field(default_factory=list)
-    origin: tuple[str, bytes] | None = None
-    """The module and program of the node whose state this one has adopted (bb_edge/adoption.py); or None."""
+    origin: Origin | None = None
+    """Whose state this one has adopted (bb_edge/adoption.py); or None."""
     _causes: tuple[int, int] = (0, 0)  # of this run: a number for the run, and how many causes it has made
     emit: Callable[[EngineStep], None] = field(init=False)
     """Adds a step to what the poll returns."""
@@ -132,7 +145,7 @@ class Runtime:
         self.bus.dropped = plain["bus"][0]
         self.bus.events.extend(plain["bus"][1])
         origin = plain.get("origin")  # not there in older snapshots
-        self.origin = None if origin is None else (str(origin[0]), bytes(origin[1]))
+        self.origin = None if origin is None else Origin(str(origin[0]), bytes(origin[1]), *origin[2:])
 
 
 def _state_of(generator: random.Random) -> list[Any]:

@@ -142,7 +142,7 @@ def test_bootstraps_that_were_done_are_not_run_again(bench, registry, old):
     assert found(b) == [17]
     done = "done: it is not run again"
     assert former.rows[-2:] == [Row(f"bootstrap of {name}", "", done) for name in ("w", "Main")]
-    assert b.node.origin == (former.identity.module, former.identity.program)
+    assert b.node.origin == (former.identity.module, former.identity.program, 0, 0)
 
 
 def test_a_bootstrap_alone_of_a_target_and_one_alone_of_a_slot(bench, registry):

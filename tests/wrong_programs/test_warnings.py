@@ -427,7 +427,7 @@ def test_a_binding_that_drops_keys_of_the_declaration():
     warned(
         "binding-replaces",
         "slot 'agg' has a configuration at test_warnings.py:",
-        "max_weight of bb.FedAvg is dropped",
+        "it drops max_weight of bb.FedAvg",
         program=Configured(),
         compiler=compiler,
     )

@@ -67,10 +67,10 @@ def _check_replaced(name: str, declared: Slot | None, binding: Binding, stats: S
     if dropped:
         stats.warn(
             "binding-replaces",
-            f"slot {name!r} has a configuration at {declared.where}, and this binding replaces it:"
-            f" {', '.join(dropped)} of {declared.concrete_type} {'is' if len(dropped) == 1 else 'are'} dropped",
+            f"slot {name!r} has a configuration at {declared.where}, and this binding replaces it: it drops"
+            f" {', '.join(dropped)} of {declared.concrete_type}",
             binding.where,
-            "give these keys in the binding as well; or declare the slot by its name alone and bind all of it",
+            "give these keys in the binding as well; or declare the slot by its name alone, and bind it",
         )
 
 

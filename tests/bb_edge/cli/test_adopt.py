@@ -17,7 +17,9 @@ from snapshots import body_of, resealed
 
 from bb_edge.adoption import Former
 from bb_edge.cli import main
+from bb_edge.cli.adopt import former_at
 from bb_edge.components import GraphModel, ScalarQuantizer
+from bb_edge.config_file import load_config
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.snapshot import Identity
 from bb_edge.extend import Adoption, Setting, StateReader, pack_state, register
@@ -194,7 +196,7 @@ def test_a_snapshot_says_what_was_adopted_and_the_node_goes_on_from_it(world):
     new = world.node("new", adopt=Former.of(old.snapshot(0)), rounds=7)
     again = world.node("new", snapshot=new.snapshot(0), rounds=7)
     program = Identity.of(SERVER, old.program, ["Server"]).program
-    assert again.origin == new.origin == ("Averaging", program)
+    assert again.origin == new.origin == ("Averaging", program, 0, 0)
     assert world.node("new").origin is None
     np.testing.assert_array_equal(again.component("model").named_parameters()["w1"], learned["w1"])
 
@@ -307,6 +309,33 @@ def test_check_of_a_configuration_lists_it_too(world, capsys):
     path.write_text(json.dumps({**config, "state": "old"}))
     assert main(["check", "--config", str(path)]) == 1
     assert "adopted into itself" in capsys.readouterr().out
+
+
+def test_a_folder_that_has_moved_on_since_it_was_adopted_is_told_by_name(world, capsys):
+    old = world.node("old")
+    world.keep(old)
+    world.artifact("new", outputs=1)
+    path = world.folder / "server.json"
+    config = {
+        "artifact": "new.onnx",
+        "targets": ["Server"],
+        "peer": "server",
+        "broker": "mqtt://127.0.0.1:1",
+        "state": "new",
+        "adopt": "old",
+        "components": {"test": {"path": str(world.flowers)}},
+    }
+    path.write_text(json.dumps(config))
+    check = ["check", "--config", str(path)]
+    former = former_at(world.folder / "old", load_config(path), 0, lambda *_, **__: None)
+    world.keep(world.node("new", outputs=1, adopt=former), "new")
+    assert main(check) == 0
+    assert "moved on" not in capsys.readouterr().err
+    world.keep(old)  # the old program runs again, and stops
+    assert main(check) == 0
+    err = capsys.readouterr().err
+    assert "moved on since it was adopted: it is at generation 2 after 0 rounds" in err
+    assert "what was adopted is generation 1" in err and "name an empty folder with --state" in err
 
 
 def test_the_state_of_another_peer_is_refused_by_name(world, capsys):
