@@ -6,7 +6,7 @@ before, and the message says which; the author's own mistakes are found by the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from bb_edge.ir import keys
@@ -71,7 +71,9 @@ class Seam:
             problem = self._values_problem(function, typed)
             if problem:
                 raise SeamError(f"{problem} after {one.name}", f"function {function.name}")
-        problem = calls_problem(later.functions)
+        keyed = {f.key for f in later.functions}
+        all_there = keyed.issuperset([f.key for f in earlier.functions])
+        problem = calls_problem(changed if all_there else later.functions, keyed)
         if not problem and Promise.PAIRED in self._held:
             problem = wire_problem(later.functions)
         if problem:
@@ -112,7 +114,7 @@ def check_functions(name: str, where: str, earlier: Sequence[Function], later: S
         problem = "" if id(function) in known else values_problem(function, typed=False)
         if problem:
             raise SeamError(f"{problem} after {name}", f"function {function.name}")
-    problem = calls_problem(later)
+    problem = calls_problem(later, {f.key for f in later})
     if problem:
         raise SeamError(f"{problem} after {name}", where)
 
@@ -171,9 +173,8 @@ def _values_problem(function: Function, typed: bool) -> str:
 _CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOMAIN})
 
 
-def calls_problem(functions: Sequence[Function]) -> str:
-    """A call of a function of ours that is not there. Ops of components' own opsets are no calls."""
-    keyed = {f.key for f in functions}
+def calls_problem(functions: Sequence[Function], keyed: Set[tuple[str, str]]) -> str:
+    """A call of a function of ours that is not `keyed`. Ops of components' own opsets are no calls."""
     for function in functions:
         missing = {kind for kind in flow.summary(function.ops).kinds - keyed if kind[0] in _CALLED}
         if missing:

@@ -170,7 +170,8 @@ def _missing(program: Program, options: Options) -> Iterator[str]:
         yield from _imports(function)
         if flow.is_main(function) and flow.has_wire(function):
             yield from _wire(function)
-    for problem in (calls_problem(program.functions), wire_problem(program.functions)):
+    functions = program.functions
+    for problem in (calls_problem(functions, {f.key for f in functions}), wire_problem(functions)):
         if problem:
             yield problem
 
