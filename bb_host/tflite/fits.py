@@ -107,6 +107,8 @@ def lowered_fit(
     statistics of a whole batch has as many rows as the largest batch.
     """
     whole = function.facts.chunk == 0
+    if whole and rows is not None and rows < (function.facts.fewest_rows or 1):
+        rows = None  # no node starts with such batches: one that does has others, and nobody knows them
     if whole and rows is None and own_rows(function) is None:
         why = "it takes statistics of a whole batch, and nobody says of how many rows"
         return Fit(function, Lowering((), (Kept(function.name, "its batch", why),)))

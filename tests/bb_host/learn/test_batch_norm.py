@@ -255,9 +255,11 @@ def test_a_batch_whose_statistics_are_taken_is_filled_up_and_never_cut() -> None
         small.train(CTX, x, y)
 
 
-def test_a_batch_that_nobody_knows_leaves_its_graph_alone() -> None:
+@pytest.mark.parametrize("rows", [None, 1])
+def test_a_batch_that_nobody_knows_leaves_its_graph_alone(rows: int | None) -> None:
+    """Nor is one compiled for a single row: no node trains on such batches."""
     (fit,) = (f for f in learning(net()).construct("m").functions if f.name == "m.fit")
-    found = lowered_fit(fit, None, lambda function, for_good: pytest.fail("it is not lowered"))
+    found = lowered_fit(fit, rows, lambda function, for_good: pytest.fail("it is not lowered"))
     assert found.function is fit and "statistics of a whole batch" in found.lowering.kept[0].reason
 
 
