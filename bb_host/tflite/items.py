@@ -33,7 +33,7 @@ def items_of(ops: Sequence[Op], outputs: Sequence[str], facts: Mapping[str, Fact
     for i, op in enumerate(ops):
         found: Found | None = None
         if op.op_type == "Erf":
-            found = _gelu(ops, i, at.makers, at.readers, facts)
+            found = _gelu(at, i)
         elif op.op_type == "Conv":
             found = conv_weights(at, i)
         elif op.op_type == "ConvTranspose":
@@ -78,44 +78,29 @@ def _scaled(op: Op, kinds: Mapping[str, float], facts: Mapping[str, Fact]) -> st
     return None
 
 
-def _gelu(
-    ops: Sequence[Op],
-    erf: int,
-    producers: Mapping[str, int],
-    readers: Mapping[str, Sequence[int]],
-    facts: Mapping[str, Fact],
-) -> tuple[Op, tuple[int, ...]] | None:
+_HALF = {"Mul": 0.5, "Div": 2.0}
+
+
+def _gelu(at: Ops, erf: int) -> Found | None:
     """x · (erf(x / √2) + 1) · 0.5, the half at either place."""
-
-    def only_reader(name: str) -> int:
-        found = readers.get(name, [])
-        return found[0] if len(found) == 1 else -1
-
-    inner = producers.get(ops[erf].inputs[0], -1)
-    plus = only_reader(ops[erf].outputs[0])
-    if inner < 0 or plus < 0 or only_reader(ops[inner].outputs[0]) != erf:
+    ops = at.ops
+    inner = at.maker(ops[erf].inputs[0], "Div", "Mul")
+    plus = at.reader(ops[erf].outputs[0], "Add")
+    times = None if plus is None else at.reader(ops[plus].outputs[0], "Mul")
+    if inner is None or plus is None or times is None:
         return None
-    x = _scaled(ops[inner], {"Div": 2**0.5, "Mul": 0.5**0.5}, facts)
-    if x is None or _scaled(ops[plus], {"Add": 1.0}, facts) != ops[erf].outputs[0]:
+    x = _scaled(ops[inner], {"Div": 2**0.5, "Mul": 0.5**0.5}, at.facts)
+    if x is None or _scaled(ops[plus], {"Add": 1.0}, at.facts) != ops[erf].outputs[0]:
         return None
-    times = only_reader(ops[plus].outputs[0])
-    if times < 0 or ops[times].op_type != "Mul":
-        return None
-    members = [inner, erf, plus, times]
     rest = [name for name in ops[times].inputs if name != ops[plus].outputs[0]]
-    if rest == [x]:
-        half = only_reader(ops[times].outputs[0])
-        if half < 0 or _scaled(ops[half], {"Mul": 0.5, "Div": 2.0}, facts) != ops[times].outputs[0]:
-            return None
-        members.append(half)
-    elif len(rest) == 1:
-        half = producers.get(rest[0], -1)
-        if half < 0 or only_reader(rest[0]) != times:
-            return None
-        if _scaled(ops[half], {"Mul": 0.5, "Div": 2.0}, facts) != x:
-            return None
-        members.append(half)
-        return Op("Gelu", keys.ONNX_DOMAIN, (x,), ops[times].outputs), tuple(members)
-    else:
+    if len(rest) != 1:
         return None
-    return Op("Gelu", keys.ONNX_DOMAIN, (x,), ops[half].outputs), tuple(members)
+    if rest == [x]:
+        halved, last = ops[times].outputs[0], at.reader(ops[times].outputs[0], *_HALF)
+        half = last
+    else:
+        halved, last = x, times
+        half = at.maker(rest[0], *_HALF)
+    if half is None or last is None or _scaled(ops[half], _HALF, at.facts) != halved:
+        return None
+    return Op("Gelu", keys.ONNX_DOMAIN, (x,), ops[last].outputs), (inner, erf, plus, times, half)
