@@ -41,7 +41,7 @@ def add_simulate(verbs: Any) -> None:
         metavar="SLOT.KEY=VALUE",
         help="configure a slot of all its nodes",
     )
-    p.add_argument("--seed", type=int, default=0, metavar="N")
+    p.add_argument("--seed", type=int, metavar="N", help="0 without")
     p.add_argument(
         "--for", dest="seconds", type=float, metavar="SECONDS", help="of simulated time, then it ends"
     )

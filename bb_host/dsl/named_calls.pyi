@@ -137,7 +137,7 @@ class PeerSelectorOps:
 
     DOMAIN: ClassVar[str]
     def sample(self, g: Recorder, n: int, min: int = 0, *, after: After = ...) -> Output:
-        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are. nothing → peers:
+        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are up. nothing → peers:
         PeerIdVec."""
     def current_view(self, g: Recorder, *, after: After = ...) -> Output:
         """Returns all peers in view. nothing → view: PeerIdVec."""

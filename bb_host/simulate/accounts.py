@@ -29,10 +29,13 @@ class Progress:
     events: list[Event] = field(default_factory=list)
     awake: int = 0
     open_rounds: int = 0
+    rounds_ended: int = 0
     delivered: int = 0
     lost: int = 0
     stuck: str = ""
     """Why rounds will not go on by themselves; empty as long as they may."""
+    waits: str = ""
+    """What a round has last waited for."""
 
 
 NAMED = 5

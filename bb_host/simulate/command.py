@@ -120,6 +120,8 @@ def _run(
             f"bb-host: {label or 'the run'}: an op has failed in each of {ended:,} rounds: {why}",
             file=sys.stderr,
         )
+    if outcome.waits:
+        print(f"bb-host: {label or 'the run'}: {outcome.waits}", file=sys.stderr)
     if strange := not_finite(outcome.events):
         print(f"bb-host: {label or 'the run'}: {strange}", file=sys.stderr)
     return outcome, found
@@ -132,6 +134,8 @@ def _finish(
     events = {label: outcome.events for label, (outcome, _) in runs.items()}
     everything = [event for mine in events.values() for event in mine]
     columns = Columns.of(everything) if arguments.plot is None else Columns.parse(arguments.plot)
+    if arguments.plot is not None and columns is not None and (missing := columns.without(everything)):
+        print(f"bb-host: --plot: no event of {columns.topic!r} has a number at {missing}", file=sys.stderr)
     if not arguments.json:
         for label, (outcome, told) in runs.items():
             rows = [] if columns is None else columns.rows(outcome.events)
@@ -201,7 +205,7 @@ def _scenario(
         )
     return Scenario(
         groups,
-        arguments.seed,
+        0 if arguments.seed is None else arguments.seed,
         _ms(arguments.latency, "--latency"),
         _ms(arguments.jitter, "--jitter"),
         _settings(arguments.set),
@@ -323,7 +327,7 @@ def _swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str,
     """(label, scenario) of each run: the base alone, or one for each combination of swept values."""
     axes: list[list[tuple[str, str]]] = []
     given = {f"{slot}.{key}" for slot, keys in base.settings.items() for key in keys}
-    given |= {"clients"} if arguments.clients is not None else set()
+    given |= {name for name in ("clients", "seed") if getattr(arguments, name) is not None}
     for text in arguments.sweep:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):

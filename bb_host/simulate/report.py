@@ -141,6 +141,11 @@ class Columns:
                 found.append({name: float(value[i]) for i, name in self.names.items() if i in numbers})
         return found
 
+    def without(self, events: Sequence[Event]) -> str:
+        """The columns that no event of the topic has a number for, `3 and 9`; "" where all are there."""
+        found = {name for row in self.rows(events) for name in row}
+        return " and ".join(str(index) for index, name in self.names.items() if name not in found)
+
 
 def _numbers(value: Sequence[object]) -> list[int]:
     return [i for i, part in enumerate(value) if _is_number(part)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Outcome:
     """What came of a simulation.
 
     `events` are ordered by time and node. `trace` is a hash over every envelope that was sent: the same for
-    any number of workers. `trouble` has what went wrong, by kind of step.
+    any number of workers. `simulated_ns` is the time that was asked for, or when the last thing happened.
+    `trouble` has what went wrong, by kind of step.
     `peak_rss` is the most memory of each worker, in bytes.
     """
 
@@ -46,7 +48,12 @@ class Outcome:
     sent_bytes: int
     trouble: dict[str, Trouble] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    waits: str = ""
+    """Why rounds were not going on when the time was over; "" where they were."""
     peak_rss: tuple[int, ...] = ()
+
+
+_MORE = "more clients, or for longer, or a smaller min; --for SECONDS runs it all the same"
 
 
 def make_workers(on: str) -> Workers:
@@ -96,7 +103,8 @@ def simulate(
             )
         heard: list[Event] = []
         underway: list[list[Arrival]] = [[] for _ in lists]
-        now_ns = 0
+        now_ns = moved_ns = 0
+        moved = (0, 0)
         while True:
             fresh = sorted((e for p in told for e in p.events), key=lambda e: (e.at_ns, e.node))
             heard += fresh
@@ -111,9 +119,15 @@ def simulate(
                     underway[where[arrival.target]].append(arrival)
             if watch is not None:
                 watch(_state(now_ns, len(members), told, len(heard)))
+            if moved != (moves := (len(heard), sum(progress.rounds_ended for progress in told))):
+                moved, moved_ns = moves, now_ns
             stuck = next((progress.stuck for progress in told if progress.stuck), "")
             if stuck and for_ns is None:
                 raise ScenarioError(stuck, "simulate", _why(crew.accounts()))
+            if for_ns is None and now_ns - moved_ns > _patience_ns(scenario):
+                waits = next((progress.waits for progress in told if progress.waits), "no round has ended")
+                what = f"nothing has come of the last {(now_ns - moved_ns) / 1e9:,.0f} s: {waits}"
+                raise ScenarioError(what, "simulate", _MORE)
             start_ns = _least(told, underway)
             done = had_rounds and not any(progress.open_rounds for progress in told)
             if start_ns is None or done or (for_ns is not None and start_ns > for_ns):
@@ -128,13 +142,14 @@ def simulate(
     return Outcome(
         tuple(heard),
         combined_trace({pair: digest for account in accounts for pair, digest in account.digests.items()}),
-        now_ns if for_ns is None else min(now_ns, for_ns),
+        now_ns if for_ns is None or done else for_ns,
         sum(progress.awake for progress in told),
         sum(progress.delivered for progress in told),
         sum(progress.lost for progress in told),
         sum(account.sent_bytes for account in accounts),
         _trouble(accounts),
         dict(counters),
+        next((progress.stuck for progress in told if progress.stuck and not done), ""),
         tuple(account.peak_rss for account in accounts),
     )
 
@@ -151,7 +166,13 @@ def _trouble(accounts: Sequence[Accounts]) -> dict[str, Trouble]:
 def _why(accounts: Sequence[Accounts]) -> str:
     """What has gone wrong before, the first of each kind."""
     found = [f"{kind}, first {each.first}" for kind, each in _trouble(accounts).items()]
-    return "; ".join(found[:3]) or "more clients, or a smaller min; --for SECONDS runs it all the same"
+    return "; ".join(found[:3]) or _MORE
+
+
+def _patience_ns(scenario: Scenario) -> float:
+    """How long nothing may come of a run whose clients come and go: a hundred times that they do so."""
+    conditions = scenario.conditions
+    return 100 * conditions.up_period_ns if conditions.up_share < 1 else math.inf
 
 
 def _least(told: Sequence[Progress], underway: Sequence[Sequence[Arrival]]) -> int | None:

@@ -135,7 +135,7 @@ class Shard:
         self._requests: Counter[PeerId] = Counter()
         self._events: list[Event] = []
         self._trouble: dict[str, Trouble] = {}
-        self._stuck = ""
+        self._stuck = self._waited = ""
         self.network = _Network(self)
         self._kinds: list[_Kind] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-", dir=folder)
@@ -330,10 +330,11 @@ class Shard:
             self.scenario.seed, member.number, self._requests[peer]
         ):
             return False
-        if peer in self._nodes:
-            self.network.connect(peer, False)
-            back_ns = self.network.now_ns + conditions.dropout_ns
-            self.network.at(back_ns, lambda: self._back(peer), polled=False)
+        if peer in self._records:  # it is a node from now on: without a connection to lose it is asked again
+            self._add(peer, 0)
+        self.network.connect(peer, False)
+        back_ns = self.network.now_ns + conditions.dropout_ns
+        self.network.at(back_ns, lambda: self._back(peer), polled=False)
         return True
 
     def _back(self, peer: PeerId) -> None:
@@ -364,9 +365,11 @@ class Shard:
             events,
             len(self._nodes),
             sum(node.open_rounds for node in self._nodes.values()),
+            sum(node.rounds_ended for node in self._nodes.values()),
             network.delivered,
             network.lost,
             self._stuck,
+            self._waited,
         )
 
     def take(self, seen: Seen) -> None:
@@ -383,7 +386,9 @@ class Shard:
         if isinstance(step, TROUBLE):
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
-                self._stuck = f"{step.reached_nobody} rounds in a row have reached nobody: {step.reason}"
+                there = ", ".join(f"{group.peer_class} {group.count:,}" for group in self.scenario.groups)
+                nobody = f"{step.reached_nobody} rounds in a row have reached nobody: {step.reason}"
+                self._stuck = f"{nobody} (there are {there})"
             node = self._name(seen.peer)
             found = self._trouble.get(kind)
             if found is None:
@@ -399,9 +404,9 @@ class Shard:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""
         classes = zip(self.scenario.groups, self._kinds, strict=True)
         there = sum(group.count for group, kind in classes if step.peer_class in kind.classes)
+        self._waited = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
         if there < step.wanted:
-            needs = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
-            self._stuck = f"{needs}, and there are {there}"
+            self._stuck = f"{self._waited}, and there are {there}"
 
     def _named(self, found: re.Match[str]) -> str:
         """The name of a peer in place of its id in a text."""

@@ -23,13 +23,13 @@ class Sums(Module):
     agg = AggregatorSlot("agg", at="Server")
     shard = DataSourceSlot("shard", at="Client")
 
-    def __init__(self, rounds: int | None, asked: int) -> None:
+    def __init__(self, rounds: int | None, asked: int, least: int = 1) -> None:
         super().__init__()
-        self.rounds, self.asked = rounds, asked
+        self.rounds, self.asked, self.least = rounds, asked, least
 
     def body(self, g: Graph) -> None:
         with g.rounds(self.rounds, pause_ns=20 * MS) as start:
-            peers = self.clients.sample(g, n=self.asked, min=1, after=start)
+            peers = self.clients.sample(g, n=self.asked, min=self.least, after=start)
             number = g.onnx.cast(start.round, to=1)
             r = g.request("ask", peers, number, deadline_ns=2 * S)
             x, _ = self.shard.next_batch(g, after=r.value)
@@ -52,11 +52,13 @@ def rows(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def scenario(rows):
-    """`scenario(clients, rounds=…, asked=…, **fields)`: a scenario of a server and so many clients."""
-    built: dict[tuple[int | None, int], tuple[Group, ...]] = {}
+    """`scenario(clients, rounds=…, asked=…, least=…, **fields)`: a server and so many clients."""
+    built: dict[tuple[int | None, int, int], tuple[Group, ...]] = {}
 
-    def make(clients: int, rounds: int | None = 3, asked: int = 5, **fields: object) -> Scenario:
-        if (rounds, asked) not in built:
+    def make(
+        clients: int, rounds: int | None = 3, asked: int = 5, least: int = 1, **fields: object
+    ) -> Scenario:
+        if (rounds, asked, least) not in built:
             compiler = (
                 Compiler()
                 .bind_peer_selector("clients", PresenceSelector)
@@ -64,12 +66,14 @@ def scenario(rows):
                 .bind_data_source("shard", ArrayDataSource, {"batch_size": 4})
             )
             groups = []
-            for artifact in build_edge(Sums(rounds, asked), compiler).artifacts:
+            for artifact in build_edge(Sums(rounds, asked, least), compiler).artifacts:
                 peer_class = load(artifact.data).targets[artifact.target].peer_class
                 large = peer_class == "Server"
                 groups.append(Group(peer_class, artifact.target, artifact.data, 1, large))
-            built[rounds, asked] = tuple(groups)
-        groups = tuple(dataclasses.replace(g, count=1 if g.large else clients) for g in built[rounds, asked])
+            built[rounds, asked, least] = tuple(groups)
+        groups = tuple(
+            dataclasses.replace(g, count=1 if g.large else clients) for g in built[rounds, asked, least]
+        )
         settings: dict[str, object] = {
             "seed": 7,
             "dealt": (Dealt("shard", rows, Rule.parse("draw:16")),),

@@ -31,6 +31,24 @@ def test_events_stand_in_their_file_as_they_come(tmp_path: Path) -> None:
     assert [told["run"] for told in summary] == ["seed=1", "seed=2"]
 
 
+def test_what_is_there_stays_until_something_comes_of_a_new_run(tmp_path: Path) -> None:
+    old = [tmp_path / name for name in ("events.seed=0.jsonl", "events.jsonl", "summary.json", "picture.png")]
+    for path in (*old, tmp_path / "notes.txt"):
+        path.write_text("old")
+    with pytest.raises(ScenarioError, match="refused"), Results(tmp_path).events_of(""):
+        raise ScenarioError("refused", "simulate")
+    assert all(path.read_text() == "old" for path in old)
+    results = Results(tmp_path)
+    with results.events_of("seed=1") as write:
+        write(EVENT)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["events.seed=1.jsonl", "notes.txt"]
+    with results.events_of("seed=2"):
+        pass
+    results.add({"run": "seed=2"})
+    names = ["events.seed=1.jsonl", "events.seed=2.jsonl", "notes.txt", "summary.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
 def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     results = Results(None)

@@ -144,6 +144,27 @@ def test_a_worker_that_is_killed_is_named_and_leaves_nothing(scenario, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+def test_a_first_request_is_dropped_by_chance_as_later_ones_are(scenario):
+    conditions = Conditions(dropout_chance=0.5, dropout_ns=5 * NS)
+    told = scenario(40, rounds=1, asked=40, conditions=conditions)
+    (event,) = simulate(told, on="here").events
+    dropped = {f"client-{number}" for number in range(40) if conditions.drops_out(told.seed, number, 1)}
+    assert set(event.value[3]) == dropped and 10 < len(dropped) < 30
+
+
+def test_where_nothing_comes_of_clients_that_come_and_go_it_ends(scenario):
+    conditions = Conditions(up_share=0.01, up_period_ns=NS)
+    with pytest.raises(ScenarioError, match=r"nothing has come of the last 10\d s: .*the class 'Client'"):
+        simulate(scenario(5, least=5, conditions=conditions), on="here")
+
+
+@pytest.mark.parametrize("for_ns", [7 * NS])
+def test_the_time_that_was_asked_for_is_simulated_and_what_waited_is_told(scenario, for_ns):
+    away = Conditions(trace={client: [(100 * NS, 101 * NS)] for client in range(3)})
+    outcome = simulate(scenario(3, conditions=away), on="here", for_ns=for_ns)
+    assert outcome.simulated_ns == for_ns and not outcome.events
+
+
 @pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "latency_ns: 0 is no whole number from 1")])
 def test_what_no_run_can_have_is_refused(scenario, field, words):
     with pytest.raises(ScenarioError, match=words):
