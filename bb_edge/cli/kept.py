@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -115,8 +115,11 @@ def open_kept(
     """
     from bb_shims import StorageError
 
+    made = not os.path.lexists(folder)
     storage = board.storage(folder)
     stack.callback(storage.close)
+    if made:
+        stack.callback(_remove_empty, folder)  # while it is locked, so that nobody begins in it
     remedy = "run it with the federation that is named there, or give it another folder with --state"
     refuse_another(storage, federation, str(folder), remedy)
     free = storage.free_bytes()
@@ -144,6 +147,12 @@ def open_kept(
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
     _tell(log, node, restored, PeerNames(node.peer_meta, known))
     return node, store
+
+
+def _remove_empty(folder: Path) -> None:
+    """Takes back a folder that was made for a node which was refused before it wrote anything."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def keeper_of(

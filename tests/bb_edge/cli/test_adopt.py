@@ -344,6 +344,10 @@ def test_the_state_of_another_peer_is_refused_by_name(world, capsys):
     assert world.run("new", peer="kitchen") == 3
     err = capsys.readouterr().err
     assert f"it is the folder of peer {SERVER}, this is kitchen" in err
+    assert not (world.folder / "new").exists(), "nothing is left of a start that was refused"
+    (world.folder / "new").mkdir()
+    assert world.run("new", peer="kitchen") == 3
+    assert (world.folder / "new").exists(), "it was there before"
 
 
 @pytest.mark.parametrize(
