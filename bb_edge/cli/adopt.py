@@ -145,8 +145,8 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
     there = _program_in(folder)
     if there is not None and there != program:
         raise StateRefused(
-            f"this node has adopted another program's state: {module}, program {program.hex()[:12]}…, not"
-            f" {there.hex()[:12]}…",
+            f"this node has adopted another program's state: {module}, state {program.hex()[:16]}…, not"
+            f" {there.hex()[:16]}… (bb-edge inspect shows that of an artifact)",
             where,
             "leave the flag out to go on; or name an empty folder with --state to begin from OLD",
         )

@@ -25,6 +25,7 @@ def add_parser(verbs: Any) -> None:
 def describe(program: Program) -> dict[str, object]:
     """Describes a program in values that JSON has. A slot is `registered` if this device has its type."""
     from bb_edge.cli.bootstraps import formals_of, own_bootstraps
+    from bb_edge.engine.snapshot import Identity
     from bb_edge.registry import default_registry
 
     known = frozenset(default_registry().type_names())
@@ -40,6 +41,7 @@ def describe(program: Program) -> dict[str, object]:
                 for pair, digest in sorted(program.identity.contracts.items())
                 if target.peer_class in pair.split(".")
             },
+            "state": Identity(b"", program.module, program.digest, (target.name,)).program.hex(),
             "ops": len(graph.ops),
             "sites": len(graph.sites),
             "inputs": list(graph.inputs),
@@ -81,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     targets: Any = program["targets"]
     for name, target in targets.items():
         print(f"target {name} (class {target['class']}): {target['ops']} ops, {target['sites']} sites")
+        print(f"  state {target['state'][:16]}… (in the files of its state folder)")
         for port in ("inputs", "outputs"):
             if target[port]:
                 print(f"  {port}: {', '.join(target[port])}")

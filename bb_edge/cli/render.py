@@ -23,6 +23,7 @@ from bb_edge.engine import steps
 from bb_edge.ir.address import Address
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles import Composite, Trigger
+from bb_edge.roles.errors import ContributionRefused
 
 MAX_ELEMENTS = 64
 """Elements up to which an array is shown whole, so that its line fits a screen; else shape and dtype."""
@@ -65,8 +66,15 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
         record |= {"target": step.target, "execution": step.execution, "op": step.op}
         if step.peer is not None:
             record["peer"] = named(step.peer)
+        record["error_class"] = class_of_fault(step.error)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
+
+
+def class_of_fault(error: BaseException) -> str:
+    """The class of what a component raised, by which a host tells faults apart: also of what ours wraps."""
+    raised = error.__cause__ if isinstance(error, ContributionRefused) and error.__cause__ else error
+    return type(raised).__name__
 
 
 def one_line(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.ir.plain_values import from_cbor
+from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.tensors import TensorError, decode_tensor, encode_tensor
 from bb_edge.roles.component import Component
 from bb_edge.roles.errors import ComponentStateError
@@ -83,7 +84,12 @@ class StateReader:
         found = loaded.get("version")
         if not isinstance(found, int) or not (oldest or version) <= found <= version:
             reads = f"{oldest} to {version}" if oldest else str(version)
-            raise ComponentStateError(f"it has version {found}, this component reads {reads}", self._where)
+            remedy = "run the component that wrote it, or one that reads it"
+            if isinstance(found, int) and 0 < found < version:
+                remedy = f"StateReader(…, oldest={found}) reads it; its .version tells which it is"
+            raise ComponentStateError(
+                f"it has version {found}, this component reads {reads}", self._where, remedy
+            )
         self.version: int = found
         self._fields = loaded
 
@@ -92,9 +98,16 @@ class StateReader:
         return ComponentStateError(what, self._where)
 
     def _get(self, name: str, kind: type) -> object:
-        value = self._fields.get(name)
+        if name not in self._fields:
+            near = suggestion(
+                name, [str(field) for field in self._fields if field not in ("type", "version")]
+            )
+            raise ComponentStateError(
+                f"field {name!r} is missing", self._where, near or "pack_state writes what restore reads"
+            )
+        value = self._fields[name]
         if not isinstance(value, kind):
-            raise self.error(f"field {name!r} is not of type {kind.__name__}")
+            raise self.error(f"field {name!r} is {type(value).__name__}, {kind.__name__} is expected")
         return value
 
     def integer(self, name: str) -> int:

@@ -88,12 +88,12 @@ class Inventory:
             )
         if header.owner.program != self.owner.program:
             raise StateForeignError(
-                "it is of another artifact, or of other targets of it: program "
-                f"{header.owner.program.hex()[:12]}…, this is {self.owner.program.hex()[:12]}…",
+                f"it is of another artifact, or of other targets of it: state {_shown(header.owner)}, this is"
+                f" {_shown(self.owner)}",
                 name,
-                "run the artifact and targets that wrote it, or take over what it holds: --adopt"
-                " (docs/how-to/upgrade.md). With the folder moved aside what it learned, and has not"
-                " sent, is lost",
+                "run the artifact and targets that wrote it (bb-edge inspect shows an artifact's state), or"
+                " take over what it holds: --adopt (docs/how-to/upgrade.md). With the folder moved aside what"
+                " it learned, and has not sent, is lost",
             )
 
     def _misplaced(self, name: str, found: record_framing.Elsewhere) -> StateForeignError:
@@ -144,6 +144,11 @@ class Inventory:
             losses.append(f"{name} is missing: {by} names it{size}; {LOST[kind]} ({ADVICE})")
             notes.append(losses[-1])
         return notes, losses
+
+
+def _shown(owner: Owner) -> str:
+    """As much of the digest as `bb-edge inspect` shows."""
+    return f"{owner.program.hex()[:16]}…"
 
 
 def _advice(name: str) -> str:

@@ -172,6 +172,7 @@ class StateStore:
         self, snapshots: Sequence[int], notes: list[str], inventory: Inventory
     ) -> tuple[int, bytes | None, tuple[Listed, ...] | None]:
         """The last snapshot that can be read: its number, its bytes, and the segments that it lists."""
+        useless, last = list[str](), ""  # those before this one that cannot be used for one reason
         for number in reversed(snapshots):
             name = log_name(record_framing.SNAPSHOT, number)
             if number not in self._unreadable:
@@ -191,7 +192,14 @@ class StateStore:
                         return number, parsed.bodies[0], None if old else unpack(parsed.bodies[1], name)
                     self._unreadable[number] = "it is empty" if not data else "its checksum is wrong"
             self._files.damaged.add(name)
-            notes.append(f"{name} cannot be used: {self._unreadable[number]}")
+            why = self._unreadable[number]
+            if useless and why == last:
+                del notes[-1]
+            else:
+                useless.clear()
+            useless.append(name)
+            last = why
+            notes.append(f"{', '.join(useless)} cannot be used: {why}")
         return 0, None, None
 
     def _note_reserve(self, before: Link | None, name: str, notes: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Iterator
 
@@ -47,6 +48,20 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
     elif code == _NOT_YET:
         hint = "set this machine's clock: the broker's certificate begins later"
     return f"certificate verify failed: {error.verify_message}{f' ({hint})' if hint else ''}"
+
+
+def dial_hint(error: BaseException, broker: Broker) -> str:
+    """What to look at where a broker is not reachable; empty where `dial_fault` says it."""
+    at = f"{broker.host}, port {broker.port}"
+    if isinstance(error, ssl.SSLError):
+        return ""
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {at}: does the broker run, and is that its port?"
+    if isinstance(error, socket.gaierror):
+        return f"is {broker.host} the broker's name, and does this machine ask a DNS that knows it?"
+    if isinstance(error, ConnectionResetError | EOFError):
+        return ""
+    return f"is this machine in a network from which {at} is reached, and does a firewall let it through?"
 
 
 def alert_hint(broker: Broker, fault: str) -> str:
@@ -99,7 +114,9 @@ class Refusals:
             return ""
         told = f" ({self._count} times since it was last said)" if self._count > 1 else ""
         self._count, self._next_s = 0, now_s + REPEAT_S
-        hint = _login_hint(self._broker, reason)
+        hint = login_hint(
+            self._broker, reason, "broker.username, which is the peer id, and broker.password_file"
+        )
         return f"broker {self._broker} refuses the connection: {reason}{told}{f' ({hint})' if hint else ''}"
 
     def over(self) -> None:
@@ -107,7 +124,11 @@ class Refusals:
         self._reason = ""
 
 
-def _login_hint(broker: Broker, reason: str) -> str:
+def login_hint(broker: Broker, reason: str, wanted: str) -> str:
+    """What to change where the broker refuses this login; empty where it refuses something else.
+
+    `wanted` is what to give where there is no login.
+    """
     if not any(word in reason.lower() for word in ("authori", "password", "authentication")):
         return ""
     if broker.username is not None:
@@ -116,7 +137,7 @@ def _login_hint(broker: Broker, reason: str) -> str:
         return f"is it the password of user {broker.username}? the broker's file of passwords must have both"
     if broker.cert_file is not None:
         return f"does the broker let {known_as(broker) or 'the name of the certificate'} in?"
-    return "it wants a login: give broker.username, which is the peer id, and broker.password_file"
+    return f"it wants a login: give {wanted}"
 
 
 def known_as(broker: Broker) -> str | None:

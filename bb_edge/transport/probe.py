@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
-from bb_edge.transport.credentials import dial_fault
+from bb_edge.transport.credentials import dial_fault, dial_hint
 from bb_edge.transport.shared_socket import connect
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import STEP_S, VisitError, visit
@@ -51,7 +51,8 @@ def dial(broker: Broker) -> float:
     try:
         connect(broker.host, broker.port, STEP_S, context).close()
     except OSError as error:
-        raise ProbeError(f"not reachable: {dial_fault(error, broker)}", str(broker)) from error
+        fault, hint = dial_fault(error, broker), dial_hint(error, broker)
+        raise ProbeError(f"not reachable: {fault}", str(broker), hint) from error
     return (time.perf_counter() - began) * 1e3
 
 
@@ -79,7 +80,7 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
                     raise ProbeError(f"a message to {topic} did not come back{answer}", str(broker))
                 times.append(time.perf_counter() - began)
     except VisitError as error:
-        raise ProbeError(error.what, error.where) from error
+        raise ProbeError(error.what, error.where, error.hint) from error
     return BrokerReport(
         str(broker),
         visitor.protocol,

@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.connection_states import VERSIONS
-from bb_edge.transport.credentials import dial_fault, hang_up_hint
+from bb_edge.transport.credentials import dial_fault, dial_hint, hang_up_hint, login_hint
 
 STEP_S = 5.0
 """Seconds that each step may take; the same as a node's dial."""
@@ -75,14 +75,17 @@ class Visitor:
         try:
             self._client.connect(self.broker.host, self.broker.port)
         except OSError as error:
-            raise VisitError(f"not reachable: {dial_fault(error, self.broker)}", where) from error
+            fault, hint = dial_fault(error, self.broker), dial_hint(error, self.broker)
+            raise VisitError(f"not reachable: {fault}", where, hint) from error
         if not self.until(lambda: self._connack is not None):
             hint = hang_up_hint(self.broker) if self._gone else ""
             raise _NoAnswer(f"no answer to CONNECT{hint}", where)
         if self._connack.is_failure:
             if "protocol version" in str(self._connack).lower():
                 raise _NoAnswer(str(self._connack), where)
-            raise VisitError(f"the broker refuses the connection: {self._connack}", where)
+            wanted = "broker.username and broker.password_file, or USER:PASSWORD@ in --broker"
+            hint = login_hint(self.broker, str(self._connack), wanted)
+            raise VisitError(f"the broker refuses the connection: {self._connack}", where, hint)
 
     def leave(self) -> None:
         """Disconnects."""
@@ -165,7 +168,7 @@ def visit(
         except _NoAnswer as error:
             visitor.leave()
             if protocol == protocols[-1]:
-                raise VisitError(error.what, error.where) from None
+                raise VisitError(error.what, error.where, error.hint) from None
             continue
         except VisitError:
             visitor.leave()

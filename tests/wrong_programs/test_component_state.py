@@ -116,8 +116,26 @@ def test_each_kind_of_field_is_read_by_its_name():
     assert (reader.mapping("by"), reader.items("many")) == ({"a": 1}, [3])
     assert (reader.integer("n"), reader.number("x"), reader.optional_items("no")) == (2, 0.5, [])
     for read in (reader.flag, reader.text, reader.data, reader.mapping):
-        with pytest.raises(ComponentStateError, match=r"state of acme\.Keeps: field 'n' is not of type"):
+        with pytest.raises(ComponentStateError, match=r"acme\.Keeps: field 'n' is int, [a-z]+ is expected"):
             read("n")
+
+
+def test_a_field_that_is_not_there_is_missing():
+    reader = StateReader(Keeps(), 1, pack_state(Keeps(), 1, {"cut": 3}))
+    with refused(ComponentStateError, "'cutt' is missing", "did you mean 'cut'?", marked=False):
+        reader.integer("cutt")
+
+
+@pytest.mark.parametrize(
+    ("wrote", "reads", "words"),
+    [
+        (1, 2, "it has version 1, this component reads 2 (StateReader(…, oldest=1) reads it"),
+        (3, 2, "it has version 3, this component reads 2 (run the component that wrote it"),
+    ],
+)
+def test_a_state_of_another_version_is_told_with_what_to_do(wrote, reads, words):
+    with refused(ComponentStateError, words, marked=False):
+        StateReader(Keeps(), reads, pack_state(Keeps(), wrote, {}))
 
 
 @pytest.mark.parametrize(

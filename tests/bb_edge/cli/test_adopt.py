@@ -338,6 +338,18 @@ def test_a_folder_that_has_moved_on_since_it_was_adopted_is_told_by_name(world, 
     assert "what was adopted is generation 1" in err and "name an empty folder with --state" in err
 
 
+def test_a_folder_of_another_program_is_refused_with_the_digests_that_inspect_shows(world, capsys):
+    world.keep(world.node("old"))
+    artifacts = [world.folder / "old.onnx", world.artifact("new", outputs=1)]
+    words = ["--target", "Server", "--peer", "server", "--broker", "mqtt://127.0.0.1:1"]
+    assert main(["run", str(artifacts[1]), *words, "--state", str(world.folder / "old")]) == 3
+    refused = capsys.readouterr().err
+    for artifact in artifacts:
+        assert main(["inspect", str(artifact)]) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  state ")]
+        assert line.split()[1] in refused
+
+
 def test_the_state_of_another_peer_is_refused_by_name(world, capsys):
     world.keep(world.node("old"))
     world.artifact("new", outputs=1)

@@ -12,7 +12,7 @@ import pytest
 from bb_edge.cli.render import Output, plain, step_record
 from bb_edge.engine import steps
 from bb_edge.ir.values import Composite
-from bb_edge.roles import ComponentError
+from bb_edge.roles import ComponentError, ContributionRefused
 
 NAN, INF = float("nan"), float("inf")
 
@@ -65,6 +65,7 @@ def test_a_failure_is_told_with_its_origin_once():
     assert steps.OpFailed("T", 1, "op", typed, origin).text == f"{origin}: no frame (plug it in)"
     assert steps.OpFailed("T", 1, "op", KeyError("x")).text == "KeyError: 'x'"
     assert "source" not in step_record(plain_one)
+    assert step_record(plain_one)["error_class"] == "OSError"
     assert step_record(steps.OpFailed("T", 1, "op", typed, "", "a.py:3"))["source"] == "a.py:3"
 
 
@@ -75,4 +76,18 @@ def test_what_peers_say_cannot_write_lines_of_a_log_or_steer_a_terminal():
     (line, rest) = err.getvalue().split("\n")
     assert rest == "" and line.endswith(
         r"gone\n2026-01-01 00:00:00 info    all is well\x1b[2J\u202e\udcff ü why=a\rb"
+    )
+
+
+class TooFar(ComponentError):
+    """A refusal of a component's own."""
+
+
+def test_the_class_of_what_a_component_raised_is_told_also_where_a_refusal_of_ours_holds_it():
+    refusal = ContributionRefused("it does not count: too far")
+    refusal.__cause__ = TooFar("too far")
+    assert step_record(steps.OpFailed("T", 1, "op", refusal))["error_class"] == "TooFar"
+    assert step_record(steps.OpFailed("T", 1, "op", TooFar("x")))["error_class"] == "TooFar"
+    assert step_record(steps.OpFailed("T", 1, "op", ContributionRefused("x")))["error_class"] == (
+        "ContributionRefused"
     )

@@ -328,8 +328,11 @@ def test_a_broker_that_knows_the_older_version_only(start_broker):
 @pytest.mark.broker
 def test_a_broker_that_lets_nobody_in_is_not_reachable(start_broker):
     broker = start_broker("mosquitto", config=["allow_anonymous false"])
-    with pytest.raises(ProbeError, match="uthorized"):
+    with pytest.raises(ProbeError, match=r"uthorized.*it wants a login: give broker\.username"):
         probe(Broker.from_url(f"mqtt://{broker.host}:{broker.port}"), PeerId.from_name("a"))
+    stranger = Broker.from_url(f"mqtt://ash:wrong@{broker.host}:{broker.port}")
+    with pytest.raises(ProbeError, match="is it the password of user ash"):
+        probe(stranger, PeerId.from_name("a"))
 
 
 @pytest.mark.broker

@@ -98,7 +98,7 @@ def test_statistics_of_something_else_are_refused() -> None:
     state = construct(scale="standard").serialize()
     with pytest.raises(ComponentStateError, match="not of 3 features scaled by 'minmax'"):
         construct(scale="minmax").restore(state)
-    with pytest.raises(ComponentStateError, match="'scaling' is not of type dict"):
+    with pytest.raises(ComponentStateError, match="'scaling' is NoneType, dict is expected"):
         construct(scale="minmax").restore(construct().serialize())
 
 

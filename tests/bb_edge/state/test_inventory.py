@@ -122,7 +122,7 @@ def test_a_header_that_is_not_whole_is_a_torn_one_whatever_it_names(make_store: 
 def test_a_file_of_another_program_is_refused(make_store: Opened) -> None:
     disk = kept(make_store, NEXT_PROGRAM)
     with pytest.raises(
-        StateForeignError, match=r"snapshot-2: it is of another artifact.*program 7171.*this is 7070"
+        StateForeignError, match=r"snapshot-2: it is of another artifact.*state 7171.*this is 7070"
     ):
         reopened(make_store, disk)
 

@@ -204,6 +204,17 @@ def test_a_snapshot_that_the_node_refuses_gives_way_to_the_one_before(make_store
         store.fall_back("this too")
 
 
+def test_snapshots_that_are_refused_for_one_reason_are_told_with_it_once(make_store: Opened) -> None:
+    disk = FakeDisk()
+    three_generations(make_store, disk)
+    store = make_store(disk)
+    store.open()
+    store.fall_back("it has version 1")
+    with pytest.raises(StateDamagedError) as caught:
+        store.fall_back("it has version 1")
+    assert caught.value.what == "snapshot-2, snapshot-1 cannot be used: it has version 1"
+
+
 def test_the_first_snapshot_gives_way_to_the_beginning(make_store: Opened) -> None:
     disk = FakeDisk()
     store = opened(make_store, disk)
@@ -220,7 +231,9 @@ def test_without_any_snapshot_a_later_journal_is_refused(make_store: Opened) -> 
     three_generations(make_store, disk)
     flip(disk, "snapshot-2", 50)
     flip(disk, "snapshot-1", 50)
-    with pytest.raises(StateDamagedError, match=r"snapshot-2 cannot be used.*move the folder aside"):
+    with pytest.raises(
+        StateDamagedError, match=r"snapshot-2, snapshot-1 cannot .*move the folder aside"
+    ):
         make_store(disk).open()
     disk = FakeDisk()
     rewrite(disk, "journal-3", b"")
