@@ -13,8 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
@@ -31,41 +30,6 @@ from bb_host.passes.analysis.tx_chain import CHECK, TX_GATES, gated_input
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 from bb_host.passes.verify import calls_problem, values_problem, wire_problem
-
-
-@dataclass(frozen=True, slots=True)
-class GateContract:
-    """An op that must accompany another: `applies` says which, `served` whether it is there."""
-
-    name: str
-    applies: Callable[[Op], bool]
-    served: Callable[[Op, Function], bool]
-
-
-def _guarded(gate: str) -> Callable[[Op, Function], bool]:
-    def served(op: Op, function: Function) -> bool:
-        return any(
-            o.op_type == gate and o.domain == keys.GATE_DOMAIN and flow.wire_id(o) == flow.wire_id(op)
-            for o in function.ops
-        )
-
-    return served
-
-
-def _has_deadline(op: Op) -> bool:
-    return flow.is_send_flavored(op) and bool(op.facts.deadline_ns)
-
-
-def _is_checked(op: Op, function: Function) -> bool:
-    return any(o.op_type == CHECK and op.inputs[0] in o.outputs for o in function.ops)
-
-
-GATE_CONTRACTS: tuple[GateContract, ...] = (
-    *(GateContract(gate, flow.is_wire_entry, _guarded(gate)) for gate in RX_GATES),
-    *(GateContract(gate, lambda op: bool(gated_input(op)), _guarded(gate)) for gate in TX_GATES),
-    GateContract(CHECK, _has_deadline, _is_checked),
-)
-"""What each of the gate passes promises."""
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -187,22 +151,29 @@ def _imports(function: Function) -> Iterator[str]:
 
 def _wire(function: Function) -> Iterator[str]:
     """Rules 4 and 5."""
-    wire: Sequence[Op] = flow.wire_ops(function)
+    wire = flow.wire_ops(function)
     requests = {flow.wire_id(op) for op in wire if op.op_type == OP_SEND_REQ}
     collected = {op.facts.request for op in wire if op.op_type == OP_RECV_RESP_BATCHED}
-    for op in wire:
-        where = f"{function.name}: {label(op)}"
+    gates = {(op.op_type, flow.wire_id(op)) for op in function.ops if op.domain == keys.GATE_DOMAIN}
+    checked = {name for op in function.ops if op.op_type == CHECK for name in op.outputs}
+
+    def missing(op: Op) -> Iterator[str]:
         if flow.is_send_flavored(op) and flow.is_recorded_form(op):
-            yield f"{where} has no receiving half"
-            continue
+            yield "has no receiving half"
+            return
         if not op.facts.sites and op.op_type != OP_RECV_RESP_BATCHED:
-            yield f"{where} has no sites"
+            yield "has no sites"
         if not op.facts.transport:
-            yield f"{where} was not analyzed"
+            yield "was not analyzed"
         if op.op_type in (OP_RECV_RESP, OP_RECV_RESP_BATCHED) and op.facts.request not in requests:
-            yield f"{where} stands apart from its request"
+            yield "stands apart from its request"
         if op.op_type == OP_SEND_REQ and flow.wire_id(op) not in collected:
-            yield f"{where} has no RecvRespBatched"
-        for contract in GATE_CONTRACTS:
-            if contract.applies(op) and not contract.served(op, function):
-                yield f"{where} has no {contract.name}"
+            yield "has no RecvRespBatched"
+        for gate in RX_GATES if flow.is_wire_entry(op) else TX_GATES if gated_input(op) else ():
+            if (gate, flow.wire_id(op)) not in gates:
+                yield f"has no {gate}"
+        if flow.is_send_flavored(op) and op.facts.deadline_ns and op.inputs[0] not in checked:
+            yield f"has no {CHECK}"
+
+    for op in wire:
+        yield from (f"{function.name}: {label(op)} {what}" for what in missing(op))
