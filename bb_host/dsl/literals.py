@@ -137,11 +137,10 @@ def refuse_too_large(graph: Recorder, nbytes: int) -> None:
 def _natural(graph: Recorder, value: object) -> Array:
     """The array of a number, array or list, in an element type of tensors. ValueTypeError without one."""
     if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
-        raise graph.error(
-            ValueTypeError,
-            "a list that holds values is no tensor",
-            "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number",
-        )
+        remedy = "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number"
+        if len(value) == 1:
+            remedy = "take its one value, [0]: what is sent as a list comes as a tuple; or send x, not [x]"
+        raise graph.error(ValueTypeError, "a list that holds values is no tensor", remedy)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise graph.error(
             ValueTypeError,

@@ -59,6 +59,16 @@ class DealtSource(ArrayDataSource):
         return arrays
 
 
+def check_takes_rows(kind: type[Component], slot: str) -> None:
+    """ScenarioError for a shipped component that reads files of another kind than rows are dealt in."""
+    if kind.__module__.startswith("bb_edge.") and not issubclass(kind, ArrayDataSource):
+        raise ScenarioError(
+            f"slot {slot!r} is a {kind.TYPE_NAME}, and rows are dealt as .npz",
+            "--data",
+            "bind bb.ArrayDataSource for the simulation: devices may read theirs in another way",
+        )
+
+
 @contextlib.contextmanager
 def handed_over(kind: type[Component], path: Path, rows: Rows) -> Iterator[None]:
     """In the block, a component of that kind finds the rows where it is told that they are."""

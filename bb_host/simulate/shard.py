@@ -38,7 +38,7 @@ from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.checks import check_targets
 from bb_host.simulate.pooled import PoolingRegistry
-from bb_host.simulate.row_files import RowFile, handed_over
+from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
 from bb_host.simulate.scenario import Group, Member, Scenario
 
 TROUBLE = (
@@ -174,6 +174,10 @@ class Shard:
                     )
 
         for dealt in self.scenario.dealt:
+            for _, program in groups:
+                for target in program.targets.values():
+                    if binding := target.bindings.get(dealt.slot):
+                        check_takes_rows(self._registry.lookup(binding.type_name), dealt.slot)
             if dealt.key in self.scenario.settings.get(dealt.slot, {}):
                 raise ScenarioError(
                     f"slot {dealt.slot!r} is dealt rows, and its {dealt.key!r} is set besides",

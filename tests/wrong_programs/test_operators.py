@@ -189,6 +189,7 @@ REFUSED: list[Case] = [
     (ValueTypeError, "g.onnx.reshape", lambda g, x, i, t: setattr(x, "shape", (2, 2))),  # <-
     (ValueTypeError, "a list that holds values", lambda g, x, i, t: g.onnx.reshape(x, [i, 2])),  # <-
     (ValueTypeError, "a list that holds values", lambda g, x, i, t: x == [x, x]),  # <-
+    (ValueTypeError, "send x, not [x]", lambda g, x, i, t: g.onnx.relu([x])),  # <-
     (UnknownAttributeError, "g.onnx.reduce_mean", lambda g, x, i, t: x.mean()),  # <-
     (UnknownAttributeError, "g.onnx.reduce_sum", lambda g, x, i, t: x.sum(axis=0)),  # <-
     (UnknownAttributeError, "g.onnx.transpose", lambda g, x, i, t: x.T),  # <-

@@ -231,9 +231,7 @@ def test_without_any_snapshot_a_later_journal_is_refused(make_store: Opened) -> 
     three_generations(make_store, disk)
     flip(disk, "snapshot-2", 50)
     flip(disk, "snapshot-1", 50)
-    with pytest.raises(
-        StateDamagedError, match=r"snapshot-2, snapshot-1 cannot .*move the folder aside"
-    ):
+    with pytest.raises(StateDamagedError, match=r"snapshot-2, snapshot-1 cannot .*move the folder aside"):
         make_store(disk).open()
     disk = FakeDisk()
     rewrite(disk, "journal-3", b"")

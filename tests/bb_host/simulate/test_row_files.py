@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bb_edge.components import ArrayDataSource
+from bb_edge.components import ArrayDataSource, CsvDataSource, FedAvg
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import ComponentError
-from bb_host.simulate.row_files import DealtSource, RowFile, handed_over
+from bb_host.errors import ScenarioError
+from bb_host.simulate.row_files import DealtSource, RowFile, check_takes_rows, handed_over
 
 
 def read(kind: type[ArrayDataSource], path: Path, **config: object) -> list[bytes]:
@@ -53,3 +54,14 @@ def test_a_dealt_source_reads_the_files_of_others(tmp_path: Path) -> None:
     assert read(DealtSource, path) == [np.ones((4, 2), np.float32).tobytes()]
     with pytest.raises(ComponentError, match="there is no file"):
         read(DealtSource, tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"), [(ArrayDataSource, True), (CsvDataSource, False), (FedAvg, False)]
+)
+def test_rows_are_dealt_to_what_reads_them(kind, taken):
+    if taken:
+        check_takes_rows(kind, "shard")
+    else:
+        with pytest.raises(ScenarioError, match=r"slot 'shard' is a bb\.\w+, and rows are dealt as \.npz"):
+            check_takes_rows(kind, "shard")
