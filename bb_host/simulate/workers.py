@@ -22,6 +22,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate.accounts import Accounts, Progress
+from bb_host.simulate.channel import Channel
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
 from bb_host.simulate.shard import Shard
@@ -80,7 +81,7 @@ class Processes:
     """A process per shard, of Python's own multiprocessing, with one thread for BLAS and interpreters."""
 
     def __init__(self) -> None:
-        self._workers: list[tuple[BaseProcess, Connection]] = []
+        self._workers: list[tuple[BaseProcess, Channel]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
         """What the workers write: who is killed removes nothing."""
 
@@ -95,7 +96,7 @@ class Processes:
                 with _deaf_to_interrupts():
                     process.start()
                 theirs.close()
-                self._workers.append((process, ours))
+                self._workers.append((process, Channel(ours)))
         return [self._answer(worker) for worker in self._workers]
 
     def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
@@ -110,7 +111,7 @@ class Processes:
                 worker[1].send((method, mine))
         return [self._answer(worker) for worker in self._workers]
 
-    def _answer(self, worker: tuple[BaseProcess, Connection]) -> Any:
+    def _answer(self, worker: tuple[BaseProcess, Channel]) -> Any:
         process, pipe = worker
         try:
             kind, value = pipe.recv()
@@ -139,11 +140,11 @@ class Processes:
         self._folder.cleanup()
 
 
-def _work(pipe: Connection, scenario: Scenario, members: Sequence[Member], folder: str) -> None:
+def _work(connection: Connection, scenario: Scenario, members: Sequence[Member], folder: str) -> None:
     """The life of a worker process, which writes in a folder of somebody who outlives it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everybody; who asked for this one ends it
     shard: Shard | None = None
-    garbage = BetweenWindows()
+    pipe, garbage = Channel(connection), BetweenWindows()
 
     def answer(work: Callable[[], object]) -> None:
         told: tuple[str, object]
