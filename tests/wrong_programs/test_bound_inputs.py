@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge.components import ArrayDataSource, FlatIndex, Float16Codec, GraphModel, ScalarQuantizer
+from bb_edge.components import ArrayDataSource, FedAvg, FlatIndex, Float16Codec, GraphModel, ScalarQuantizer
 from bb_edge.roles import Codec
 from bb_host import (
+    AggregatorSlot,
     CodecSlot,
     Compiler,
     DataSourceSlot,
@@ -278,3 +279,51 @@ def test_a_component_of_ones_own_that_says_nonsense(answer: Any) -> None:
 
     with refused(BindingError, "test.Odd.port_types", "bind_codec('codec')"):
         Compiler().bind_codec("codec", Odd)  # <-
+
+
+# --- behind a gate, and weights -----------------------------------------------------------------------------
+
+
+class Scored(Module):
+    """A model that is scored with its two inputs in that order, once something is done."""
+
+    home = "Server"
+    model = ModelSlot("model", GraphModel, MODEL)
+    data = DataSourceSlot("data", ArrayDataSource, {"one_hot": 2})
+
+    def body(self, g: Graph) -> None:
+        done = self.model.load_parameters(g, f32(g, "p", 58))
+        x, y = self.data.next_batch(g)
+        loss = self.model.evaluate(g, y, x, after=done)  # <-
+        g.output("loss", loss)
+
+
+def test_a_value_behind_a_gate_is_refused_by_who_takes_it() -> None:
+    with refused(TypeConstraintFailed, "model 'model' takes F32[?,4] as input, got F32[?,2]"):
+        Compiler().compile(Scored())
+
+
+class Weighed(Module):
+    """An aggregator whose contributions weigh a value of that shape."""
+
+    home = "Server"
+    agg = AggregatorSlot("agg", FedAvg)
+
+    def __init__(self, *shape: int | None) -> None:
+        self.shape = shape
+        super().__init__()
+
+    def body(self, g: Graph) -> None:
+        done = self.agg.contribute(g, f32(g, "x", 4), weight=f32(g, "w", *self.shape))  # <-
+        g.output("mean", self.agg.aggregate(g, after=done)[0])
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 2), (None, 3)])
+def test_a_weight_that_cannot_be_one_number(shape: tuple[int | None, ...]) -> None:
+    with refused(TypeConstraintFailed, "its weight has shape [", "a contribution weighs one number"):
+        Compiler().compile(Weighed(*shape))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (None,), (1, 1)])
+def test_a_weight_that_may_be_one_number(shape: tuple[int | None, ...]) -> None:
+    Compiler().compile(Weighed(*shape))

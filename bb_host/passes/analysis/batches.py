@@ -13,7 +13,7 @@ from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Stamp
 from bb_host.ir.queries import component_graph
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.bundles import HANDED_ON, part_of
+from bb_host.passes.analysis.bundles import is_gate, part_of
 from bb_host.passes.one_pass import Stats
 
 _MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch_norm="update" out'
@@ -52,7 +52,7 @@ def _handed_on(function: Function) -> dict[str, list[str]]:
     """The values that are others as they stand, behind `after=` as a rule, by the one that they are."""
     found: dict[str, list[str]] = {}
     for op in function.ops:
-        if op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN:
+        if is_gate(op):
             found.setdefault(op.inputs[0], []).extend(op.outputs)
     return found
 

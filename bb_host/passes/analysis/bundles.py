@@ -17,6 +17,12 @@ PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.E
 HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
 """Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
 
+
+def is_gate(op: Op) -> bool:
+    """Whether the result of an op is its first input."""
+    return op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN
+
+
 Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
 """(partition, value) that arrives → the partition that sends it, and how the value is named there."""
 
@@ -104,7 +110,7 @@ class Bundles:
         if callee is not None and op.domain not in flow.LEAF_DOMAINS:
             formal = callee.outputs[op.outputs.index(name)]
             return self._layout(callee, formal, arrivals, seen, (*callers, (function, op)))
-        if op.domain == keys.SYSCALL_DOMAIN and op.op_type in HANDED_ON:
+        if is_gate(op):
             return self._layout(function, op.inputs[0], arrivals, seen, callers)
         if op.domain == keys.SYSCALL_DOMAIN and op.op_type == "Any":
             sources = [

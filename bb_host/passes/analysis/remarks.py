@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
+import cbor2
+
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import RegistryError, default_registry
 from bb_edge.roles.contracts import loses
 from bb_host.errors import StateNotSaved, label, source
 from bb_host.ir.construction import config_of
-from bb_host.ir.program import Function, Op, Slot
+from bb_host.ir.program import AttrValue, Function, Op, Slot
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
@@ -63,7 +65,7 @@ def _check_replaced(name: str, declared: Slot | None, binding: Binding, stats: S
     """A binding takes the place of a declaration as a whole: keys of the declaration count no more."""
     if declared is None or declared.state is None:
         return
-    dropped = sorted(config_of(declared.state).keys() - config_of(binding.state).keys())
+    dropped = sorted(_keys(declared.state) - _keys(binding.state))
     if dropped:
         stats.warn(
             "binding-replaces",
@@ -72,6 +74,14 @@ def _check_replaced(name: str, declared: Slot | None, binding: Binding, stats: S
             binding.where,
             "give these keys in the binding as well; or declare the slot by its name alone, and bind it",
         )
+
+
+def _keys(state: AttrValue) -> set[str]:
+    """The keys of a configuration; none of bytes that are not one."""
+    try:
+        return {str(key) for key in config_of(state)}
+    except (cbor2.CBORDecodeError, TypeError):
+        return set()
 
 
 def _check_class(name: str, slot: Slot, classes: Iterable[str], where: str, stats: Stats) -> None:

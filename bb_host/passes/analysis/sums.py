@@ -7,7 +7,7 @@
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
 4. An `Aggregate` that does not wait for the answers that it should sum gives a warning.
 5. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
-   `sent` is refused.
+   `sent` is refused, and so is a weight that can never be one number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bb_host.passes.one_pass import Stats
 _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 """Where the ops have their round."""
 
-_SENT_INPUT = 4
+_WEIGHT_INPUT, _SENT_INPUT = 1, 4
 _OWN = ("", "0", keys.COHORT_ROUND)
 """Cohorts of contributions that are no answers to a request."""
 
@@ -66,6 +66,8 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
                 known = function.types.get(op.inputs[0])
                 if _has(op, _SENT_INPUT):
                     _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
+                if _has(op, _WEIGHT_INPUT):
+                    _check_weight(op, function.types.get(flow.data_inputs(op)[_WEIGHT_INPUT]))
                 shapes = write_shapes([known.shape if known is not None else None])
                 if shapes:
                     stamp |= OpFacts(shapes=shapes)
@@ -140,6 +142,17 @@ def _above(op: Op, makers: Mapping[str, Op]) -> list[Op]:
                 seen[id(maker)] = maker
                 waiting.append(maker)
     return list(seen.values())
+
+
+def _check_weight(op: Op, given: ValueType | None) -> None:
+    """TypeConstraintFailed where a weight cannot be one number: every contribution would be refused."""
+    shape = (given and given.shape) or ()
+    if any(isinstance(size, int) and size != 1 for size in shape):
+        raise TypeConstraintFailed(
+            f"its weight has shape {shape_text(shape)}, and a contribution weighs one number",
+            hint="give a 0-D value, such as the number of samples: weight=source.num_samples(g)",
+            op=op,
+        )
 
 
 def _check_sent(op: Op, given: ValueType | None, sent: ValueType | None) -> None:

@@ -26,11 +26,11 @@ from functools import cached_property
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
-from bb_host.errors import UnresolvedType, UnsupportedType
+from bb_host.errors import TypeConstraintFailed, UnresolvedType, UnsupportedType, label
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.bundles import PUTS
+from bb_host.passes.analysis.bundles import PUTS, is_gate
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
 from bb_host.passes.analysis.type_terms import Shape, Terms
 from bb_host.passes.one_pass import Stats
@@ -167,7 +167,15 @@ class _Solver:
                 terms.types[name] = given
                 changed = True
         version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
-        plans = self._plans
+        try:
+            changed = self._narrowed(function, terms, version, linked or bool(replies)) or changed
+        except TypeConstraintFailed as error:
+            raise self._behind_gates(error, function, terms, version) from None
+        return dataclasses.replace(function, types=terms.types) if changed else function
+
+    def _narrowed(self, function: Function, terms: Terms, version: int, linked: bool) -> bool:
+        """Looks at each op, and again at those that learn something later; whether any type was narrowed."""
+        plans, changed = self._plans, False
         upstream: list[tuple[int, str]] = []  # what an op said about a value that is not its own
         touched = terms.touched
         for index, op in enumerate(function.ops):
@@ -180,9 +188,29 @@ class _Solver:
                 if len(touched) > 1 or touched[0] not in op.outputs:
                     upstream += [(index, name) for name in touched if name not in op.outputs]
                 touched.clear()
-        if upstream or linked or replies:
+        if upstream or linked:
             changed = self._settle(function, terms, upstream, linked) or changed
-        return dataclasses.replace(function, types=terms.types) if changed else function
+        return changed
+
+    def _behind_gates(
+        self, error: TypeConstraintFailed, function: Function, terms: Terms, version: int
+    ) -> TypeConstraintFailed:
+        """The refusal of who reads a value behind a gate, where the gate is what was found to contradict.
+
+        A gate is recorded for `after=`: its author knows the call that takes the value.
+        """
+        gate = next((op for op in function.ops if is_gate(op) and label(op) == error.op), None)
+        came = None if gate is None else terms.get(gate.inputs[0])
+        if gate is None or came is None:
+            return error
+        terms.types[gate.outputs[0]] = came
+        for op in function.ops:
+            if gate.outputs[0] in op.inputs:
+                try:
+                    self._rules.plan(op, version, self._functions)(op, terms)
+                except TypeConstraintFailed as found:
+                    return self._behind_gates(found, function, terms, version) if is_gate(op) else found
+        return error
 
     def _shared(self, kinds: Mapping[str, ValueType]) -> dict[str, ValueType]:
         """The same types with one record for all that are equal, so that identity tells them apart."""
