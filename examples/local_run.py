@@ -99,7 +99,8 @@ class LocalRun:
         command: list[str | Path] = [
             *(sys.executable, "-m", "bb_edge.cli", "run", artifact, "--target", target, "--peer", name),
             *("--broker", url or self._url, "--federation", self._federation + group, "--budget", "host"),
-            *("--mqtt-version", self._version, "--seed", str(len(self.nodes)), *more),
+            *("--mqtt-version", self._version, *more),
+            *(() if "--seed" in more else ("--seed", str(len(self.nodes)))),
         ]
         logs = self.out / "logs"
         self.nodes.append(Child(name, command, logs / f"{name}.log", self.events))

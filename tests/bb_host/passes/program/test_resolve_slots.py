@@ -37,7 +37,7 @@ class Made:
     """A config that brings a graph."""
 
     def __init__(self, name: str) -> None:
-        self.attribute = name.encode()
+        self.attribute = cbor2.dumps({"name": name})
         self.functions = (Function("model.forward", keys.COMPONENT_DOMAIN, ("x",), ("x",)),)
 
     def construct(self, slot: str) -> Made:
