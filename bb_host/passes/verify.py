@@ -7,6 +7,7 @@ before, and the message says which; the author's own mistakes are found by the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Any
 
 from bb_edge.ir import keys
@@ -23,7 +24,7 @@ from bb_host.errors import SeamError, label
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import reads
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.sound_names import Names, names_after, sound_names
+from bb_host.passes.analysis.sound_names import Names, names_after, sound_names, walked
 from bb_host.passes.one_pass import Pass, Promise
 
 PARTNERS: Mapping[str, tuple[str, ...]] = {
@@ -132,21 +133,14 @@ def _found_sound(function: Function, typed: bool) -> Names | None:
     found = sound_names(function)
     if found is not None and found.hold(function, typed):
         return found
-    known = {*function.inputs, ""}
     read, written = tuple([op.inputs for op in function.ops]), tuple([op.outputs for op in function.ops])
-    expected = len(known) + sum(map(len, written))
     branches = flow.summary(function.ops).has_subgraphs
-    covers, add = known.issuperset, known.update
-    for names, outputs in zip(map(reads, function.ops) if branches else read, written, strict=True):
-        if not covers(names):
-            return None
-        add(outputs)
-    if len(known) != expected or not covers(function.outputs):
+    found = walked(function, map(reads, function.ops) if branches else read, read, written)
+    if found is None or not typed or function.domain == keys.COMPONENT_DOMAIN:
+        return found
+    if found.all.difference(function.types, function.inputs, ("",)):
         return None
-    kinds = function.types if typed and function.domain != keys.COMPONENT_DOMAIN else None
-    if kinds is not None and known.difference(kinds, function.inputs, ("",)):
-        return None
-    return Names(function.inputs, read, written, frozenset(known), kinds)
+    return replace(found, types=function.types)
 
 
 def _values_problem(function: Function, typed: bool) -> str:

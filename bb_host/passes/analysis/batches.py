@@ -33,10 +33,13 @@ def with_batches(function: Function) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_names(function)
-    gated = _handed_on(function)
+    gated, declared = _handed_on(function), function.types.get
     stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
-        known = [_known(function, name, gated) if name in read else None for name in op.outputs]
+        known = [
+            None if name not in read else _known(function, name, gated) if name in gated else declared(name)
+            for name in op.outputs
+        ]
         key = tuple(map(id, known))
         stamp = stamps.get(key)
         if stamp is None:

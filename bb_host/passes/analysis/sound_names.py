@@ -67,7 +67,7 @@ def names_after(before: Names, old: tuple[Op, ...], function: Function, typed: b
     ops = function.ops
     if function.inputs != before.inputs or flow.summary(ops).has_subgraphs:
         return None
-    after = _where_few_changed(before, old, ops)
+    after = _where_few_changed(before, old, function)
     if after is None or not after.all.issuperset(function.outputs):
         return None
     if not typed or function.domain == keys.COMPONENT_DOMAIN:
@@ -79,11 +79,28 @@ def names_after(before: Names, old: tuple[Op, ...], function: Function, typed: b
     return Names(after.inputs, after.read, after.written, after.all, kinds)
 
 
-def _where_few_changed(before: Names, old: tuple[Op, ...], ops: tuple[Op, ...]) -> Names | None:
+def walked(
+    function: Function, needs: Iterable[tuple[str, ...]], read: _Tuples, written: _Tuples
+) -> Names | None:
+    """The names of a function whose ops need, read and write these, where a walk over them finds no fault."""
+    known = {*function.inputs, ""}
+    expected = len(known) + sum(map(len, written))
+    covers, add = known.issuperset, known.update
+    for names, outputs in zip(needs, written, strict=True):
+        if not covers(names):
+            return None
+        add(outputs)
+    if len(known) != expected or not covers(function.outputs):
+        return None
+    return Names(function.inputs, read, written, frozenset(known))
+
+
+def _where_few_changed(before: Names, old: tuple[Op, ...], function: Function) -> Names | None:
     """Neighbouring ops, a quarter at most, in the place of others: those before and behind have their names.
 
     Stamps change no name. What the old ops wrote must be written still, for those behind may read it.
     """
+    ops = function.ops
     if ops is old:
         return before
     most = len(ops) // 4
@@ -95,7 +112,7 @@ def _where_few_changed(before: Names, old: tuple[Op, ...], ops: tuple[Op, ...]) 
         ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
         first, last = map(min, zip(*ends, strict=True))
         if first + last < len(ops) - most:
-            return None
+            return walked(function, read, read, written)
         fresh = ops[first : len(ops) - last]
     else:
         fresh = ops[first : len(ops) - last]

@@ -49,17 +49,22 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     functions = tuple(solver.solved(f) for f in program.functions)
     for function in functions:
         if function.domain != keys.COMPONENT_DOMAIN:
-            _resolved(function, options.strict_types, stats)
-            _computed(function, function is functions[0])
+            nodes = {id(kind.node) for kind in function.types.values()}
+            _resolved(function, options.strict_types, stats, all_known=id(types.ANY) not in nodes)
+            if id(types.TENSOR_BF16) in nodes:
+                _computed(function, function is functions[0])
     return program.with_functions(functions)
 
 
-def _resolved(function: Function, strict: bool, stats: Stats) -> None:
-    """Rule 5."""
+def _resolved(function: Function, strict: bool, stats: Stats, all_known: bool) -> None:
+    """Rule 5. `all_known`: no type that is there is `Any`."""
     seen = function.types
     anything = types.ANY
     names = [name for op in function.ops for name in op.outputs if name]
-    resolved = sum([known is not None and known.node is not anything for known in map(seen.get, names)])
+    if all_known:
+        resolved = sum(map(seen.__contains__, names))
+    else:
+        resolved = sum([known is not None and known.node is not anything for known in map(seen.get, names)])
     unresolved = len(names) - resolved
     if unresolved and strict:
         for op in function.ops:
@@ -100,8 +105,6 @@ def _computed(function: Function, is_root: bool) -> None:
     """Rule 7. Bytes of BF16 may pass through, between components and over the wire."""
     bfloat = types.TENSOR_BF16
     names = {name for name, kind in function.types.items() if kind.node is bfloat}
-    if not names:
-        return
     hint = "use F16 or F32; cast weights before they come here"
     if is_root and not names.isdisjoint(function.inputs):
         name = next(n for n in function.inputs if n in names)
