@@ -156,6 +156,30 @@ def _state(kind: type[Component]) -> Iterator[tuple[str, str]]:
         name = lacks.partition("(")[0]
         near = _near(name, (own for own in own_methods(kind) if own != there))
         yield f"the class has {there} and no {name}", f"{near}define {lacks} too"
+    elif writes:
+        yield from _half_of_state(kind)
+
+
+def _half_of_state(kind: type[Component]) -> Iterator[tuple[str, str]]:
+    """Yields a fault where one of the two is newer than the other, and goes without that of its base.
+
+    One that calls its base's adds to what that does. Whether it does is seen by the names that its code uses.
+    """
+    serialize, restore = (
+        next(n for n, base in enumerate(kind.__mro__) if name in vars(base))
+        for name in ("serialize", "restore")
+    )
+    if serialize == restore:
+        return
+    there, lacks = ("serialize", "restore") if serialize < restore else ("restore", "serialize")
+    newer, older = kind.__mro__[min(serialize, restore)], kind.__mro__[max(serialize, restore)]
+    code = getattr(inspect.unwrap(vars(newer)[there]), "__code__", None)
+    if code is None or there in code.co_names:
+        return
+    base = older.__name__
+    what = f"{newer.__name__} has a {there} of its own, and {lacks} is that of {base}, about its own bytes"
+    calls = "super().serialize()" if there == "serialize" else "super().restore(state)"
+    yield what, f"define {lacks} too, or call {calls}"
 
 
 def _flags(kind: type[Component]) -> Iterator[tuple[str, str]]:

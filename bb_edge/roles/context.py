@@ -124,6 +124,14 @@ class Ctx(Protocol):
     def local_addresses(self) -> tuple[bytes, ...]:
         """Addresses under which the node is reached, encoded as envelopes carry them."""
 
+    def count(self, name: str, n: int = 1) -> None:
+        """Adds `n` to the node's counter of that name, which metrics show: `acme.cut` is `bb_acme_cut_total`.
+
+        A node has at most `limits.metric_names` counters; a new one beyond that is not counted, and
+        `counters.refused` counts it. Raises ComponentError for a name that begins as the node's own do
+        (`ops.`, `rounds.`, …), and for an `n` that is no whole number from 0 on.
+        """
+
     def dependency(self, slot: str) -> Any:
         """Returns the component bound to another slot of the node, of whatever class was bound there.
 

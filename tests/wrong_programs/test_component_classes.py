@@ -43,6 +43,35 @@ class Same(Codec):
         return code
 
 
+class Kept(Same):
+    TYPE_NAME = "acme.Kept"
+
+    def serialize(self):
+        return pack_state(self, 1, {})
+
+    def restore(self, state): ...
+
+
+class Told(Kept):
+    """Adds to what its base does, without a word about the other half."""
+
+    TYPE_NAME = "acme.Told"
+
+    def serialize(self):
+        self.saved = True
+        return super().serialize()
+
+
+class Wary(Kept):
+    """Calls its base by name."""
+
+    TYPE_NAME = "acme.Wary"
+
+    def restore(self, state):
+        if state:
+            Kept.restore(self, state)
+
+
 class Learner(Model):
     TYPE_NAME = "acme.Learner"
     construct = classmethod(construct)
@@ -120,6 +149,16 @@ CLASSES = {
         of(Same, restore=lambda self, state: None, serialise=lambda self: b""),
         "the class has restore and no serialize",
         "did you mean 'serialise'?",
+    ),
+    "serialize alone, above a base that has both": (
+        of(Kept, serialize=lambda self: b""),
+        "has a serialize of its own, and restore is that of Kept",
+        "define restore too, or call super().serialize()",
+    ),
+    "restore alone, above a base that has both": (
+        of(Kept, restore=lambda self, state: None),
+        "has a restore of its own, and serialize is that of Kept",
+        "define serialize too, or call super().restore(state)",
     ),
     "serialize with ctx": (
         of(Same, serialize=lambda self, ctx: b"", restore=lambda self, state: None),
@@ -270,7 +309,8 @@ class Sampled(PeerSelector, Tells):
 
 
 @pytest.mark.parametrize(
-    "kind", [Same, Learner, Mean, Tells, Helped, Sampled, of(Tells, MORE={"effect": Effect.READ})]
+    "kind",
+    [Same, Kept, Told, Wary, Learner, Mean, Tells, Helped, Sampled, of(Tells, MORE={"effect": Effect.READ})],
 )
 def test_classes_that_are_whole_pass(kind):
     Registry(entry_points=False).register(kind)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.net.calls import Calls, Done, Replies
@@ -13,12 +15,11 @@ from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.peer_view import PeerView
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.counters import is_own
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.completion import Later
 from bb_edge.roles.containment import contained
-
-if TYPE_CHECKING:
-    import numpy as np
+from bb_edge.roles.errors import ComponentError
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +110,21 @@ class Surroundings:
     def own_class(self) -> str:
         """The peer class of the target."""
         return self.components.class_of_target[self.target]
+
+    def count(self, name: str, n: int = 1) -> None:
+        """See `Ctx.count`."""
+        counts = isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0
+        if not (isinstance(name, str) and name and counts):
+            raise ComponentError(
+                f"ctx.count({name!r:.60}, {n!r:.40}): a name and a whole number from 0 are expected",
+                hint="a counter only goes up; a value that falls is an event or a record of the program",
+            )
+        if is_own(name):
+            raise ComponentError(
+                f"ctx.count: {name!r} begins as the node's own counters do",
+                hint=f"put a word of your own in front: 'acme.{name}'",
+            )
+        self.runtime.count(name, int(n))
 
     def dependency(self, slot: str) -> Any:
         """The component bound to another slot of the same target."""
