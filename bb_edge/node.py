@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bb_edge.engine import snapshot, steps
+from bb_edge.engine import runtime, snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine, Parts
@@ -21,7 +21,6 @@ from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import INVOKE, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.straight import schedules_of
-from bb_edge.engine.runtime import Origin
 from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
@@ -74,7 +73,7 @@ class Node:
         return self._parts.links.best_effort_epoch
 
     @property
-    def origin(self) -> Origin | None:
+    def origin(self) -> runtime.Origin | None:
         """Whose state this node, or a run of it before, has adopted; or None."""
         return self._runtime.origin
 
