@@ -15,7 +15,7 @@ from bb_host.dsl.shapes import Shape
 from bb_host.errors import ModuleError, SlotError
 from bb_host.ir.program import Function, Op, Slot, walk_ops
 from bb_host.ir.proto import function_to_proto
-from bb_host.ir.queries import unfit_for_body
+from bb_host.ir.queries import is_onnx, unfit_for_body
 
 MANY_CALLS = 10
 """So many open modules of one class, where Python's stack ends, call each other without end."""
@@ -251,8 +251,7 @@ class Session:
 
 def is_engine_op(op: Op) -> bool:
     """Whether an op, which is no call, is more than an ONNX operator where its caller runs."""
-    plain = op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
-    return not plain or bool(op.facts.slot or op.facts.at)
+    return not is_onnx(op) or bool(op.facts.slot or op.facts.at)
 
 
 def unfit(op: Op) -> bool:

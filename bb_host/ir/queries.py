@@ -6,7 +6,7 @@ The bodies of `If` and `Loop` read values of the function around them without na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpDef, OpKind, Ready
@@ -24,6 +24,11 @@ DRAWS = frozenset(
 def is_onnx(op: Op, *op_types: str) -> bool:
     """Whether an op is one of ONNX's own operators, of these types where any are named."""
     return op.domain in ONNX_DOMAINS and (not op_types or op.op_type in op_types)
+
+
+def onnx_opset(imports: Mapping[str, int]) -> int:
+    """The version at which ONNX's own domain is imported; 0 where it is not."""
+    return imports.get(keys.ONNX_DOMAIN) or imports.get(keys.ONNX_DOMAIN_ALIAS) or 0
 
 
 def is_constant(op: Op) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_host.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import live
+from bb_host.ir.queries import is_onnx, live
 from bb_host.ir.rename import rename_op
 from bb_host.learn import (  # noqa: F401 (each fills RULES)
     rules_activation,
@@ -155,7 +155,7 @@ def refuse_operators(function: Function, wrt: Sequence[str]) -> None:
 
 
 def _has_rule(op: Op) -> bool:
-    return op.op_type in RULES and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)
+    return op.op_type in RULES and is_onnx(op)
 
 
 def _refuse_without_rule(ops: Sequence[Op], wanted: set[str], target: str) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from bb_edge.ir import keys
 from bb_host.errors import LearnError
 from bb_host.ir.rename import fresh_name
 from bb_host.learn.onnx_import import load_source
+from bb_host.onnx_io.newer_operators import opset_of
 
 _SPLIT_BY_INPUT = 13
 """Since this opset the sizes of a Split are an input of it."""
@@ -64,8 +64,7 @@ def join_inputs(model: onnx.ModelProto | str | Path | bytes) -> onnx.ModelProto:
         constants[given] = np.array(values, np.int64)
         return given
 
-    version = max(e.version for e in joined.opset_import if e.domain in ("", keys.ONNX_DOMAIN_ALIAS))
-    if version >= _SPLIT_BY_INPUT:
+    if opset_of(joined) >= _SPLIT_BY_INPUT:
         nodes = [helper.make_node("Split", [name, constant("inputs_sizes", sizes)], parts, axis=1)]
     else:
         nodes = [helper.make_node("Split", [name], parts, axis=1, split=sizes)]

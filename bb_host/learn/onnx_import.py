@@ -24,6 +24,7 @@ from bb_edge.ir.types import REGISTRY, TENSOR_BF16, ValueType, tensor_type
 from bb_host.errors import ModelImportError, SparseTensorError, TrainingModeError, UnsupportedOperatorError
 from bb_host.ir.program import Array, AttrValue, Function, Op, RawTensor, Subgraph
 from bb_host.ir.proto import array_of, read_graph
+from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.ir.sparse_tensors import densified
 from bb_host.learn.chosen_output import cut_to, refuse_several
 from bb_host.learn.exporter_names import exporter_kinds
@@ -34,7 +35,7 @@ from bb_host.learn.split_sequences import without_sequences
 from bb_host.learn.unrolled_loops import unrolled
 from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
-from bb_host.onnx_io.newer_operators import without_newer
+from bb_host.onnx_io.newer_operators import opset_of, without_newer
 
 _NO_OPERATOR = re.compile(r"No Op registered for (\w+)")
 _OTHERWISE = "the exporter's log names the layer: write that layer in others, and export the model again"
@@ -212,14 +213,12 @@ def _at_our_opset(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
         refuse_classical(model)
     except UnsupportedOperatorError as error:
         raise ModelImportError(error.what, where, error.hint) from error
-    foreign = sorted({n.domain for n in model.graph.node if n.domain not in ("", keys.ONNX_DOMAIN_ALIAS)})
+    foreign = sorted({n.domain for n in model.graph.node if n.domain not in ONNX_DOMAINS})
     if foreign:
         raise ModelImportError(
             f"it has operators of the domain {foreign[0]!r}", where, "export it with ONNX's own operators"
         )
-    version = max(
-        (e.version for e in model.opset_import if e.domain in ("", keys.ONNX_DOMAIN_ALIAS)), default=0
-    )
+    version = opset_of(model)
     if version != onnx_opset.VERSION:
         try:
             model = without_newer(model, onnx_opset.VERSION)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import onnx
 import onnx.inliner
 
-from bb_edge.ir import keys
+from bb_host.ir.queries import ONNX_DOMAINS
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """The version of ONNX's own opset that a model imports; 0 where it imports none."""
+    return max((e.version for e in model.opset_import if e.domain in ONNX_DOMAINS), default=0)
 
 
 def without_newer(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -13,9 +18,7 @@ def without_newer(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
     An operator whose definition ONNX cannot write out stays; the conversion to `opset` then names it.
     """
-    version = max(
-        (e.version for e in model.opset_import if e.domain in ("", keys.ONNX_DOMAIN_ALIAS)), default=0
-    )
+    version = opset_of(model)
     newer = sorted({n.op_type for n in model.graph.node if _is_newer(n, version, opset)})
     if not newer:
         return model
@@ -31,7 +34,7 @@ def without_newer(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def _is_newer(node: onnx.NodeProto, version: int, opset: int) -> bool:
-    if node.domain not in ("", keys.ONNX_DOMAIN_ALIAS) or not onnx.defs.has(node.op_type, version):
+    if node.domain not in ONNX_DOMAINS or not onnx.defs.has(node.op_type, version):
         return False
     schema = onnx.defs.get_schema(node.op_type, version)
     has_body = schema.has_function or schema.has_context_dependent_function

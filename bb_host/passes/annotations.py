@@ -13,11 +13,11 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import GraphProto, ModelProto, NodeProto
 from bb_host.errors import BindingError
 from bb_host.ir.program import Function, Op, Program, Slot, Subgraph, are_same
 from bb_host.ir.proto import rest_of
+from bb_host.ir.queries import is_onnx
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
@@ -53,7 +53,7 @@ class DeviceHints:
         return dataclasses.replace(program, functions=functions, extra=extra)
 
     def _op(self, op: Op, stats: Stats, met: set[str]) -> Op:
-        if op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+        if not is_onnx(op):
             return op
         chain = op.facts.scope
         scope = next((s for s in self.stages if s == chain or chain.endswith(f"_{s}")), None)

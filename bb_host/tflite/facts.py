@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_host.ir.program import Function, Op
+from bb_host.ir.queries import is_onnx
 from bb_host.tflite.graph import DYNAMIC, Quantization
 from bb_kernels import KernelError, TensorSpec, evaluate, prepare
 
@@ -61,7 +61,7 @@ _MOVING = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"
 def _grid(op: Op, found: Mapping[str, Fact]) -> Quantization | None:
     """The grid of a constant that an op gives: its own, or that of what it only moves."""
     source = found.get(op.inputs[0]) if op.inputs else None
-    if source is None or op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+    if source is None or not is_onnx(op):
         return None
     if op.op_type == "DequantizeLinear":
         scale = found.get(op.inputs[1])
@@ -70,7 +70,7 @@ def _grid(op: Op, found: Mapping[str, Fact]) -> Quantization | None:
             return None
         scales = scale.value.reshape(-1).astype(np.float32)
         zeros = np.zeros(len(scales), np.int64)
-        if scale.value.ndim > 1 or (zero is not None and zero.value is None):
+        if scale.value.ndim > 1:
             return None
         if zero is not None and zero.value is not None:
             zeros = np.broadcast_to(zero.value.reshape(-1), scales.shape).astype(np.int64)
@@ -117,7 +117,7 @@ def _probe(
         if spec is not None:
             known[name] = (spec, None)
     for op in function.ops:
-        if op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS) or any(op.subgraphs()):
+        if not is_onnx(op) or any(op.subgraphs()):
             continue
         if any(name and name not in known for name in op.inputs):
             continue

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from bb_edge.ir import keys
-from bb_host.ir.queries import is_constant, reads
+from bb_host.ir.queries import is_constant, is_onnx, reads
 from bb_host.tflite import attention, computed, products, recurrent
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
@@ -65,7 +64,7 @@ def try_items(
         if is_constant(item.op) or all(v in facts and facts[v].value is not None for v in named):
             reasons[i] = ""
             continue
-        if item.op.domain not in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+        if not is_onnx(item.op):
             reasons[i] = "it is a call"
             continue
         trial = Region(facts, version, gradient=gradient)

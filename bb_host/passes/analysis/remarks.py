@@ -14,6 +14,7 @@ from bb_edge.roles.contracts import loses
 from bb_host.errors import StateNotSaved, label, source
 from bb_host.ir.construction import config_of
 from bb_host.ir.program import AttrValue, Function, Op, Slot
+from bb_host.ir.queries import is_constant
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
@@ -146,7 +147,7 @@ def warn_of_scopes(function: Function, placed: Sequence[tuple[str, ...]], stats:
     scope = ""
     inside: list[tuple[Op, tuple[str, ...]]] = []
     for op, classes in zip(function.ops, placed, strict=True):
-        if op.op_type == "Constant" and op.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+        if is_constant(op):
             continue  # never stamped
         at = op.facts.at
         if at != scope:

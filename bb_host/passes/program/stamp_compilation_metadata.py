@@ -21,6 +21,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, RECV_FLAVORED
 from bb_host.ir.facts import Bound, OpFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program, are_same
+from bb_host.ir.queries import is_onnx
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.batches import with_batches, with_fewest_rows
 from bb_host.passes.analysis.heard_classes import heard_classes
@@ -109,7 +110,7 @@ def _slot_of(
             at = function.ops[reader]
             if at.slot and name in flow.data_inputs(at):
                 return numbers.get(at.slot)
-            if at.domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS):
+            if is_onnx(at):
                 backend = numbers.get(keys.ROLE_BACKEND)
             elif is_rx_gate(at):
                 names.append(at.outputs[at.inputs.index(name)])

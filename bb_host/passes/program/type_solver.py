@@ -28,7 +28,7 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
 from bb_host.errors import TypeConstraintFailed, UnresolvedType, UnsupportedType, label
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.queries import ONNX_DOMAINS
+from bb_host.ir.queries import ONNX_DOMAINS, onnx_opset
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import PUTS, is_gate
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
@@ -169,7 +169,7 @@ class _Solver:
             if given is not None and (known is None or known.node is types.ANY):
                 terms.types[name] = given
                 changed = True
-        version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
+        version = onnx_opset(function.opsets)
         try:
             changed = self._narrowed(function, terms, version, linked or bool(replies)) or changed
         except TypeConstraintFailed as error:

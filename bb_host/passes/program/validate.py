@@ -35,7 +35,7 @@ from bb_host.errors import (
     source,
 )
 from bb_host.ir.program import Function, Op, Program, walk_ops
-from bb_host.ir.queries import ONNX_DOMAINS, has_subgraph, reads
+from bb_host.ir.queries import ONNX_DOMAINS, has_subgraph, onnx_opset, reads
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.sound_names import Names
 from bb_host.passes.one_pass import Stats
@@ -234,7 +234,7 @@ def _in_onnx(op_type: str, version: int) -> bool:
 
 def _ops(function: Function, known: _Known, program: Program) -> None:
     imported = function.opsets
-    version = imported.get(keys.ONNX_DOMAIN) or imported.get(keys.ONNX_DOMAIN_ALIAS) or 0
+    version = onnx_opset(imported)
     known.seen.clear()
     domains: set[str] = set()
     there = flow.summary(function.ops)

@@ -19,7 +19,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.errors import BackendLacksOps, RuntimeIncomplete, UnboundSlot, label, source
 from bb_host.ir.program import Function, Op, Program, walk_ops
-from bb_host.ir.queries import ONNX_DOMAINS, component_graph
+from bb_host.ir.queries import ONNX_DOMAINS, component_graph, onnx_opset
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.backends import Supports, supports_of
 from bb_host.passes.analysis.component_graphs import is_read
@@ -75,7 +75,7 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
     brought = [f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN and _brings(target, f)]
     lacking: dict[tuple[str, str], list[Op]] = {}
     for function in (*target.functions, *brought):
-        version = function.opsets.get(keys.ONNX_DOMAIN) or function.opsets.get(keys.ONNX_DOMAIN_ALIAS) or 0
+        version = onnx_opset(function.opsets)
         if len(backends) < 2:
             there = flow.summary(function.ops)
             if not there.has_subgraphs and not any(

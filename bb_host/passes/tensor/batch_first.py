@@ -13,9 +13,8 @@ import dataclasses
 
 import numpy as np
 
-from bb_edge.ir import keys
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import is_onnx
+from bb_host.ir.queries import is_onnx, onnx_opset
 from bb_host.ir.values import Values
 
 _LAYERS = ("GRU", "LSTM", "RNN")
@@ -29,14 +28,14 @@ _STATES = (5, 6)
 def run(function: Function) -> Function:
     """The function with transposed inputs of recurrent layers as they were before; itself where none are."""
     values = Values(function)
-    versions = [function.opsets.get(domain, 0) for domain in (keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS)]
+    version = onnx_opset(function.opsets)
     ops: list[Op] = []
     for op in function.ops:
         source = values.maker.get(op.inputs[0]) if op.inputs else None
         perm = source.attrs.get("perm") if source is not None and is_onnx(source, "Transpose") else None
         if source is None or not isinstance(perm, list):
             ops.append(op)
-        elif is_onnx(op, *_LAYERS) and perm == _SWAP and max(versions) >= _LAYOUT_SINCE:
+        elif is_onnx(op, *_LAYERS) and perm == _SWAP and version >= _LAYOUT_SINCE:
             ops += [op] if op.attrs.get("layout", 0) else _batch_first(op, source.inputs[0], values)
         elif is_onnx(op, "Reshape") and perm == [*_SWAP, 3] and _joins_last(op, values):
             inner = values.fresh(f"{op.outputs[0]}_before")
