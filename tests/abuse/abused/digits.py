@@ -63,9 +63,12 @@ class Digits:
         ]
         self.children[name] = Child(name, list(map(str, command)), self.folder / f"{name}.log", self.events)
 
-    def honest(self, number: int, *more: str | Path, artifacts: Path | None = None) -> None:
-        """Starts one of the honest clients, with a shard of its own."""
-        shard = ("--set", f"shard.path={self.shards[number]}", "--seed", str(number))
+    def honest(
+        self, number: int, *more: str | Path, seed: int | None = None, artifacts: Path | None = None
+    ) -> None:
+        """Starts one of the honest clients, with a shard of its own; without `seed` that is its number."""
+        own = number if seed is None else seed
+        shard = ("--set", f"shard.path={self.shards[number]}", "--seed", str(own))
         self.start(f"honest-{number}", "Client", *shard, *more, artifacts=artifacts)
 
     def serve(self, *more: str | Path) -> None:

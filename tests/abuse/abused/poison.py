@@ -105,7 +105,7 @@ def poisoned(
     compile_edge(*program("mlp", 3, rounds=rounds, clients=everybody, at_least=everybody), folder)
     with _running(folder) as digits:
         for number in range(HONEST):
-            digits.honest(number, "--seed", str(number + HONEST * seed))
+            digits.honest(number, seed=number + HONEST * seed)
         for kind in attackers:
             attack(digits, kind)
         digits.serve()
