@@ -391,7 +391,7 @@ class Shard:
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
                 there = ", ".join(f"{group.peer_class} {group.count:,}" for group in self.scenario.groups)
-                nobody = f"{step.reached_nobody} rounds in a row have reached nobody: {step.reason}"
+                nobody = f"{step.reached_nobody} rounds in a row went in vain: {step.reason}"
                 self._stuck = f"{nobody} (there are {there})"
             node = self._name(seen.peer)
             found = self._trouble.get(kind)

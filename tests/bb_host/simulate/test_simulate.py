@@ -228,7 +228,7 @@ def test_a_round_that_can_never_begin_ends_the_run(scenario):
 
 def test_rounds_that_reach_nobody_end_the_run_with_the_reason(scenario):
     away = Conditions(dropout_chance=1.0, dropout_ns=NS)
-    with pytest.raises(ScenarioError, match=r"10 rounds in a row have reached nobody"):
+    with pytest.raises(ScenarioError, match=r"10 rounds in a row went in vain: no"):
         simulate(scenario(5, rounds=1, conditions=away), on="here")
 
 
