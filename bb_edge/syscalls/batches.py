@@ -57,7 +57,7 @@ def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: s
         )
         if array is None:
             if type_hash or shape:
-                hint = "give it data with labels: y in the .npz of bb.ArrayDataSource"
+                hint = "give it data with labels: y in the .npz of bb.ArrayDataSource, label= of a CSV source"
                 raise OpError(f"it gives no {name}, the program takes {wanted}", f"slot {slot!r}", hint)
         elif part is not None and misfits(Composite(((wire_type_hash(array), array),)), (part,)):
             raise OpError(

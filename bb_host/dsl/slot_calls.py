@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bb_edge.ir import keys, opsets
-from bb_host.dsl.call_tables import above_zero
 from bb_host.dsl.calls import CatalogRow, Choice, row_of
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
@@ -37,8 +36,6 @@ _FORWARD, _FORWARD_KEYED, _BACKWARD, _BACKWARD_KEYED, _BACKWARD_INPUT = (
 )
 _CONTRIBUTE = _row(keys.ROLE_AGGREGATOR_DOMAIN, "Contribute")
 _SAMPLE = _row(keys.ROLE_PEER_SELECTOR_DOMAIN, "Sample")
-_NEAR_KEY = _row(keys.ROLE_PEER_SELECTOR_DOMAIN, "NearKey")
-_SEARCH = _row(keys.ROLE_INDEX_DOMAIN, "Search")
 
 
 def _forward(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) -> _Chosen:
@@ -88,18 +85,7 @@ def _sample(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) 
             "a whole number from 0: fewer peers than that are not taken at all",
         )
     attrs["min"] = least or None
-    above_zero(graph, "sample: n", attrs["n"])
     return _SAMPLE, inputs
-
-
-def _near_key(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) -> _Chosen:
-    above_zero(graph, "near_key: n", attrs["n"])
-    return _NEAR_KEY, inputs
-
-
-def _search(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) -> _Chosen:
-    above_zero(graph, "search: k", attrs["k"])
-    return _SEARCH, inputs
 
 
 SLOT_CALLS = {
@@ -137,6 +123,4 @@ SLOT_CALLS = {
         _sample,
         "`n` peers at random, fewer where fewer are up, none where fewer than `min` are up.",
     ),
-    "PeerSelectorSlot.near_key": SlotCall(choose=_near_key),
-    "IndexSlot.search": SlotCall(choose=_search),
 }

@@ -26,6 +26,7 @@ from bb_host.ir.program import Array, Function, Program, Subgraph
 from bb_host.ir.proto import from_proto, write_attribute
 from bb_host.ir.queries import is_onnx, live
 from bb_host.ir.rename import shortened_op
+from bb_host.learn.merged_statistics import part_in_file
 from bb_host.onnx_io.files import read_onnx
 
 if TYPE_CHECKING:
@@ -57,9 +58,13 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
     """Replaces initializers of an ordinary model by parameters of their names; how many were replaced.
 
     Every parameter must be an initializer of the model, in its shape and dtype; other initializers stay.
-    Raises ParameterMismatchError, changing nothing.
+    Statistics that an exporter has merged with other initializers become initializers of their own, as they
+    are in training. Raises ParameterMismatchError, changing nothing.
     """
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    graph = onnx.GraphProto()
+    graph.CopyFrom(model.graph)
+    part_in_file(graph)
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
     known = {
         name: (tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
         for name, tensor in tensors.items()
@@ -70,13 +75,14 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
         " trainable() or bb-host compile read"
     )
     _refuse(_misfits(known, parameters, tensors), where, hint)
-    norms = (node for node in model.graph.node if node.op_type == "BatchNormalization")
+    norms = (node for node in graph.node if node.op_type == "BatchNormalization")
     _refuse_values(parameters, {name for node in norms for name in node.input[4:5]}, where)
     for name, array in parameters.items():
         tensor = tensors[name]
         doc = tensor.doc_string
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         tensor.doc_string = doc
+    model.graph.CopyFrom(graph)
     return len(parameters)
 
 

@@ -1,34 +1,71 @@
 """Statistics of normalizations that an exporter has merged with other initializers, as they were before.
 
 Fresh running means are zeros, as biases are, and variances ones, as scales: exporters keep equal initializers
-once. Who learns statistics has to learn each by itself.
+once, and read the same twice, or by an Identity. Scale and shift learn; statistics do not go with them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 from bb_host.ir.program import Array, Op, RawTensor, Subgraph
 from bb_host.ir.queries import is_onnx, uses
 from bb_host.ir.rename import fresh_name
 
+if TYPE_CHECKING:
+    import onnx
+
+_STATISTICS = ((3, "running_mean"), (4, "running_var"))
 Tensors = Mapping[str, "Array | RawTensor"]
+
+
+def part_in_file(graph: onnx.GraphProto) -> None:
+    """Does in a file what `parted_statistics` does, with the same names: before its parameters are replaced.
+
+    Else a running mean that is read from a bias, or by an Identity of one, would become the trained bias.
+    """
+    initializers = {tensor.name: tensor for tensor in graph.initializer}
+    readers = Counter(name for node in graph.node for name in node.input)
+    identities = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
+    taken = {*initializers, *(v.name for v in graph.input), *(v for node in graph.node for v in node.output)}
+    for node in graph.node:
+        if node.op_type != "BatchNormalization" or node.domain not in ("", "ai.onnx"):
+            continue
+        for position, kind in _STATISTICS:
+            source = _merged_into(node.input[position], initializers, readers, identities)
+            if source is not None:
+                name = fresh_name(f"{node.name or node.output[0]}.{kind}", taken)
+                graph.initializer.add().CopyFrom(initializers[source])
+                graph.initializer[-1].name = name
+                node.input[position] = name
+
+
+def _merged_into(
+    name: str, initializers: Collection[str], readers: Mapping[str, int], identities: Mapping[str, str]
+) -> str | None:
+    """The initializer that a statistic is, where that is read by something else, too; else None."""
+    source = name
+    while source not in initializers and source in identities:
+        source = identities[source]
+    return source if source in initializers and (source != name or readers[source] > 1) else None
 
 
 def parted_statistics(graph: Subgraph, initializers: Tensors) -> tuple[Subgraph, Tensors]:
     """The graph with a copy, named after its operator, of each mean or variance that something else reads."""
     readers = Counter(name for op in graph.ops for name in uses(op))
+    identities = {op.outputs[0]: op.inputs[0] for op in graph.ops if is_onnx(op, "Identity")}
     taken = {*graph.inputs, *initializers, *(v for op in graph.ops for v in op.outputs)}
     parted = dict(initializers)
     ops: list[Op] = []
     for op in graph.ops:
         if is_onnx(op, "BatchNormalization"):
             names = list(op.inputs)
-            for position, kind in ((3, "running_mean"), (4, "running_var")):
-                old = names[position]
-                if old in initializers and readers[old] > 1:
+            for position, kind in _STATISTICS:
+                old = _merged_into(names[position], initializers, readers, identities)
+                if old is not None:
                     names[position] = fresh_name(f"{op.name or op.outputs[0]}.{kind}", taken)
                     parted[names[position]] = initializers[old]
             op = dataclasses.replace(op, inputs=tuple(names))

@@ -93,7 +93,7 @@ def import_onnx(
     *,
     output: str | None = None,
     one_output: bool = False,
-    part_statistics: bool = False,
+    learn_statistics: bool = False,
 ) -> ImportedModel:
     """Reads an inference model: from a proto, a file (external data beside it), or bytes.
 
@@ -104,8 +104,8 @@ def import_onnx(
     matches one of `sent` and is not learned is a parameter all the same, and comes last.
 
     With `output` the model is cut to that value, an output or an inner one; with `one_output`, several
-    outputs of which none is chosen are a LearnError. With `part_statistics`, means and variances that an
-    exporter has merged with other initializers are initializers of their own.
+    outputs of which none is chosen are a LearnError. Means and variances that an exporter has merged with
+    other initializers are initializers of their own; `learn_statistics` says that batches update them.
 
     The model is converted to the opset that programs are recorded in, its own functions are inlined.
     ModelImportError says what of it cannot be taken.
@@ -132,15 +132,14 @@ def import_onnx(
     initializers: Tensors = {
         n: _plain_tensor(t) for n, t in {**graph.initializers, **_constants(graph)}.items()
     }
-    if part_statistics:
-        graph, initializers = parted_statistics(graph, initializers)
+    graph, initializers = parted_statistics(graph, initializers)
     inputs = tuple(v for v in graph.inputs if v not in initializers)
     listed = choose(graph, initializers, kinds, frozen, train, where)
     if train_last is not None:
         forced = matching(train, graph.initializers, "train", where)
         layers = layers_of(graph, initializers, kinds)
         listed = train_last_layers(listed, layers, train_last, forced, where)
-    updated = _updated(graph, listed) if part_statistics else {}
+    updated = _updated(graph, listed) if learn_statistics else {}
     if sent:
         refused = unsendable(graph, initializers, kinds) | updated
         listed = make_sent(listed, sent, tuple(graph.initializers), refused, where)

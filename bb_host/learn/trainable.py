@@ -339,7 +339,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
             sent,
             output=given.output,
             one_output=True,
-            part_statistics=updates,
+            learn_statistics=updates,
         )
         if updates:
             imported, statistics = with_statistics(imported, where)

@@ -21,6 +21,7 @@ from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, load_all
 from bb_host.build import build_edge
 from bb_host.compiler import Compiler
+from bb_host.diagnostics import in_order
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS, Conditions, read_trace
@@ -115,7 +116,7 @@ def _run(
         print(f"bb-host: {label or 'the run'}: {kind} {trouble}", file=sys.stderr)
     if _failed(outcome):
         ended = outcome.counters["rounds.ended"]
-        why = "OpFailed above says which, and why"
+        why = "what is told above says which, and why"
         print(
             f"bb-host: {label or 'the run'}: an op has failed in each of {ended:,} rounds: {why}",
             file=sys.stderr,
@@ -160,6 +161,8 @@ def _compiled(file: Path) -> list[tuple[str, str, bytes]]:
         raise ScenarioError("a model has nobody to talk to", str(file), "give the file of a program: FILE.py")
     source = read_source(file)
     build = build_edge(source.module, source.compiler or Compiler())
+    for warning in in_order((*source.warnings, *build.warnings)):
+        print(warning.render("warning"), file=sys.stderr)
     found = []
     for artifact in build.artifacts:
         target = load(artifact.data).targets[artifact.target]

@@ -78,7 +78,7 @@ class Dealer:
     ) -> None:
         self._rule, self._rows, self._clients, self._seed = rule, rows, clients, seed
         self._columns = columns or {}
-        self._labels = None if labels is None else _classes(labels)
+        self._labels = _classes(labels) if rule.by_label and labels is not None else None
         if rows < 1:
             raise ScenarioError("the file has no rows to deal", "--data")
         if rule.by_label and self._labels is None:

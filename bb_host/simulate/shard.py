@@ -386,7 +386,7 @@ class Shard:
             self._events.append(Event(seen.at_ns, name, step.topic, plain(step.value, self._name)))
             return
         if isinstance(step, steps.RoundWaits):
-            self._waits(step)
+            self._waits(step, seen.peer)
         if isinstance(step, TROUBLE):
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
@@ -404,10 +404,12 @@ class Shard:
                 found.nodes[name] = found.nodes.get(name, 0) + 1
             found.count += 1
 
-    def _waits(self, step: steps.RoundWaits) -> None:
+    def _waits(self, step: steps.RoundWaits, waits: PeerId) -> None:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""
         classes = zip(self.scenario.groups, self._kinds, strict=True)
         there = sum(group.count for group, kind in classes if step.peer_class in kind.classes)
+        own = self._kinds[self._member_of[waits].group].classes
+        there -= step.peer_class in own  # nobody is a peer of its own
         self._waited = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
         if there < step.wanted:
             self._stuck = f"{self._waited}, and there are {there}"

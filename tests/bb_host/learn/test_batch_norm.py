@@ -12,6 +12,7 @@ import onnx
 import pytest
 from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from bb_edge import PeerId, install
 from bb_edge.components import ArrayDataSource, GraphModel
@@ -22,6 +23,7 @@ from bb_host.cli import main
 from bb_host.errors import LearnError
 from bb_host.ir.proto import to_proto
 from bb_host.learn import export_training, mlp, trainable
+from bb_host.learn.exchange import export_model
 from bb_host.tflite.fits import lowered_fit
 
 CTX: Any = SimpleNamespace(exec_id=1)
@@ -103,20 +105,50 @@ def test_a_snapshot_and_another_program_take_them_over() -> None:
         np.testing.assert_array_equal(other.params(CTX), learner.params(CTX))
 
 
-def test_statistics_that_an_exporter_has_merged_are_parted() -> None:
-    """Fresh ones are zeros and ones, as biases and scales are: equal initializers are one in such a file."""
-    zeros = [0.0, 0.0]
-    merged = net({**TORCH["start"], "1.running_mean": zeros, "1.bias": zeros})
-    for node in merged.graph.node:
-        if node.name == "norm":
-            node.input[3] = "1.bias"
-    model = learning(merged)
+def merged(by: str) -> onnx.ModelProto:
+    """Fresh statistics are zeros and ones, as biases and scales are: such files have equal ones once."""
+    model = net({**TORCH["start"], "1.running_mean": [0.0, 0.0], "1.bias": [0.0, 0.0]})
+    (norm,) = (node for node in model.graph.node if node.name == "norm")
+    if by == "name":
+        norm.input[3] = "1.bias"
+    else:
+        model.graph.node.insert(0, helper.make_node("Identity", ["1.bias"], ["same"]))
+        model.graph.node.insert(1, helper.make_node("Identity", ["same"], ["1.running_mean"]))
+        kept = [tensor for tensor in model.graph.initializer if tensor.name != "1.running_mean"]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("by", ["name", "identity"])
+def test_statistics_that_an_exporter_has_merged_are_parted(by: str) -> None:
+    model = learning(merged(by))
     assert model.statistics[0] == "norm.running_mean"
     learner = component(model)
     batch = TORCH["batches"][0]
     learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
     found = learner.named_parameters()
     assert not found["1.bias"].any() and found["norm.running_mean"].any()
+
+
+@pytest.mark.parametrize("by", ["name", "identity"])
+@pytest.mark.parametrize("batch_norm", ["frozen", "update"])
+def test_merged_statistics_do_not_go_with_what_they_were_merged_with(by: str, batch_norm: str) -> None:
+    """The bias learns; on the device and in the file that comes out, the statistic is as it should be."""
+    source = merged(by)
+    model = trainable(source, batch_norm=batch_norm, loss="sparse_softmax_cross_entropy", learning_rate=0.2)
+    assert {"1.weight", "1.bias"} <= {i.name for i in model.initializers if i.learned}
+    learner = component(model)
+    for batch in TORCH["batches"]:
+        learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
+        learner.step(CTX)
+    x = np.array(TORCH["batches"][0]["x"], np.float32)
+    named = learner.named_parameters()
+    assert named["1.bias"].any() and (batch_norm == "update") == ("norm.running_mean" in named)
+    export_model(source, named)
+    onnx.checker.check_model(source)
+    (there,) = ReferenceEvaluator(source).run(None, {"x": x})
+    np.testing.assert_allclose(there, learner.forward(CTX, x), rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_statistics_stay_constants() -> None:
@@ -170,12 +202,7 @@ def test_a_whole_normalization_is_personal() -> None:
 
 
 def test_merged_statistics_are_personal_by_the_names_that_they_are_listed_under() -> None:
-    zeros = [0.0, 0.0]
-    merged = net({**TORCH["start"], "1.running_mean": zeros, "1.bias": zeros})
-    for node in merged.graph.node:
-        if node.name == "norm":
-            node.input[3] = "1.bias"
-    model = learning(merged, personal=["norm.running_mean", "1.running_var"])
+    model = learning(merged("name"), personal=["norm.running_mean", "1.running_var"])
     assert model.statistics[2:] == ("norm.running_mean", "1.running_var")
     assert "personal  norm.running_mean" in model.table()
 

@@ -108,6 +108,12 @@ def test_measurements_are_no_labels(labels):
         Dealer(Rule.parse("label:1"), 4, labels, 2, 0)
 
 
+@pytest.mark.parametrize("rule", ["iid", "draw:3", "same", "column:x"])
+def test_what_is_no_class_may_be_there_where_nothing_is_dealt_by_it(rule):
+    targets, columns = np.linspace(0, 1, 12).reshape(4, 3), {"x": np.arange(4)}
+    assert len(Dealer(Rule.parse(rule), 4, targets, 2, 0, columns).rows_of(0))
+
+
 @pytest.mark.parametrize("labels", [np.eye(4), np.array([0.0, 1.0, 1.0, 3.0]), np.array(list("abca"))])
 def test_classes_are_labels_however_they_are_written(labels):
     hands = [Dealer(Rule.parse("label:1"), 4, labels, 2, 0).rows_of(client) for client in range(2)]

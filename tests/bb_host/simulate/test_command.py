@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from bb_host.simulate.report import Columns, not_finite
 
 PROGRAM = """
 import sys
+from pathlib import Path
 sys.path.insert(0, {folder!r})
 from conftest import ArrayDataSource, Compiler, FedAvg, PresenceSelector, Sums
 
@@ -140,6 +142,13 @@ def test_workers_have_what_a_program_imports_and_rounds_that_all_fail_are_no_res
     said = capsys.readouterr()
     assert code == (4 if fails else 0), said.err
     assert ("an op has failed in each of 3 rounds" in said.err and "it is broken" in said.err) is fails
+
+
+def test_warnings_of_compiling_are_shown(program, rows, capsys):
+    nobody = Path(program).with_name("nobody.py")
+    nobody.write_text(Path(program).read_text().replace("Sums(3, 4)", "Sums(3, 0)"))
+    main(["simulate", str(nobody), "--clients", "3", "--data", f"shard={rows}", "--quiet", "--for", "5"])
+    assert "count-below-one" in capsys.readouterr().err
 
 
 def test_trouble_is_told_by_kind(program, rows, capsys):
