@@ -139,7 +139,7 @@ def _natural(graph: Recorder, value: object) -> Array:
     if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
         remedy = "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number"
         if len(value) == 1:
-            remedy = "take its one value, [0]: what is sent as a list comes as a tuple; or send x, not [x]"
+            remedy = "a list arrives as a tuple: take its one value, [0], or send x, not [x]"
         raise graph.error(ValueTypeError, "a list that holds values is no tensor", remedy)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise graph.error(

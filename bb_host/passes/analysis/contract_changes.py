@@ -22,8 +22,8 @@ from bb_host.ir.program import Function, Op, Program, Subgraph
 from bb_host.passes.analysis import flow
 
 _SAYS = {
-    OP_SEND: "what is sent at",
-    OP_RECV: "what is sent at",
+    OP_SEND: "the message at",
+    OP_RECV: "the message at",
     OP_SEND_REQ: "the question",
     OP_RECV_REQ: "the question",
     OP_SEND_RESP: "the answer to",
