@@ -61,9 +61,11 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
     Statistics that an exporter has merged with other initializers become initializers of their own, as they
     are in training. Raises ParameterMismatchError, changing nothing.
     """
-    graph = onnx.GraphProto()
-    graph.CopyFrom(model.graph)
-    part_in_file(graph)
+    graph = model.graph
+    if any(node.op_type == "BatchNormalization" for node in graph.node):  # others may be large: no copy
+        graph = onnx.GraphProto()
+        graph.CopyFrom(model.graph)
+        part_in_file(graph)
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     known = {
         name: (tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
@@ -82,7 +84,8 @@ def export_model(model: onnx.ModelProto, parameters: Mapping[str, Array], where:
         doc = tensor.doc_string
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name))
         tensor.doc_string = doc
-    model.graph.CopyFrom(graph)
+    if graph is not model.graph:
+        model.graph.CopyFrom(graph)
     return len(parameters)
 
 

@@ -25,7 +25,8 @@ Tensors = Mapping[str, "Array | RawTensor"]
 def part_in_file(graph: onnx.GraphProto) -> None:
     """Does in a file what `parted_statistics` does, with the same names: before its parameters are replaced.
 
-    Else a running mean that is read from a bias, or by an Identity of one, would become the trained bias.
+    Else a running mean that is read from a bias, or by an Identity of one, would become the trained bias. The
+    model computes what it did.
     """
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     readers = Counter(name for node in graph.node for name in node.input)

@@ -46,7 +46,7 @@ NAMED = 5
 class Trouble:
     """A kind of step that a user has to hear of: how often it came, the first of them, and by which nodes.
 
-    Of what comes at one instant the first is that of the first node by name, so that it hangs on no worker.
+    Of several at one instant the first node by name has the first, whatever the number of workers.
     `nodes` says how often each was at fault.
     """
 

@@ -72,10 +72,10 @@ class Results:
     def add(self, summary: Mapping[str, Any]) -> None:
         """Writes what came of one more run that has ended."""
         self._summaries.append(summary)
-        self._clear()
         if self._folder is not None:
             path = self._folder / _SUMMARY
             with _refused(path):
+                self._clear()
                 path.write_text(json.dumps(self._summaries, indent=1) + "\n", encoding="utf-8")
 
     def draw(self, columns: Columns | None, runs: Mapping[str, Sequence[Event]]) -> bool:

@@ -21,7 +21,7 @@ class Terms:
     """The types of a function's values so far. `put` narrows; nothing ever widens.
 
     `functions` are the program's, solved as far as they are; `replies` maps a reply's wire id to its
-    SendResp; `constants` are the tensors of Constant ops, for the shapes that hang on them.
+    SendResp; `constants` are the tensors of Constant ops, for the shapes that depend on them.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Passes 11 to 15: one gate each, behind what arrives or before what is sent.
+"""Passes 11 to 15: one gate each, behind inbound entries or before sends.
 
 1. Behind every inbound entry (Recv, RecvReq, RecvResp), after the gates that are there, stands a gate over
    all of its outputs. `DedupGateRx` drops what was delivered before, `PeerHealthGateRx` what a peer below the
@@ -26,10 +26,10 @@ Run: TypeAlias = "Callable[[Program, Options, Stats], Program]"
 
 
 def behind_entries(gate: str) -> Run:
-    """The pass that puts a gate of that type behind what arrives."""
+    """The pass that puts a gate of that type behind inbound entries."""
     return lambda program, options, stats: insert_rx_gate(program, gate, stats)
 
 
 def before_sends(gate: str) -> Run:
-    """The pass that puts a gate of that type before what is sent."""
+    """The pass that puts a gate of that type before sends."""
     return lambda program, options, stats: insert_tx_gate(program, gate, stats)

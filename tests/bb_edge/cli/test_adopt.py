@@ -289,10 +289,9 @@ def test_check_lists_it_and_changes_nothing(world, capsys):
     assert {path.name: path.read_bytes() for path in (world.folder / "old").iterdir()} == before
 
 
-def test_check_of_a_configuration_lists_it_too(world, capsys):
-    world.keep(world.node("old"))
-    world.artifact("new", outputs=1)
-    config = {
+def configuration(world):
+    """Of a server that adopts `old` into `new`."""
+    return {
         "artifact": "new.onnx",
         "targets": ["Server"],
         "peer": "server",
@@ -301,6 +300,12 @@ def test_check_of_a_configuration_lists_it_too(world, capsys):
         "adopt": "old",
         "components": {"test": {"path": str(world.flowers)}},
     }
+
+
+def test_check_of_a_configuration_lists_it_too(world, capsys):
+    world.keep(world.node("old"))
+    world.artifact("new", outputs=1)
+    config = configuration(world)
     path = world.folder / "server.json"
     path.write_text(json.dumps(config))
     assert main(["check", "--config", str(path)]) == 0
@@ -316,15 +321,7 @@ def test_a_folder_that_has_moved_on_since_it_was_adopted_is_told_by_name(world, 
     world.keep(old)
     world.artifact("new", outputs=1)
     path = world.folder / "server.json"
-    config = {
-        "artifact": "new.onnx",
-        "targets": ["Server"],
-        "peer": "server",
-        "broker": "mqtt://127.0.0.1:1",
-        "state": "new",
-        "adopt": "old",
-        "components": {"test": {"path": str(world.flowers)}},
-    }
+    config = configuration(world)
     path.write_text(json.dumps(config))
     check = ["check", "--config", str(path)]
     former = former_at(world.folder / "old", load_config(path), 0, lambda *_, **__: None)
