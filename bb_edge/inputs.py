@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.bound import BoundGraph
 from bb_edge.ir import types
 from bb_edge.ir.address import Address
@@ -68,7 +69,35 @@ def _taken(node: types.TypeNode, value: object) -> object:
     return taker(node)(value)
 
 
-def expected_inputs(graph: BoundGraph) -> dict[str, tuple[int, np.dtype[Any], tuple[int, ...] | None]]:
+Expected: TypeAlias = "dict[str, tuple[int, np.dtype[Any], tuple[int, ...] | None]]"
+"""Site, dtype and shape of tensor inputs, by their names."""
+
+
+def read_inputs(
+    graph: BoundGraph, expected: Expected, shared: types.SharedDims, given: Mapping[str, object]
+) -> tuple[dict[int, object], int]:
+    """The values of a target's inputs by their sites, and how many bytes they have. InvokeError."""
+    values: dict[int, object] = {}
+    size = 0
+    named = False  # only inputs that take the long way have sizes with names
+    for name, value in given.items():
+        known = expected.get(name)
+        if known is not None and type(value) is np.ndarray:
+            site, dtype, shape = known
+            if value.dtype is dtype and (shape is None or value.shape == shape):
+                values[site] = value
+                size += value.nbytes
+                continue
+        value = decode_input(graph, name, value)
+        values[graph.slot.inputs[name]] = value
+        size += payload_bytes(value)
+        named = bool(shared)
+    if named:
+        check_shared(graph, shared, values)
+    return values, size
+
+
+def expected_inputs(graph: BoundGraph) -> Expected:
     """Returns (site, dtype, shape) of the tensor inputs that a comparison can check without `decode_input`.
 
     The shape is None if any shape fits. Inputs with symbolic dimensions are left out.

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from bb_edge.engine import runtime, snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
@@ -17,11 +15,10 @@ from bb_edge.engine.entries.invokes import Invokes
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Data, Raw
 from bb_edge.engine.net.ingress import Entry
-from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.program.program import INVOKE, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
 from bb_edge.engine.run.straight import schedules_of
-from bb_edge.inputs import InvokeError, check_shared, decode_input, expected_inputs
+from bb_edge.inputs import InvokeError, expected_inputs, read_inputs
 from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
@@ -271,24 +268,7 @@ class Node:
         config = self._runtime.config
         if len(given) > config.invoke_inputs:
             raise InvokeError(f"{len(given)} inputs, {config.invoke_inputs} at most", target)
-        values: dict[int, object] = {}
-        expected = self._expected[target]
-        size = 0
-        named = False  # only inputs that take the long way have sizes with names
-        for name, value in given.items():
-            known = expected.get(name)
-            if known is not None and type(value) is np.ndarray:
-                site, dtype, shape = known
-                if value.dtype is dtype and (shape is None or value.shape == shape):
-                    values[site] = value
-                    size += value.nbytes
-                    continue
-            value = decode_input(graph, name, value)
-            values[graph.slot.inputs[name]] = value
-            size += payload_bytes(value)
-            named = bool(self._shared[target])
-        if named:
-            check_shared(graph, self._shared[target], values)
+        values, size = read_inputs(graph, self._expected[target], self._shared[target], given)
         if size > config.invoke_bytes:
             what = f"{size} bytes requested, {config.invoke_bytes} available for one invoke"
             raise InvokeError(what, target, "raise limits.invoke_bytes (NodeConfig)")
@@ -347,6 +327,10 @@ class Node:
         self._parts.wish.written()
         self._parts.admission.journal.snapshot_written()
         return tuple(self._parts.outgoing.durable.snapshot_written(snapshot.may_run(self._parts)))
+
+    def needs_row(self, name: OutboxName) -> bool:
+        """Whether an envelope that is still open needs the row of the outbox, or the body, of that name."""
+        return self._parts.outgoing.durable.needs_row(name)
 
     def adopt_outbox(self, records: Iterable[bytes], now_ns: int, wall_ns: int) -> None:
         """Takes what the outbox on disk holds, after a restart and before the first poll.

@@ -27,12 +27,17 @@ class PersistOutbox(RecordStep):
     Under `name` it stays until `Node.snapshot_written` names it; a row of the same name takes its place. A
     record may name a body that several share: `body`, under `body_name`, has to be on disk with it, and
     stays as long.
+
+    A row that is `with_snapshot` may be written in the file of the next snapshot, which is wanted in the same
+    poll, and answered before that is taken: nothing leaves for it before the snapshot is on disk, and without
+    the snapshot it says nothing.
     """
 
     record: bytes = field(repr=False)
     body: bytes = field(default=b"", repr=False)
     body_name: BodyName = NO_BODY
     name: int | RowName = 0
+    with_snapshot: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 The order is what makes it safe. The records of a poll are on the medium before the node is told so, and the
 node publishes and acknowledges only what it was told of, at the earliest in the next poll. A snapshot is
-taken last, between two polls, when everything that was handed out is written down. Large rows of the journal
-may be written beside the polls (journaling.py).
+taken last, between two polls, when everything that was handed out is written down. Rows that nothing leaves
+for before a snapshot are written in its file, with its sync, and stay there while the node needs them. Large
+rows of the journal may be written beside the polls (journaling.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from bb_edge.wire.outbox import body_record
 
 RETRY_NS = 1_000_000_000
 MAX_RETRY_NS = 60_000_000_000
+ENCLOSED_BYTES = 128 << 10
+"""So many bytes of the outbox come with a snapshot at most, and are written with each one that follows while
+the node needs them: a disk syncs about as fast as it writes these."""
 ROUNDS_GAP_NS = 1_000_000_000
 """Between two snapshots for rounds: rounds of milliseconds would wear out a card in weeks."""
 """A snapshot that failed is tried again after RETRY_NS, then after twice as long, up to MAX_RETRY_NS.
@@ -45,6 +49,9 @@ class KeptNode(Protocol):
 
     def snapshot_written(self) -> Iterable[OutboxName]:
         """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
+
+    def needs_row(self, name: OutboxName) -> bool:
+        """Whether an open envelope needs the outbox record of that name, a record's id or a body's."""
 
     def persisted(self, token: int) -> None:
         """Tells the node that the record of a token is on the medium."""
@@ -169,6 +176,7 @@ class Keeper:
         self._report = report
         self._announce = announce
         self._announced = False
+        self._enclosing: dict[bytes, bytes] = {}  # rows that come with the next snapshot
         self._wanted = store.generation == 0  # the first one writes down whose folder this is
         self._due_ns: int | None = None
         self._retry_at_ns = 0
@@ -188,10 +196,11 @@ class Keeper:
     def take(self, emitted: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Takes the steps of a poll: writes records, tells the node, and takes a snapshot if one is due."""
         outbox: list[steps.PersistOutbox] = []
+        enclosed: list[steps.PersistOutbox] = []
         journal: list[steps.Journal] = []
         for step in emitted:
             if isinstance(step, steps.PersistOutbox):
-                outbox.append(step)
+                (enclosed if step.with_snapshot else outbox).append(step)
             elif isinstance(step, steps.Journal):
                 journal.append(step)
             elif isinstance(step, steps.SnapshotWanted):
@@ -199,6 +208,8 @@ class Keeper:
             elif isinstance(step, steps.LifecycleFired) and step.phase == steps.Phase.SNAPSHOT:
                 self._announced = True
         self._busy = self._busy or bool(emitted)
+        if enclosed and not self._enclose(enclosed):
+            outbox += enclosed
         if outbox:
             self._keep_outbox(outbox)
         if journal:
@@ -250,13 +261,16 @@ class Keeper:
         try:
             pieces = node.snapshot_pieces(now_ns)
             size += sum(map(len, pieces))
-            store.write_snapshot(pieces)
+            rows = {**store.enclosed, **self._enclosing}
+            needed = {key: row for key, row in rows.items() if node.needs_row(name_of_key(key))}
+            store.write_snapshot(pieces, needed)
         except BBError as error:
             self._failed("snapshot", error)
             self._retry_at_ns = now_ns + self._wait_ns
             self._wait_ns = min(2 * self._wait_ns, MAX_RETRY_NS)
             self._wanted = True
             return False
+        self._enclosing = {}
         gone = [key_bytes(key) for key in node.snapshot_written()]
         self.snapshots += 1
         self._wanted = self._busy = self._announced = False
@@ -291,16 +305,30 @@ class Keeper:
             self._rounds_due_ns = max(now_ns, first_ns, 1)
         return False
 
-    def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
-        self._journaling.finish()
+    def _enclose(self, requests: Sequence[steps.PersistOutbox]) -> bool:
+        """Has rows come with the next snapshot, unless they are too large, and tells the node."""
+        rows = {**self._enclosing, **self._rows(requests)}
+        if sum(map(len, (*rows.values(), *self._store.enclosed.values()))) > ENCLOSED_BYTES:
+            return False
+        self._enclosing = rows
+        self._wanted = True
+        self._answer(requests, None)
+        return True
+
+    def _rows(self, requests: Sequence[steps.PersistOutbox]) -> dict[bytes, bytes]:
+        """The rows that are asked for, by their keys, each behind the body that it names."""
         rows: dict[bytes, bytes] = {}
         for step in requests:
             name = step.body_name
             if name and name not in rows and not self._store.has_outbox(name):
                 rows[name] = body_record(step.body)
             rows[key_bytes(step.name)] = step.record
+        return rows
+
+    def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
+        self._journaling.finish()
         try:
-            self._store.append_outbox(list(rows.items()))
+            self._store.append_outbox(list(self._rows(requests).items()))
         except StateError as error:
             self._answer(requests, error)
         else:
@@ -348,3 +376,8 @@ def key_bytes(name: OutboxName) -> bytes:
     peer, epoch, number = name
     kind = b"N" if isinstance(name, RowName) else b""
     return kind + peer.to_bytes() + epoch.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
+def name_of_key(key: bytes) -> int | BodyName:
+    """The name of a row that a snapshot may enclose: `key_bytes` gave its key."""
+    return int.from_bytes(key, "big") if len(key) == 8 else BodyName(key)

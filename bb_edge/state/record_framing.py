@@ -8,7 +8,7 @@ file left in a reused block of flash never pass for a record of this one. A powe
 that were not synced yet: `parse` ends before the first one that is not whole.
 
 The header says whose file it is, and how long the file before it was on the medium when this one was begun.
-Files of version 1, which say neither, are read.
+Files of version 1, which say neither, are read. Snapshots that enclose rows of the outbox are of version 3.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ Body: TypeAlias = bytes | Sequence[Buffer]
 """The body of a record, or its pieces."""
 
 VERSION: Final = 2
+ENCLOSING: Final = 3
+"""The version of snapshots that have rows of the outbox behind them; the others are of `VERSION`."""
 BEFORE_OWNERS: Final = 1
 """The version whose files name neither an owner nor the file before them."""
 MAGIC: Final = b"bbstate"
@@ -110,13 +112,18 @@ class Parsed:
 
 
 def header(
-    kind: int, number: int, floor: int = 0, owner: Owner = NOBODY, before: Link | None = None
+    kind: int,
+    number: int,
+    floor: int = 0,
+    owner: Owner = NOBODY,
+    before: Link | None = None,
+    version: int = VERSION,
 ) -> bytes:
     """Returns the first record of a file; `Header` says what the arguments mean."""
     # A number is below 10**18, so the one after it fits as well, and 0 is free for none.
     link = (0, 0) if before is None else (before.number + 1, before.length)
     peer, program = owner
-    fixed = _HEADER.pack(MAGIC, VERSION, kind, number, floor, *link, len(peer), len(program))
+    fixed = _HEADER.pack(MAGIC, version, kind, number, floor, *link, len(peer), len(program))
     return framed(kind, number, 0, [fixed + peer + program])
 
 
@@ -213,15 +220,15 @@ def _header(body: bytes, where: str) -> Header | None:
     if not body.startswith(MAGIC) or len(body) == len(MAGIC):
         return None
     version = body[len(MAGIC)]
-    if version > VERSION:
+    if version > ENCLOSING:
         raise StateVersionError(
-            f"written in version {version} of the format, this is version {VERSION}",
+            f"written in version {version} of the format, this is version {ENCLOSING}",
             where,
             "update this node, or give it another state folder",
         )
     if version == BEFORE_OWNERS and len(body) == _OLD_HEADER.size:
         return Header(version, _OLD_HEADER.unpack(body)[-1], None, None)
-    if version != VERSION or len(body) < _HEADER.size:
+    if version not in (VERSION, ENCLOSING) or len(body) < _HEADER.size:
         return None
     *_, floor, before, length, peer_size, program_size = _HEADER.unpack_from(body)
     peer_end = _HEADER.size + peer_size

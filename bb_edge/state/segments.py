@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,6 +50,7 @@ class Segments:
         "_needed",
         "_next",
         "_obsolete",
+        "_passed_over",
         "_unwritten",
         "discarded",
         "stale",
@@ -64,6 +65,7 @@ class Segments:
         self._growing: Log | None = None
         self._ahead: Log | None = None  # begun, and nothing in it yet
         self._unwritten: list[bytes] = []  # DROP rows that the disk has not taken yet
+        self._passed_over: dict[bytes, int] = {}  # discarded, and in which snapshot they may be enclosed
         self._needed = 0
         self._next = 0
         self._listed_from = (0, 0)  # the first segment that the last two snapshots list
@@ -107,19 +109,27 @@ class Segments:
     # --- reading ------------------------------------------------------------------------------------------
 
     def load(
-        self, numbers: Sequence[int], base: int, listed: Sequence[Listed] | None, inventory: Inventory
+        self,
+        numbers: Sequence[int],
+        base: int,
+        listed: Sequence[Listed] | None,
+        inventory: Inventory,
+        enclosed: Mapping[bytes, bytes],
     ) -> tuple[bytes, ...]:
         """Reads the segments of these numbers.
 
-        Returns the records that the snapshot `base` needs, in the order in which they were added. `listed`
-        is that snapshot's list, None where it has none; `inventory` is told of every file.
+        Returns the records that the snapshot `base` needs: those that are `enclosed` in it, and then those of
+        the segments in the order in which they were added. `listed` is that snapshot's list, None where it
+        has none; `inventory` is told of every file.
         Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError.
         """
         self._entries.clear()
         self._unwritten.clear()
+        self._passed_over.clear()
         self._ahead = None
         self._needed, self.stale, self.discarded = 0, set(), []
         records: dict[bytes, bytes] = {}
+        around = dict(enclosed)
         read: list[tuple[Log, record_framing.Parsed]] = []
         for number in numbers:
             log = Log(self._files, record_framing.OUTBOX, number)
@@ -152,11 +162,19 @@ class Segments:
             for row_bytes in parsed.bodies:
                 at += record_framing.OVERHEAD_BYTES + len(row_bytes)
                 since = not base or (listed is not None and log.number >= first and at > told[log.number])
-                if self._take(row_bytes, log, base, records, since) == ADD:
+                if self._take(row_bytes, log, base, records, around if since else {}, since) == ADD:
                     log.synced = at
-        return tuple(records.values())
+        return (*(record for key, record in around.items() if key not in records), *records.values())
 
-    def _take(self, row: bytes, log: Log, base: int, records: dict[bytes, bytes], since: bool) -> int:
+    def _take(
+        self,
+        row: bytes,
+        log: Log,
+        base: int,
+        records: dict[bytes, bytes],
+        enclosed: dict[bytes, bytes],
+        since: bool,
+    ) -> int:
         kind, generation, keys, record = read_row(row, log.name)
         if kind == ADD:
             self._add(keys[0], len(row), log.number)
@@ -170,6 +188,10 @@ class Segments:
                     if since and generation == DISCARDED and key in records:
                         self.discarded.append(records[key])
                     records.pop(key, None)
+                elif generation == DISCARDED:
+                    self._passed_over[key] = base
+                    if key in enclosed:
+                        self.discarded.append(enclosed.pop(key))
         return kind
 
     def _add(self, key: bytes, size: int, segment: int) -> None:
@@ -216,21 +238,32 @@ class Segments:
             self._unwritten.append(drop_row(generation, known))
         for key in [k for k, e in self._entries.items() if e.dropped is not None and e.dropped <= previous]:
             del self._entries[key]
+        self._passed_over = {key: at for key, at in self._passed_over.items() if at >= previous}
 
-    def discard(self, keys: Iterable[bytes], instead: Sequence[tuple[bytes, bytes]] = ()) -> None:
+    def discard(
+        self,
+        keys: Iterable[bytes],
+        instead: Sequence[tuple[bytes, bytes]] = (),
+        enclosed: Container[bytes] = (),
+        base: int = 0,
+    ) -> None:
         """Drops the records of `keys` for every generation, and adds those that stand for them, all or none.
 
-        The medium has it when it returns; a power cut may leave both. No bound is asked for `instead`: who
-        drops makes room. Raises StateWriteError, and StateReadError where a ragged end has to be cut.
+        Those that the snapshot `base` has `enclosed` stay there, and are passed over. The medium has it when
+        it returns; a power cut may leave both. No bound is asked for `instead`: who drops makes room. Raises
+        StateWriteError, and StateReadError where a ragged end has to be cut.
         """
-        known = [key for key in keys if self.has(key)]
+        known = [key for key in keys if self.has(key) or key in enclosed]
         rows = add_rows(instead)
         if known or rows:
             log = self._write([*rows, *([drop_row(DISCARDED, known)] if known else ())], sync=True)
             for (key, _), row in zip(instead, rows, strict=True):
                 self._add(key, len(row), log.number)
         for key in known:
-            self._needed -= self._entries.pop(key).size
+            if key in enclosed:
+                self._passed_over[key] = base
+            if self.has(key):
+                self._needed -= self._entries.pop(key).size
 
     def write_down(self) -> None:
         """Writes what was dropped; it is on the medium with the next record. A StateError: the next write
@@ -302,11 +335,13 @@ class Segments:
         first = min(live, default=logs[-1].number)
         return tuple(Listed(log.number, log.synced, log.version) for log in logs if log.number >= first)
 
-    def seal(self, listed: Sequence[Listed]) -> None:
+    def seal(self, listed: Sequence[Listed], enclosed: Iterable[bytes]) -> None:
         """Directs further rows into the segment that was prepared, so that older ones become removable.
 
-        `listed` is what the snapshot lists that was written since.
+        `listed` is what the snapshot lists that was written since, `enclosed` the keys that it encloses.
         """
+        for key in enclosed:
+            self._passed_over.pop(key, None)
         self._listed_from = (self._listed_from[1], listed[0].number)
         if self._ahead is not None:
             self._obsolete.remove(self._ahead.name)
@@ -340,6 +375,8 @@ class Segments:
                     yield row
                     if entry.dropped is not None:
                         dropped.setdefault(entry.dropped, []).append(keys[0])
+        if self._passed_over:
+            dropped[DISCARDED] = list(self._passed_over)
         for generation, names in dropped.items():
             yield drop_row(generation, names)
 

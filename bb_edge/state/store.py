@@ -1,6 +1,6 @@
 """What a node has on disk, and how it finds that again.
 
-    snapshot-<G>   the node as it was when generation G began
+    snapshot-<G>   the node as it was when generation G began, and maybe rows of the outbox that came with it
     journal-<G>    the inputs that it took since then; journal-0 begins with an empty folder
     outbox-<n>     what it sends and must not lose, whatever the generation (segments.py)
 
@@ -36,6 +36,7 @@ from bb_edge.state.files import Files, Log, Storage, log_name, numbers
 from bb_edge.state.inventory import Inventory, Listed, pack, unpack
 from bb_edge.state.limits import StoreLimits
 from bb_edge.state.record_framing import NOBODY, Link, Owner
+from bb_edge.state.segment_rows import add_rows, read_row
 from bb_edge.state.segments import Segments
 from bb_edge.wire.cbor import Buffer
 
@@ -90,6 +91,8 @@ class StateStore:
         self._previous = 0
         self._losses = 0
         self._kept_bytes = 0  # of the outbox, by the last snapshot
+        self.enclosed: Mapping[bytes, bytes] = {}
+        """The rows of the outbox, by their keys, that the last snapshot's file has behind the snapshot."""
         self._old_generations = old_generations
         self._old = 0  # generations before the last two whose files are there still
         self._old_bytes = 0  # of these, about: as many as the generation had that ended then
@@ -135,7 +138,8 @@ class StateStore:
         self._old_bytes = 0
         replayed = self._read_journals(journals, snapshots, listed is None, inventory)
         records = tuple(record for bodies in replayed.values() for record in bodies)
-        outbox = self._segments.load(numbers(names, record_framing.OUTBOX), base, listed, inventory)
+        segments = numbers(names, record_framing.OUTBOX)
+        outbox = self._segments.load(segments, base, listed, inventory, self.enclosed)
         if not self._present and self._segments.compacted:
             raise _missing("", names)
         began = self._segments.stale | {number for number, bodies in replayed.items() if number and bodies}
@@ -171,7 +175,11 @@ class StateStore:
     def _last_readable(
         self, snapshots: Sequence[int], notes: list[str], inventory: Inventory
     ) -> tuple[int, bytes | None, tuple[Listed, ...] | None]:
-        """The last snapshot that can be read: its number, its bytes, and the segments that it lists."""
+        """The last snapshot that can be read: its number, its bytes, and the segments that it lists.
+
+        The rows that it encloses are `enclosed`.
+        """
+        self.enclosed = {}
         useless, last = list[str](), ""  # those before this one that cannot be used for one reason
         for number in reversed(snapshots):
             name = log_name(record_framing.SNAPSHOT, number)
@@ -184,12 +192,13 @@ class StateStore:
                     parsed = record_framing.parse(data, record_framing.SNAPSHOT, number, name)
                     header = parsed.header
                     inventory.check(name, parsed, old=True)
-                    old = header is not None and header.version == record_framing.BEFORE_OWNERS
-                    if header is not None and not parsed.lost and len(parsed.bodies) == (1 if old else 2):
+                    if header is not None and not parsed.lost and _is_whole(header, parsed.bodies):
                         self._base_bytes = len(data)
                         if number == snapshots[-1]:
                             self._note_reserve(header.before, name, notes)
-                        return number, parsed.bodies[0], None if old else unpack(parsed.bodies[1], name)
+                        body, *listed = parsed.bodies
+                        self.enclosed = _enclosed(listed[1:], name)
+                        return number, body, unpack(listed[0], name) if listed else None
                     self._unreadable[number] = "it is empty" if not data else "its checksum is wrong"
             self._files.damaged.add(name)
             why = self._unreadable[number]
@@ -257,17 +266,20 @@ class StateStore:
         None of them is left, or all, and the medium has it when it returns; a power cut may leave both. A
         full outbox takes it. Raises StateWriteError and StateReadError.
         """
-        self._segments.discard(keys, instead)
+        self._segments.discard(keys, instead, self.enclosed, self._base)
 
     def has_outbox(self, key: bytes) -> bool:
-        """Whether a record of that key is on the medium, and no snapshot has dropped it."""
+        """Whether a record of that key is in a segment, and no snapshot has dropped it."""
         return self._segments.has(key)
 
-    def write_snapshot(self, data: bytes | Sequence[Buffer]) -> None:
+    def write_snapshot(
+        self, data: bytes | Sequence[Buffer], enclosed: Mapping[bytes, bytes] | None = None
+    ) -> None:
         """Begins a generation with this snapshot; the journal before it is not replayed any more.
 
-        It may come in pieces, which are written one after the other. Raises StateFullError, StateWriteError
-        and StateReadError; the state on disk is then as before.
+        It may come in pieces, which are written one after the other. `enclosed` are rows of the outbox, by
+        their keys, that are on the medium with it and go with its file; no limit is asked for them. Raises
+        StateFullError, StateWriteError and StateReadError; the state on disk is then as before.
         """
         pieces = (data,) if isinstance(data, bytes) else data
         size = sum(map(len, pieces))
@@ -276,12 +288,12 @@ class StateStore:
                 f"the snapshot has {size} bytes, {self.limits.snapshot_bytes} are allowed", "snapshot"
             )
         try:
-            self._begin_generation(pieces)
+            self._begin_generation(pieces, enclosed or {})
         except StateWriteError:
             self._make_room()
             raise
 
-    def _begin_generation(self, pieces: Sequence[Buffer]) -> None:
+    def _begin_generation(self, pieces: Sequence[Buffer], enclosed: Mapping[bytes, bytes]) -> None:
         if self._segments.stale:
             self._remove_old()  # the oldest snapshots may list what is joined
             self._segments.compact()
@@ -303,11 +315,12 @@ class StateStore:
         self._segments.prepare()
         listed = self._segments.listed()
         before = Link(self._base, self._base_bytes) if self._base else None
-        kind = record_framing.SNAPSHOT
+        kind, owner = record_framing.SNAPSHOT, self._files.owner
+        version = record_framing.ENCLOSING if enclosed else record_framing.VERSION
         content = [
-            record_framing.header(kind, number, owner=self._files.owner, before=before),
+            record_framing.header(kind, number, owner=owner, before=before, version=version),
             *record_framing.framed_pieces(kind, number, 1, pieces),
-            record_framing.framed(kind, number, 2, [pack(listed)]),
+            record_framing.framed(kind, number, 2, [pack(listed), *add_rows(list(enclosed.items()))]),
         ]
         try:
             self._files.write(name, content)
@@ -322,8 +335,9 @@ class StateStore:
             self._old_bytes += self._base_bytes + (0 if last is None else last.length)
         self._previous, self._base, self._generation = self._base, number, number
         self._base_bytes = sum(map(len, content))
+        self.enclosed = enclosed
         self._journals = {number: journal}
-        self._segments.seal(listed)
+        self._segments.seal(listed, enclosed)
 
     def drop(self, keys: Iterable[bytes]) -> None:
         """Drops outbox records that the latest snapshot does not need; they go with the next generation.
@@ -401,6 +415,7 @@ class StateStore:
         files = self._files
         return {
             **self._segments.counters,
+            "state.outbox_records": len(self._segments) + len(self.enclosed),
             "state.bytes_written": files.bytes_written,
             "state.syncs": files.syncs,
             "state.failed_writes": files.failed_writes,
@@ -408,6 +423,19 @@ class StateStore:
             "state.generation": self._base,
             "state.losses": self._losses,
         }
+
+
+def _is_whole(header: record_framing.Header, bodies: Sequence[bytes]) -> bool:
+    """Whether a snapshot's file has all its records: itself, its list of segments, and enclosed rows."""
+    if header.version == record_framing.BEFORE_OWNERS:
+        return len(bodies) == 1
+    return len(bodies) > 2 if header.version == record_framing.ENCLOSING else len(bodies) == 2
+
+
+def _enclosed(rows: Iterable[bytes], name: str) -> dict[bytes, bytes]:
+    """The rows that a snapshot encloses, by their keys. StateDamagedError for other bytes."""
+    read = [read_row(row, name) for row in rows]
+    return {key: record for _, _, (key,), record in read}
 
 
 def _longest(limits: StoreLimits) -> dict[int, int]:

@@ -35,7 +35,7 @@ from bb_edge.wire.durable_flows import (
     Settled,
     Write,
 )
-from bb_edge.wire.durable_rows import Flow, Numbers, RowName
+from bb_edge.wire.durable_rows import Flow, Numbers, OutboxName, RowName
 from bb_edge.wire.envelope_records import Ack
 from bb_edge.wire.marks import NOTHING, Ask, Heard, Open, Taken, Took
 from bb_edge.wire.outbox import OutboxRecord
@@ -143,6 +143,16 @@ class DurableSender:
         """A record that is held, settled or not."""
         held = self._records.get(number)
         return held.record if held is not None else None
+
+    def goes_at_once(self, name: OutboxName) -> bool:
+        """Whether a record's own row has its number, and the peer knows marks.
+
+        Should that row be lost with a snapshot, the number that it gave is not known any more: marks tell.
+        """
+        held = self._records.get(name) if isinstance(name, int) else None
+        if held is None or not held.seq or held.numbering:
+            return False
+        return self._flows[held.record.key.peer].state is FlowState.OPEN
 
     def payload(self, number: int) -> tuple[PeerId, bytes, bytes] | None:
         """What goes out: (peer, body, the rest of the bytes). None while it must not, or need not."""

@@ -270,6 +270,10 @@ class Outbox:
         """The snapshot needs it no more, and its row may go. TransitionError where it is not SETTLED."""
         self._turn(number, RecordEvent.SNAPSHOT)
 
+    def is_open_body(self, name: BodyName) -> bool:
+        """Whether a record that is not settled names the body."""
+        return any(named == name and not self.settled(number) for number, named in self._names.items())
+
     def take_free_bodies(self, orphans: Iterable[BodyName] = ()) -> list[BodyName]:
         """The bodies that no record names any more: they may go with the records that did."""
         free = [name for name in self._free_bodies.union(orphans) if name not in self._named]

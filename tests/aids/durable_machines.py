@@ -30,6 +30,7 @@ class Disk:
         self.snapshot: bytes | None = None
         self.journal: list[bytes] = []
         self.outbox: dict[Any, bytes] = {}
+        self.enclosed: dict[Any, bytes] = {}  # rows of the outbox that came with the snapshot
         self.writes = 0
         self.crash_at: tuple[int, bool] | None = None
         self.full = False
@@ -54,6 +55,7 @@ class Machine:
         self.starts = 0
         self.events: list[tuple[str, Any]] = []
         self.said: list[steps.EngineStep] = []
+        self.enclosing: dict[Any, bytes] = {}
         self.start(0)
 
     def start(self, now_ns: int) -> None:
@@ -61,7 +63,8 @@ class Machine:
         disk = self.disk
         more: dict[str, Any] = {"config": self.config, "seed": 100 + self.starts, "durable": True}
         self.node = install(*self.args, **more, snapshot=disk.snapshot, now_ns=now_ns)
-        self.node.adopt_outbox(list(disk.outbox.values()), now_ns, now_ns)
+        self.enclosing = {}
+        self.node.adopt_outbox([*disk.enclosed.values(), *disk.outbox.values()], now_ns, now_ns)
         self.node.replay(disk.journal)
 
     def recompiled(self, data: bytes, now_ns: int) -> Former:
@@ -75,7 +78,7 @@ class Machine:
         self.starts += 1
         old, disk = self.old, self.disk
         assert old.snapshot is not None and disk.snapshot is None
-        former = Former.of(old.snapshot, list(old.outbox.values()), now_ns)
+        former = Former.of(old.snapshot, [*old.enclosed.values(), *old.outbox.values()], now_ns)
         more: dict[str, Any] = {"config": self.config, "seed": 100 + self.starts, "durable": True}
         self.node = install(*self.args, **more, adopt=former, now_ns=now_ns)
         for name, row in former.outbox:
@@ -100,6 +103,12 @@ class Machine:
                 node.persist_failed(step.token, OSError("full"))
             elif isinstance(step, PersistOutbox):
                 name, row = step.name, step.record
+                if step.with_snapshot:
+                    if step.body:
+                        self.enclosing[step.body_name] = body_record(step.body)
+                    self.enclosing[name] = row
+                    node.persisted(step.token)
+                    continue
                 if step.body:
                     disk.outbox[step.body_name] = body_record(step.body)
                 disk.write(lambda name=name, row=row: disk.outbox.update({name: row}))
@@ -112,12 +121,15 @@ class Machine:
 
     def take_snapshot(self, now_ns: int) -> None:
         disk, data = self.disk, self.node.snapshot(now_ns)
+        rows = {**disk.enclosed, **self.enclosing}
+        enclosed = {name: row for name, row in rows.items() if self.node.needs_row(name)}
 
         def replace() -> None:
-            disk.snapshot = data
+            disk.snapshot, disk.enclosed = data, enclosed
             disk.journal.clear()
 
         disk.write(replace)
+        self.enclosing = {}
         for key in self.node.snapshot_written():
             disk.outbox.pop(key, None)
 

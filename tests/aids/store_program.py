@@ -22,6 +22,7 @@ class Model:
     journal: tuple[bytes, ...] = ()
     outbox: tuple[tuple[bytes, bytes], ...] = ()
     hints: tuple[tuple[bytes, bytes], ...] = ()
+    enclosed: tuple[tuple[bytes, bytes], ...] = ()
 
     def matches(self, found: Recovered, part_of: int = 0) -> bool:
         """`part_of`: so many records at the end may be missing, the last ones first."""
@@ -30,7 +31,7 @@ class Model:
             return False
         if found.journal not in [self.journal[: len(self.journal) - n] for n in range(part_of + 1)]:
             return False
-        wanted = [record for _, record in self.outbox]
+        wanted = [record for _, record in self.enclosed + self.outbox]
         back = {record for _, record in self.hints}
         rest = [record for record in found.outbox if record not in back or record in wanted]
         return rest in [wanted[: len(wanted) - n] for n in range(part_of + 1)]
@@ -69,11 +70,12 @@ def outbox(*keys: bytes, size: int = 10) -> Call:
     )
 
 
-def snapshot(data: bytes) -> Call:
+def snapshot(data: bytes, *enclosed: bytes) -> Call:
+    pairs = tuple((key, key * 10) for key in enclosed)
     return Call(
-        f"snapshot {data!r}",
-        lambda s: s.write_snapshot(data),
-        lambda m: replace(m, snapshot=data, journal=()),
+        f"snapshot {data!r} {enclosed!r}",
+        lambda s: s.write_snapshot(data, dict(pairs)),
+        lambda m: replace(m, snapshot=data, journal=(), enclosed=pairs),
     )
 
 
@@ -89,10 +91,17 @@ def drop(*keys: bytes) -> Call:
 def discard(*keys: bytes, instead: bytes = b"") -> Call:
     """As an operator drops them: no power cut brings them back, whichever snapshot can be read."""
     added = ((instead, instead),) if instead else ()
+
+    def effect(m: Model) -> Model:
+        left = tuple(pair for pair in m.outbox if pair[0] not in keys)
+        return replace(
+            m, outbox=left + added, enclosed=tuple(pair for pair in m.enclosed if pair[0] not in keys)
+        )
+
     return Call(
         f"discard {keys!r} {instead!r}",
         lambda s: s.discard(keys, added),
-        lambda m: replace(m, outbox=tuple(pair for pair in m.outbox if pair[0] not in keys) + added),
+        effect,
         begun=lambda m: replace(m, outbox=m.outbox + added),
     )
 
@@ -106,13 +115,14 @@ PROGRAM = [
     journal(b"j5"),
     outbox(b"d", b"e", b"m", b"n"),
     discard(b"m"),
-    snapshot(b"second " * 9),
+    snapshot(b"second " * 9, b"q", b"r"),
     drop(b"b", b"c"),
+    discard(b"q", instead=b"Q"),
     discard(b"n", b"nobody's", instead=b"N"),
     outbox(b"f", size=120),
     journal(b"j6", b"j7"),
-    snapshot(b"third " * 9),
-    drop(b"f"),
+    snapshot(b"third " * 9, b"r", b"s"),
+    drop(b"f", b"s"),
     snapshot(b"fourth " * 9),
     drop(),  # compacts
     journal(b"j8"),

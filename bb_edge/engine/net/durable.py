@@ -248,6 +248,12 @@ class Durable:
         if acks:
             self.records.acknowledged(peer, acks)
 
+    def needs_row(self, name: OutboxName) -> bool:
+        """Whether a record that is not settled needs the row, or the body, of that name."""
+        if isinstance(name, BodyName):
+            return self.records.outbox.is_open_body(name)
+        return isinstance(name, int) and self.records.is_open(name)
+
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[OutboxName]:
         """A snapshot is on disk; names the rows of the outbox that may go, and bodies."""
         gone = self.records.snapshot_written(may_run)

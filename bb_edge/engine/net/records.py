@@ -1,7 +1,6 @@
 """The records of what a node sends durably: what `DurableSender` decides is carried out here.
 
-A row is written until the disk has taken it. A record that may go out is published, and repeated until it is
-settled: acknowledged, expired, or given up.
+A row is written until the disk has it. What may go out is repeated until it is settled.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class Records:
         config = self._links.config
         # The records are bounded where they are made; what is on disk is taken in any case.
         self._queue = ResendQueue(1 << 62, 0, config.resend_longest_ns)
-        self.writing = RowWriter(self._runtime, self._is_over, self.persisted)
+        self.writing = RowWriter(self._runtime, self._is_over, self.persisted, self._is_held)
         self._runtime.callbacks.register("marks.ask", self._ask_again)
 
     @property
@@ -74,11 +73,12 @@ class Records:
         self._meet(peer)
         number = self.sender.send(record, now_ns)
         self.outbox.add(number, record)
-        self._watch(
-            number, Pending(EnvelopeKey(peer, 0, number), kind, expires_ns, self._links.config.resend_ns)
-        )
+        resend_ns = self._links.config.resend_ns
+        self._watch(number, Pending(EnvelopeKey(peer, 0, number), kind, expires_ns, resend_ns))
         if kind == envelope.REQUEST:
             self._unheld.add(number)
+        if self._is_held(number):
+            self.needs_snapshot.want()  # it may have the row with it
         self._carry_out()
         return number
 
@@ -90,6 +90,9 @@ class Records:
     def is_open(self, number: int) -> bool:
         """Whether the record is not settled."""
         return number in self._pending
+
+    def _is_held(self, name: OutboxName) -> bool:  # by a snapshot, and by nothing else
+        return name in self._unheld and self.sender.goes_at_once(name)
 
     def published(self, number: int) -> bool:
         """Whether the record has gone out, or is settled."""
@@ -285,8 +288,7 @@ class Records:
         gone += self.outbox.take_free_bodies(self._orphans)
         self.writing.leave(self._met)
         gone += self._met
-        self._met = {}
-        self._orphans = set()
+        self._met, self._orphans = {}, set()
         return gone
 
     # --- restarts -------------------------------------------------------------------------------------

@@ -43,15 +43,23 @@ class RowWriter:
     """Asks for rows until the disk has taken them.
 
     `over(row)` tells, before a row is asked for again, that nobody needs it any more: then `end(token)` is
-    called as if it had been written.
+    called as if it had been written. `held(name)` tells that what the row says waits for a snapshot
+    that is wanted anyway.
     """
 
-    __slots__ = ("_end", "_over", "_rows", "_runtime")
+    __slots__ = ("_end", "_held", "_over", "_rows", "_runtime")
 
-    def __init__(self, runtime: Runtime, over: Callable[[Write], bool], end: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        over: Callable[[Write], bool],
+        end: Callable[[int], None],
+        held: Callable[[OutboxName], bool],
+    ) -> None:
         self._runtime = runtime
         self._over = over
         self._end = end
+        self._held = held
         self._rows: dict[int, Writing] = {}  # by token
         runtime.callbacks.register("outbox.retry", self._retry)
 
@@ -89,7 +97,8 @@ class RowWriter:
             step = steps.PersistOutbox(row.token, name.peer, row.row, name=name)
         else:
             peer, body = record.key.peer, record.body
-            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name)
+            held = self._held(name)
+            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name, held)
         self._runtime.emit(step)
 
     def _retry(self, now_ns: int, token: int) -> None:

@@ -19,8 +19,10 @@ from bb_edge.state import (
     StoreLimits,
     record_framing,
 )
-from bb_edge.state.keeper import Keeper, key_bytes, restore
-from bb_edge.wire.outbox import OutboxRecord
+from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, restore
+from bb_edge.wire.bodies import BodyName
+from bb_edge.wire.durable_rows import OutboxName
+from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.resend import EnvelopeKey
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 
@@ -49,6 +51,10 @@ class Node:
         self.outbox: list[bytes] = []
         self.journal: list[bytes] = []
         self.error: BBError | None = None
+        self.needed: set[int | BodyName] = set()
+
+    def needs_row(self, name: OutboxName) -> bool:
+        return name in self.needed
 
     def snapshot_pieces(self, now_ns: int) -> list[bytes]:
         if self.error is not None:
@@ -167,6 +173,90 @@ def test_a_snapshot_comes_last_and_lets_records_go(world: Callable[..., World]) 
 
 def wanted() -> steps.SnapshotWanted:
     return steps.SnapshotWanted("a durable request")
+
+
+def held_back(token: int, seq: int, body: bytes = b"", size: int = 10) -> steps.PersistOutbox:
+    """The row of a request, which leaves after a snapshot."""
+    name = name_of(body) if body else BodyName()
+    row = record(seq, size).to_bytes()
+    return steps.PersistOutbox(token, PEER, row, body, name, seq, with_snapshot=True)
+
+
+def test_a_request_comes_with_its_snapshot_in_one_write(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    said: list[int] = []
+    w.node.persisted = lambda token: said.append(w.on_disk.generation)  # type: ignore[method-assign]
+    w.node.needed = {1, 2, name_of(b"body")}
+    w.disk.counts.clear()
+    w.take(held_back(1, 1, b"body"), held_back(2, 2, b"body"), wanted())
+    assert said == [1, 1], "before the snapshot, which then holds that they wait for it"
+    rows = (body_record(b"body"), record(1).to_bytes(), record(2).to_bytes())
+    assert w.on_disk == Recovered(b"0", (), rows, 2, ())
+    assert w.disk.counts["sync"] == 1 and not w.store.has_outbox(key_bytes(1))
+
+
+def test_rows_stay_with_the_snapshots_while_the_node_needs_them(
+    world: Callable[..., World], make_store: Opened
+) -> None:
+    w = world()
+    w.node.needed = {1, 2, name_of(b"body")}
+    w.take(held_back(1, 1, b"body"), held_back(2, 2, b"body"))
+    assert len(w.on_disk.outbox) == 3, "nothing is told of a row that nobody wants a snapshot for"
+    w.node.needed = {2, name_of(b"body")}
+    w.node.gone = [1]
+    w.take(wanted())
+    assert w.on_disk.outbox == (body_record(b"body"), record(2).to_bytes())
+    w.disk.crash(CrashMode.LOSE)
+    store = make_store(w.disk)
+    node, restored = restore(store, Node, Refused, 0, 0)
+    assert restored.outbox == 2
+    node.needed = {2, name_of(b"body")}
+    keeper = Keeper(node, store)
+    keeper.snapshot(1)
+    assert w.on_disk.outbox == (body_record(b"body"), record(2).to_bytes()), "a restart has them, too"
+    node.needed = set()
+    keeper.snapshot(2)
+    assert w.on_disk.outbox == ()
+
+
+def test_what_is_large_is_no_part_of_each_snapshot(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.node.needed = {1, 2, 3}
+    w.take(held_back(1, 1, size=ENCLOSED_BYTES // 2), wanted())
+    assert w.store.enclosed and not w.store.has_outbox(key_bytes(1))
+    w.take(held_back(2, 2, size=ENCLOSED_BYTES // 2), wanted())
+    assert w.store.has_outbox(key_bytes(2)) and [*w.store.enclosed] == [key_bytes(1)]
+    assert w.node.kept == [1, 2] and len(w.on_disk.outbox) == 2
+
+
+def test_a_body_that_an_enclosed_row_has_is_written_for_the_outbox_too(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    name = name_of(b"body")
+    w.node.needed = {1, name}
+    w.take(held_back(1, 1, b"body"), wanted())
+    w.take(steps.PersistOutbox(2, PEER, record(2).to_bytes(), b"body", name, 2))
+    w.node.needed = {2, name}
+    w.take(wanted())
+    assert w.store.enclosed == {name: body_record(b"body")} and w.store.has_outbox(name)
+    w.node.needed = set()
+    w.take(wanted())
+    assert w.on_disk.outbox == (body_record(b"body"), record(2).to_bytes())
+
+
+def test_rows_that_wait_for_a_snapshot_that_fails_come_with_the_next_one(
+    world: Callable[..., World],
+) -> None:
+    w = world()
+    w.take()
+    w.node.needed = {1}
+    w.disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    w.take(held_back(1, 1), wanted(), now_ns=0)
+    assert w.keeper.failing and w.on_disk.outbox == () and w.store.enclosed == {}
+    w.take(now_ns=S)
+    assert w.on_disk == Recovered(b"0", (), (record(1).to_bytes(),), 2, ())
 
 
 def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: Callable[..., World]) -> None:

@@ -93,8 +93,8 @@ def test_a_repeated_frame_is_none() -> None:
 
 
 def test_a_newer_version_is_refused_by_name() -> None:
-    header = sealed(record_framing.MAGIC + bytes([record_framing.VERSION + 1]) + b"whatever it holds")
-    with pytest.raises(StateVersionError, match=r"journal-7: written in version 3 .*update this node"):
+    header = sealed(record_framing.MAGIC + bytes([record_framing.ENCLOSING + 1]) + b"whatever it holds")
+    with pytest.raises(StateVersionError, match=r"journal-7: written in version 4 .*update this node"):
         parse(header)
 
 

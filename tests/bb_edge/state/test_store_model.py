@@ -25,6 +25,7 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.disk = FakeDisk()
         self.snapshots: list[bytes | None] = [None]  # those of the last two generations
+        self.enclosed: list[list[bytes]] = [[]]  # in these
         self.journals: list[list[bytes]] = [[]]
         self.records: dict[bytes, bytes] = {}
         self.dropped: list[dict[bytes, bytes]] = [{}]  # by the snapshots above
@@ -59,12 +60,12 @@ class Machine(RuleBasedStateMachine):
         self.records.update(pairs)
         self.pending = None
 
-    @rule(data=RECORD)
-    def snapshot(self, data: bytes) -> None:
-        data = self.record(data)
-        self.pending = ("snapshot", [data])
-        self.store.write_snapshot(data)
-        self.began(data)
+    @rule(data=RECORD, rows=st.lists(RECORD, max_size=2))
+    def snapshot(self, data: bytes, rows: list[bytes]) -> None:
+        data, rows = self.record(data), [self.record(row) for row in rows]
+        self.pending = ("snapshot", [data, *rows])
+        self.store.write_snapshot(data, {row.partition(b":")[0]: row for row in rows})
+        self.began(data, rows)
         self.pending = None
         keys = [key for key in self.records if int(key) % 3]
         self.dropped[-1] = {key: self.records.pop(key) for key in keys}
@@ -74,8 +75,9 @@ class Machine(RuleBasedStateMachine):
             self.old_generations
         )
 
-    def began(self, data: bytes) -> None:
+    def began(self, data: bytes, rows: list[bytes]) -> None:
         self.snapshots = [self.snapshots[-1], data]
+        self.enclosed = [self.enclosed[-1], rows]
         self.journals = [self.journals[-1], []]
         self.dropped = [self.dropped[-1], {}]
 
@@ -100,7 +102,7 @@ class Machine(RuleBasedStateMachine):
 
     def call(self, act: str, data: list[bytes]) -> None:
         if act == "snapshot":
-            self.snapshot(data[0])
+            self.snapshot(data[0], data[1:])
         elif act == "journal":
             self.journal(data)
         else:
@@ -135,7 +137,7 @@ class Machine(RuleBasedStateMachine):
         if self.pending is not None:
             act, data = self.pending
             if act == "snapshot" and found.snapshot == data[0]:
-                self.began(data[0])
+                self.began(data[0], data[1:])
             elif act == "journal":
                 self.journals[-1] += [record for record in data if record in found.journal]
             elif act == "outbox":
@@ -153,7 +155,7 @@ class Machine(RuleBasedStateMachine):
         assert not found.losses
         assert found.snapshot == self.snapshots[-2]
         assert list(found.journal) == self.journals[-2] + self.journals[-1]
-        wanted = {*self.records.values(), *self.dropped[-1].values()}
+        wanted = {*self.records.values(), *self.dropped[-1].values(), *self.enclosed[-2]}
         assert wanted <= set(found.outbox)
         self.check(self.store.open())
 
@@ -161,8 +163,9 @@ class Machine(RuleBasedStateMachine):
         assert not found.losses, "a restart or a power cut is no loss"
         assert found.snapshot == self.snapshots[-1]
         assert list(found.journal) == self.journals[-1]
-        extra = set(found.outbox) - set(self.records.values())
-        assert [record for record in found.outbox if record not in extra] == list(self.records.values())
+        wanted = [*self.enclosed[-1], *self.records.values()]
+        extra = set(found.outbox) - set(wanted)
+        assert [record for record in found.outbox if record not in extra] == wanted
         assert {record.partition(b":")[0] for record in extra} <= self.maybe
 
 

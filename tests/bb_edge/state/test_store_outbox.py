@@ -261,3 +261,61 @@ def test_no_record_comes_back_without_what_was_dropped_after_it(make_store: Open
     store.append_outbox([(b"third", b"third")])
     disk.crash(CrashMode.LOSE)
     assert make_store(disk).open().outbox == (b"kept", b"other", b"third")
+
+
+def test_rows_that_a_snapshot_encloses_come_before_those_of_the_segments(
+    make_store: Opened, look: Look
+) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"first")])
+    store.write_snapshot(b"one", {b"e": b"enclosed", b"f": b"too"})
+    store.drop([])
+    assert look(disk).outbox == (b"enclosed", b"too", b"first")
+    assert store.counters["state.outbox_records"] == 3 and not store.has_outbox(b"e")
+    assert store.open().outbox == (b"enclosed", b"too", b"first")
+    assert store.enclosed == {b"e": b"enclosed", b"f": b"too"}
+    store.append_outbox([(b"e", b"enclosed")])
+    assert look(disk).outbox == (b"too", b"first", b"enclosed"), "once, though it is there twice"
+    store.write_snapshot(b"two", {b"f": b"too"})
+    store.write_snapshot(b"three")
+    assert look(disk).outbox == (b"first", b"enclosed"), "the rows went with their snapshot"
+    assert store.enclosed == {}
+
+
+def test_a_snapshot_that_falls_back_has_what_it_enclosed(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"one", {b"e": b"of one"})
+    store.write_snapshot(b"two", {b"f": b"of two"})
+    assert store.open().outbox == (b"of two",)
+    found = store.fall_back("refused")
+    assert (found.snapshot, found.outbox, store.enclosed) == (b"one", (b"of one",), {b"e": b"of one"})
+    disk.crash(CrashMode.KEEP)
+    rewrite(disk, "snapshot-2", disk.files["snapshot-2"][:-1])
+    found = make_store(disk).open()
+    assert (found.snapshot, found.outbox) == (b"one", (b"of one",)), "all of it, or nothing"
+
+
+def test_a_row_that_was_discarded_is_named_though_a_snapshot_encloses_it(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"one", {b"e": b"enclosed", b"f": b"too"})
+    store.discard([b"e", b"nobody's"])
+    found = store.open()
+    assert (found.outbox, found.discarded) == ((b"too",), (b"enclosed",))
+    store.write_snapshot(b"two", {b"e": b"enclosed"})
+    found = store.open()
+    assert (found.outbox, found.discarded) == ((b"enclosed",), ()), "it was given again since"
+
+
+def test_only_a_snapshot_that_encloses_rows_is_of_the_newer_version(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"one")
+    store.write_snapshot(b"two", {b"e": b"enclosed"})
+    versions = [
+        record_framing.parse(disk.files[name], record_framing.SNAPSHOT, number, name).header
+        for number, name in ((1, "snapshot-1"), (2, "snapshot-2"))
+    ]
+    assert [header and header.version for header in versions] == [2, 3], "older runtimes read the first"

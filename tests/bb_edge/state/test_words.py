@@ -343,15 +343,13 @@ def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
         make_store(disk).open()
 
 
-def test_a_newer_format_is_named(make_store: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_format_is_named(make_store: Opened) -> None:
     disk = FakeDisk()
-    with monkeypatch.context() as patched:
-        patched.setattr(record_framing, "VERSION", 3)
-        rewrite(disk, "journal-0", record_framing.header(record_framing.JOURNAL, 0))
+    rewrite(disk, "journal-0", record_framing.header(record_framing.JOURNAL, 0, version=4))
     with pytest.raises(StateVersionError) as caught:
         make_store(disk).open()
     assert said(caught) == (
-        "journal-0: written in version 3 of the format, this is version 2 "
+        "journal-0: written in version 4 of the format, this is version 3 "
         "(update this node, or give it another state folder)"
     )
 

@@ -215,6 +215,7 @@ class Watched:
         self.snapshot_pieces = node.snapshot_pieces
         self.snapshot_written = node.snapshot_written
         self.persist_failed = node.persist_failed
+        self.needs_row = node.needs_row
 
     @property
     def counters(self) -> Mapping[str, int]:
