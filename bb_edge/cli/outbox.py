@@ -43,7 +43,8 @@ class Kept(NamedTuple):
 class Folder(NamedTuple):
     """What a state folder has to send: `names` tells peers' names, `journal` inputs that will run again.
 
-    `flows` and `given` tell which numbers were given to records, besides what their own rows tell.
+    `flows` and `given` tell which numbers were given to records, besides what their own rows tell; `missing`
+    are the ids of records that the snapshot names, and of which there is too little to be sent.
     """
 
     kept: tuple[Kept, ...]
@@ -52,6 +53,7 @@ class Folder(NamedTuple):
     names: PeerNames
     journal: int
     notes: tuple[str, ...]
+    missing: tuple[int, ...]
 
 
 def add_parser(verbs: Any) -> None:
@@ -106,6 +108,10 @@ def run(arguments: argparse.Namespace) -> int:
         folder = _look(store, str(arguments.state))
         for note in folder.notes:
             print(f"bb-edge: warning: {arguments.state}: {note}", file=sys.stderr)
+        if folder.missing:
+            ids = ", ".join(map(str, folder.missing))
+            what = "are lost: the snapshot names them, and no file of the outbox has them whole"
+            print(f"bb-edge: warning: {arguments.state}: records {ids} {what}", file=sys.stderr)
         chosen = _chosen(folder, arguments, now_s)
         if does:
             _drop(store, folder, chosen, str(arguments.state))
@@ -190,8 +196,9 @@ def _look(store: StateStore, where: str) -> Folder:
         rows = durable_rows.read(opened.outbox, flows, next_id, {*live})
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
-    kept = _kept(rows, _held(body, rows))
-    return Folder(kept, flows, rows.given, _names(body), len(opened.journal), opened.notes)
+    held = _held(body, rows)
+    kept, missing = _kept(rows, held), rows.missing(live, held)
+    return Folder(kept, flows, rows.given, _names(body), len(opened.journal), opened.notes, missing)
 
 
 def _held(body: dict[str, Any], rows: Rows) -> dict[int, OutboxRecord]:

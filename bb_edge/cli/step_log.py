@@ -234,6 +234,7 @@ _LEVEL = {
     steps.PeerRestarts: "warning",
     steps.PeerBeganAnew: "warning",
     steps.RecordExpired: "warning",
+    steps.RecordsMissing: "error",
     steps.SentToNobody: "error",
     steps.StateRolledBack: "error",
     steps.PeerFailing: "warning",

@@ -75,6 +75,18 @@ class SentToNobody(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsMissing(EngineStep):
+    """Durable envelopes that the snapshot names, and that no file of the outbox has: they go to nobody.
+
+    `records` are their ids, by which `bb-edge outbox` listed them. Damage of the folder, never a power cut.
+    What was written since the snapshot and is gone as well, nobody can name.
+    """
+
+    records: tuple[int, ...]
+    remedy: str = "stop the node and put the folder's own outbox back, or send again what they said"
+
+
+@dataclass(frozen=True, slots=True)
 class RecordExpired(EngineStep):
     """A durable envelope that asks nothing is given up: `peer` has not acknowledged it by its deadline.
 

@@ -25,6 +25,7 @@ PersistOutbox = disk_steps.PersistOutbox
 Journal = disk_steps.Journal
 StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
+RecordsMissing = disk_steps.RecordsMissing
 SentToNobody = disk_steps.SentToNobody
 DataLeftOut = device_steps.DataLeftOut
 DataNoted = device_steps.DataNoted

@@ -148,6 +148,7 @@ METRICS: Mapping[str, Metric] = {
         outbound__dropped="envelopes that never left: too large for the peer, or not sent in time",
         outbound__too_large="envelopes larger than the peer takes; dropped, too",
         outbound__to_nobody="durable sends that had nobody to go to, so that nothing was kept",
+        outbound__missing="durable envelopes that a restart did not find in its outbox, or not whole",
         outbound__expired="envelopes whose deadline passed before they were acknowledged",
         outbound__put_off="envelopes that waited for room",
         outbound__persisting="durable envelopes that were handed to the disk",

@@ -99,7 +99,8 @@ class Rows:
     """What is on disk. Records by id, their numbers in the epochs of their flows, and which are settled.
 
     `older` are the records of earlier versions that have no id yet; `replaced` names all of that kind.
-    `orphans` are bodies that no record names, `stale` records that a snapshot has let go.
+    `orphans` are bodies that no record names, `stale` records that a snapshot has let go, `bodiless` those
+    whose bodies are gone: nothing of them can be sent.
     """
 
     flows: dict[PeerId, Flow]
@@ -111,10 +112,15 @@ class Rows:
     replaced: list[EnvelopeKey] = field(default_factory=list)
     orphans: set[BodyName] = field(default_factory=set)
     stale: list[int] = field(default_factory=list)
+    bodiless: list[int] = field(default_factory=list)
 
     def lack(self, number: int, record: OutboxRecord) -> bool:
         """Whether they say nothing of a record that a snapshot holds, so that it is the snapshot's alone."""
         return not (number in self.records or number in self.settled or record.key in self.replaced)
+
+    def missing(self, live: Iterable[int], held: Iterable[int]) -> tuple[int, ...]:
+        """The records that a snapshot names as `live`, and that are neither whole here nor `held` there."""
+        return tuple(sorted({*live, *self.bodiless} - {*self.records, *self.settled, *held}))
 
     def number_of(self, number: int, record: OutboxRecord) -> int:
         """The number of such a record in its flow's epoch, 0 for none: a row may have given it one since."""
@@ -185,6 +191,9 @@ def read(
         else:
             found.given.append(_numbers(row))
     found.older = [_with_body(record, bodies) for record in found.older]
+    found.bodiless = [n for n, record in found.records.items() if _lacks_body(record, bodies)]
+    for number in found.bodiless:
+        del found.records[number]
     found.records = {number: _with_body(record, bodies) for number, record in found.records.items()}
     found.orphans = set(bodies)
     for record in (*found.records.values(), *found.older):
@@ -260,10 +269,14 @@ def name_and_peer(row: bytes) -> tuple[str, PeerId]:
     return f"{key.peer}:{key.epoch}:{key.seq}", key.peer
 
 
+def _lacks_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> bool:
+    return bool(record.body_name) and record.body_name not in bodies
+
+
 def _with_body(record: OutboxRecord, bodies: Mapping[BodyName, bytes]) -> OutboxRecord:
     if not record.body_name:
         return record
-    if record.body_name not in bodies:
+    if _lacks_body(record, bodies):
         raise OutboxRecordError("the body that it names is missing")
     return record.with_body(bodies[record.body_name])
 

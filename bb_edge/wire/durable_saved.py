@@ -24,7 +24,8 @@ from bb_edge.wire.resend import EnvelopeKey
 class SavedSender:
     """All that a sender had. `anew` are those of `records` whose rows are still to be written.
 
-    `older` names rows that say nothing any more, `orphans` bodies that no record names.
+    `older` names rows that say nothing any more, `orphans` bodies that no record names. `missing` are the
+    records that the snapshot or a row names, and of which there is too little to be sent.
     """
 
     next_id: int
@@ -34,6 +35,7 @@ class SavedSender:
     orphans: set[BodyName]
     records: list[Held] = field(default_factory=list)
     anew: list[Held] = field(default_factory=list)
+    missing: tuple[int, ...] = ()
 
     def add(self, number: int, record: OutboxRecord, seq: int, settled: bool = False) -> Held:
         """Puts a record into its flow; `seq` is its number in the flow's epoch, 0 for none."""
@@ -61,12 +63,12 @@ def read(
     """
     next_id, _, live = saved or (1, (), ())
     found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
-    ids = [*found.records, *(number for row in found.given for number in row.ids)]
+    ids = [*found.records, *found.bodiless, *(number for row in found.given for number in row.ids)]
     flows = {
         peer: Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard, saved=known)
         for peer, known in found.flows.items()
     }
-    older: list[int | EnvelopeKey] = [*found.replaced, *found.stale]
+    older: list[int | EnvelopeKey] = [*found.replaced, *found.stale, *found.bodiless]
     sender = SavedSender(max([next_id - 1, *ids]) + 1, flows, found.given, older, found.orphans)
     for number, record in sorted(found.records.items()):
         sender.add(number, record, found.numbers.get(number, 0), number in found.settled)
@@ -75,6 +77,7 @@ def read(
     sender.next_id += len(found.older)
     for number, record in again:
         sender.anew.append(sender.add(number, record, found.number_of(number, record)))
+    sender.missing = found.missing(live, [held.id for held in sender.records])
     for flow in flows.values():
         flow.open = dict(sorted(flow.open.items()))
     return sender

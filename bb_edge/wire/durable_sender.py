@@ -69,6 +69,8 @@ class DurableSender:
         self._next_id = 1
         self._next_token = 1
         self.out: list[Effect] = []
+        self.missing: tuple[int, ...] = ()
+        """The ids of records that a restart did not find, or not whole: files of the outbox are gone."""
 
     # --- records -----------------------------------------------------------------------------------------
 
@@ -402,6 +404,7 @@ class DurableSender:
         """
         found = durable_saved.read(saved, rows, unwritten)
         self._next_id, self._flows, self._older = found.next_id, found.flows, found.older
+        self.missing = found.missing
         self._numbers = {row.name: row for row in found.numbers}
         for held in found.records:
             self._records[held.id] = held

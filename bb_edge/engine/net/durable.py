@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from bb_edge.engine import steps
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.records import Records
 from bb_edge.engine.net.units import Unit
@@ -277,6 +278,9 @@ class Durable:
         if self.quiet:
             return []
         asks = self.records.adopt(rows, now_ns, wall_ns, awaits)
+        if missing := self.records.sender.missing:
+            self._runtime.count("outbound.missing", len(missing))
+            self._runtime.emit(steps.RecordsMissing(missing))
         waiting = [unit for unit in queued if unit.to is not None]
         for req_id, _ in asks:
             for unit in waiting:

@@ -146,6 +146,18 @@ def test_an_empty_outbox_and_a_folder_of_a_node_that_never_ran(world, capsys):
     assert "it holds no state of a node" in said.err and not said.out, "a wrong path is not an empty outbox"
 
 
+def test_records_whose_file_is_gone_are_named(world, capsys):
+    world.ran((A,), (B,))
+    world.outbox("--json")
+    ids = sorted(int(str(row["id"])) for row in listed(capsys))
+    for file in world.folder.glob("outbox-*"):
+        file.write_bytes(b"")
+    assert world.outbox() == 0
+    said = capsys.readouterr()
+    assert f"records {ids[0]}, {ids[1]} are lost: the snapshot names them" in said.err
+    assert said.out == "0 records, 0 bytes\n"
+
+
 def test_a_record_that_is_named_goes_at_once(world, capsys):
     world.ran((A,), (B,))
     world.outbox("--peer", "a", "--json")

@@ -385,6 +385,13 @@ def test_what_a_snapshot_has_and_the_disk_has_not_is_not_sent(compile_text):
     net.greet(teller)
     net.run(10 * S)
     assert published(net) == []
+    assert [s.records for s in teller.said if isinstance(s, steps.RecordsMissing)] == [(1,)]
+    assert teller.node.counters["outbound.missing"] == 1
+    teller.take_snapshot(net.now_ns)
+    teller.said.clear()
+    teller.start(net.now_ns)
+    net.run(20 * S)
+    assert not [s for s in teller.said if isinstance(s, steps.RecordsMissing)], "once"
 
 
 def test_what_was_to_be_written_when_the_snapshot_was_taken_is_written_again(compile_text):
