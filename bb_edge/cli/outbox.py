@@ -197,8 +197,10 @@ def _look(store: StateStore, where: str) -> Folder:
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     held = _held(body, rows)
-    kept, missing = _kept(rows, held), rows.missing(live, held)
-    return Folder(kept, flows, rows.given, _names(body), len(opened.journal), opened.notes, missing)
+    over = body.get("outbound", {}).get("over", live)  # where older runtimes did not tell, nothing is missed
+    missing = tuple(number for number in rows.missing(live, held) if number not in over)
+    names, journal = _names(body), len(opened.journal)
+    return Folder(_kept(rows, held), flows, rows.given, names, journal, opened.notes, missing)
 
 
 def _held(body: dict[str, Any], rows: Rows) -> dict[int, OutboxRecord]:

@@ -119,7 +119,10 @@ class Rows:
         return not (number in self.records or number in self.settled or record.key in self.replaced)
 
     def missing(self, live: Iterable[int], held: Iterable[int]) -> tuple[int, ...]:
-        """The records that a snapshot names as `live`, and that are neither whole here nor `held` there."""
+        """The records that a snapshot names as `live`, and that are neither whole here nor `held` there.
+
+        Of these some may be settled: they went with that snapshot if nothing could ask for them again.
+        """
         return tuple(sorted({*live, *self.bodiless} - {*self.records, *self.settled, *held}))
 
     def number_of(self, number: int, record: OutboxRecord) -> int:

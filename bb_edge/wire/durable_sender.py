@@ -70,7 +70,7 @@ class DurableSender:
         self._next_token = 1
         self.out: list[Effect] = []
         self.missing: tuple[int, ...] = ()
-        """The ids of records that a restart did not find, or not whole: files of the outbox are gone."""
+        """The ids of records that a restart did not find, or not whole; see `Rows.missing`."""
 
     # --- records -----------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Durable:
     quiet: bool = field(init=False)
     waiting: deque[Unit] = field(default_factory=deque)  # for room in the outbox
     _room: bool = False  # a snapshot has made some, for what waits
+    _over: Sequence[int] | None = None  # records of the snapshot that may be gone with it: they are settled
     _named: tuple[bytes, BodyName] = (b"", NO_BODY)  # the last body, and its name
 
     def __post_init__(self) -> None:
@@ -278,9 +279,12 @@ class Durable:
         if self.quiet:
             return []
         asks = self.records.adopt(rows, now_ns, wall_ns, awaits)
-        if missing := self.records.sender.missing:
+        missing = (
+            [] if self._over is None else [n for n in self.records.sender.missing if n not in self._over]
+        )
+        if missing:
             self._runtime.count("outbound.missing", len(missing))
-            self._runtime.emit(steps.RecordsMissing(missing))
+            self._runtime.emit(steps.RecordsMissing(tuple(missing)))
         waiting = [unit for unit in queued if unit.to is not None]
         for req_id, _ in asks:
             for unit in waiting:
@@ -291,7 +295,9 @@ class Durable:
         """What waits for room, and what is known of records, as plain values; `restore` takes them."""
         if self.quiet:
             return {}
-        return {"waiting": [unit.save() for unit in self.waiting], **self.records.save()}
+        saved = self.records.save()
+        over = [number for number in saved["flows"][2] if self.records.outbox.settled(number)]
+        return {"waiting": [unit.save() for unit in self.waiting], **saved, "over": over}
 
     def restore(self, data: Any, shift: Shift) -> None:
         """Takes what `save` gave. What was being written is asked for again."""
@@ -299,3 +305,4 @@ class Durable:
             return
         self.waiting.extend(Unit.restored(row, shift) for row in data["waiting"])
         self.records.restore(data, shift)
+        self._over = data.get("over")  # older runtimes did not tell, and then nothing is missed
