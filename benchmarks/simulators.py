@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bb_host.apart import apart
 from bb_host.simulate import Dealt, Event, Group, Rule, Scenario, simulate
 from benchmarks.measuring import ROOT, Row, table
 from federated_digits import data
@@ -99,7 +100,7 @@ def compiled(kind: str, clients: int, rounds: int) -> dict[str, bytes]:
 
 def ours(kind: str, clients: int, rounds: int, path: Path, workers: int) -> None:
     """This project's side: prints what `simulators_rivals.py` prints."""
-    files = compiled(kind, clients, rounds)
+    files = apart(compiled, kind, clients, rounds)
     test = path.with_suffix(".test.npz")
     with np.load(path) as file:
         np.savez(test, x=file["x"][:TEST_ROWS], y=file["y"][:TEST_ROWS])

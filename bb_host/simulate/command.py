@@ -19,9 +19,7 @@ from bb_edge.engine.program.program import OUTPUT_OP, Program
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, load_all
-from bb_host.build import build_edge
-from bb_host.compiler import Compiler
-from bb_host.diagnostics import in_order
+from bb_host.apart import apart
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS, Conditions, read_trace
@@ -30,7 +28,6 @@ from bb_host.simulate.report import Columns, ProgressLine, event_record, not_fin
 from bb_host.simulate.results import Results
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
-from bb_host.source_file import read_source
 
 LABELS = "y"
 """The array of labels, where `--labels` names no other."""
@@ -42,9 +39,10 @@ MANY = "Client"
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb; returns its exit code. Raises ScenarioError and what compiling and installing raise."""
     load_all(arguments.load)
-    artifacts = _compiled(arguments.file)
+    artifacts, modules, path = apart(_compiled, arguments.file, tuple(arguments.load))
+    sys.path[:0] = [folder for folder in path if folder not in sys.path]  # workers import from there, too
     programs = [load(data) for _, _, data in artifacts]
-    base = _scenario(arguments, artifacts, programs)
+    base = _scenario(arguments, artifacts, modules)
     if arguments.plot is not None:  # before hours have passed
         _check_topic(Columns.parse(arguments.plot).topic, programs)
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
@@ -155,8 +153,17 @@ def _finish(
 # --- from the command line to a scenario ------------------------------------------------------------------
 
 
-def _compiled(file: Path) -> list[tuple[str, str, bytes]]:
-    """(class, target, artifact) of each target of a program file."""
+def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[tuple[str, str, bytes]], list[str], list[str]]:
+    """(class, target, artifact) of each target of a program file; its own modules; where those are found.
+
+    Only here the compiler is imported, in a process that does not stay.
+    """
+    from bb_host.build import build_edge
+    from bb_host.compiler import Compiler
+    from bb_host.diagnostics import in_order
+    from bb_host.source_file import read_source
+
+    load_all(loaded)
     if file.suffix == ".onnx":
         raise ScenarioError("a model has nobody to talk to", str(file), "give the file of a program: FILE.py")
     source = read_source(file)
@@ -167,7 +174,7 @@ def _compiled(file: Path) -> list[tuple[str, str, bytes]]:
     for artifact in build.artifacts:
         target = load(artifact.data).targets[artifact.target]
         found.append((target.peer_class, artifact.target, artifact.data))
-    return found
+    return found, _own_modules([load(data) for _, _, data in found]), list(sys.path)
 
 
 def _own_modules(programs: Sequence[Program]) -> list[str]:
@@ -188,7 +195,7 @@ def _own_modules(programs: Sequence[Program]) -> list[str]:
 
 
 def _scenario(
-    arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]], programs: Sequence[Program]
+    arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]], modules: Sequence[str]
 ) -> Scenario:
     counts = _counts(arguments, [peer_class for peer_class, _, _ in artifacts])
     groups = tuple(
@@ -214,7 +221,7 @@ def _scenario(
         _settings(arguments.set),
         dealt,
         _conditions(arguments),
-        tuple(dict.fromkeys([*arguments.load, *_own_modules(programs)])),
+        tuple(dict.fromkeys([*arguments.load, *modules])),
     )
 
 
