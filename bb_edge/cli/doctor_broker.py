@@ -81,9 +81,10 @@ def _rules(config: RunConfig, peer: PeerId) -> Finding:
     found = rights(config.broker_record(), peer, config.federation, own, heard, config.mqtt_version)
     data = asdict(found)
     if found.lacking:
-        return Finding(
-            "access rules", FAILED, f"the broker does not let this node {', '.join(found.lacking)}", data
-        )
+        text = f"the broker does not let this node {', '.join(found.lacking)}"
+        if "send envelopes" in found.lacking:  # every class may: it is not its class that is not in the rules
+            text += f"; are its rules for the federation {config.federation!r} (--federation)?"
+        return Finding("access rules", FAILED, text, data)
     if not found.told:
         return Finding("access rules", SKIPPED, "MQTT 3.1.1 tells nobody what is refused", data)
     write = "bb-host acl writes rules"

@@ -50,7 +50,10 @@ class ArrayDataSource(StoredSamples):
             x, y = env.tensors["value"], None
         else:
             raise env.error("no data", "path", f"name an .npz file: --set {env.slot}.path=FILE")
-        return cls(x, y, **cls.batching(env, read))
+        batching = cls.batching(env, read)
+        if read["path"] is not None:
+            batching["where"] += f", {read['path']}"
+        return cls(x, y, **batching)
 
     @classmethod
     def read_file(cls, path: Path, max_bytes: int) -> Mapping[str, Array]:

@@ -47,6 +47,10 @@ SPOILT = 1e9
 _VERSION = 2
 
 
+_DIVERGED = "lower the learning rate of the peer's training, or look at what its parameters began with"
+_SPREAD = f"look for NaN in the peer's data, which its log names at the start; without any, {_DIVERGED}"
+
+
 class CombiningAggregator(Aggregator):
     """Counts each contribution once, in the sum that it belongs to, and combines a sum when it is asked to.
 
@@ -296,10 +300,10 @@ class CombiningAggregator(Aggregator):
         largest = largest_of(values)
         if largest <= self._largest:
             return
-        what = "inf or nan"
+        what, hint = "inf or nan", _SPREAD
         if math.isfinite(largest):
+            hint = _DIVERGED
             what = f"numbers of {largest:.2g}, beyond {self._largest:.2g}: their squares are no float32"
-        hint = "lower the learning rate of the peer's training, or look at what its parameters began with"
         if base is not None and (sent := largest_of(base)) > SPOILT:
             hint = (
                 f"what it was sent holds numbers of {sent:.2g}: the parameters here are spoilt, not the peer;"

@@ -103,18 +103,19 @@ class _Skipped:
 
     def __init__(self, table: CsvRows, bad_rows: bool) -> None:
         self._table, self._bad_rows = table, bad_rows
-        self.rows, self._first = 0, ""
+        self.rows, self.first, self.hint = 0, "", ""
 
     def take(self, error: RowError) -> None:
         """Counts a row, or raises what is wrong with it."""
         if not self._bad_rows and not self._table.absent(error):
             raise error
         self.rows += 1
-        self._first = self._first or f"{error.where}: {error.what}"
+        if not self.first:
+            self.first, self.hint = f"{error.where}: {error.what}", error.hint
 
     def notes(self, where: str) -> list[str]:
         """One line, where anything was left out."""
-        return [f"{where}: {self.rows} rows are skipped; the first: {self._first}"] if self.rows else []
+        return [f"{where}: {self.rows} rows are skipped; the first: {self.first}"] if self.rows else []
 
 
 def _read(
@@ -147,10 +148,9 @@ def _read(
             hint = "raise max_bytes, or set keep to 'newest' or 'reservoir'"
             raise env.error(f"the rows of {table.path} take more than {most} bytes", "max_bytes", hint)
     if not came:
-        why = f", {skipped.rows} are skipped" if skipped.rows else ""
-        raise ComponentError(
-            f"{table.path} holds no rows{why}", f"slot {env.slot!r}", "is it the right file?"
-        )
+        why = f", {skipped.rows} are skipped; the first: {skipped.first}" if skipped.rows else ""
+        hint = skipped.hint or "is it the right file?"
+        raise ComponentError(f"{table.path} holds no rows{why}", f"slot {env.slot!r}", hint)
     if kept is None:
         return rows.arrays()
     import numpy as np

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bb_edge.components.cell_times import is_iso_time, seconds
+from bb_edge.components.cell_times import MILLISECONDS, is_iso_time, seconds
 from bb_edge.components.feature_scaling import numbers
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.errors import ComponentError
@@ -50,6 +51,23 @@ _MOST_F32 = 3.4028235e38
 
 _EXACT_F32 = float(1 << 24)
 """Up to it float32 holds every whole number."""
+
+
+_SKIP = "repair the line, or set bad_rows = 'skip'"
+_COMMAS = "these look like decimal commas: write the file with decimal points"
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
+_DIGITS = re.compile(r"[+-]?\d+(?:[eE][+-]?\d+)?", re.ASCII)
+
+_NO_TEXT: Mapping[bytes, str] = {
+    b"PK\x03\x04": "a zip archive, as .npz and .xlsx are",
+    b"\x93NUMPY": "an .npy file",
+    b"\x1f\x8b": "packed by gzip",
+    b"PAR1": "a Parquet file",
+    b"SQLite format 3": "an SQLite database",
+}
+"""What files begin with that are taken for CSV by mistake."""
+
+_EXPORT = "export it as CSV, or unpack it; bb.ArrayDataSource reads arrays of an .npz"
 
 
 class RowError(ComponentError):
@@ -151,6 +169,7 @@ class CsvRows:
         self._label_picks: list[int] = []
         self._fill: list[float] = []
         self._last: list[float | None] = []
+        self._any_read = False
 
     @property
     def features(self) -> int:
@@ -176,10 +195,13 @@ class CsvRows:
 
         ComponentError, which names the key, for columns that are not there; RowError for a line that is none.
         """
+        if kind := next((kind for magic, kind in _NO_TEXT.items() if line.startswith(magic)), ""):
+            raise self._env.error(f"{self.path} is {kind}, not CSV", "path", _EXPORT)
         cells = self._cells(line, 1)
         self._width = len(cells)
         self._first = cells[0]
         self.names = cells if self.header else []
+        self._refuse_row_as_names()
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         self._label_picks = [self._index("label", wanted, twice) for wanted in self._labels]
         if self._wanted is None:
@@ -206,11 +228,12 @@ class CsvRows:
             return None
         cells = self._cells(line, number)
         if len(cells) != self._width:
-            hint = "repair the line, or set bad_rows = 'skip'"
+            hint = _SKIP if self._any_read else self._all_wrong(cells) or _SKIP
             raise RowError(f"{len(cells)} cells, the first line has {self._width}", self._at(number), hint)
         labels = [self._label(cells[pick], pick, number) for pick in self._label_picks]
         features = [self._feature(cells[pick], place, number) for place, pick in enumerate(self._picks)]
         self._last[:] = features
+        self._any_read = True
         return Row(features, labels)
 
     # --- cells ------------------------------------------------------------------------------------------
@@ -232,18 +255,16 @@ class CsvRows:
         pick = self._picks[place]
         is_time = pick in self._time_picks
         try:
-            value = seconds(cell) - (self._from or 0.0) if is_time else float(cell)
+            value = self._seconds(cell, pick, number) if is_time else float(cell)
             absent = value != value
         except ValueError:
             value, absent = 0.0, cell.lower() in _MISSING
             if not absent:
-                kind, hint = ("time" if is_time else "number"), "repair it, or set bad_rows = 'skip'"
-                if not is_time and is_iso_time(cell):
-                    hint = f"name the column in times, or leave it out: columns; else {hint}"
+                kind = "time" if is_time else "number"
                 raise RowError(
                     f"{self._column(pick)} is no {kind}: {cell!r:.60}",
                     self._at(number),
-                    self._undivided(cell) or hint,
+                    self._undivided(cell) or self._no_number(cell, is_time),
                 ) from None
         if absent:
             return self._filled(place, number)
@@ -254,6 +275,53 @@ class CsvRows:
         if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
             self._tell_rounding(value, pick)
         return value
+
+    def _seconds(self, cell: str, pick: int, number: int) -> float:
+        """The seconds of a time, since `times_from` where it is given. ValueError for what is no time."""
+        value = seconds(cell)
+        if abs(value) >= MILLISECONDS:
+            raise RowError(
+                f"{self._column(pick)} is milliseconds since 1970, or finer, by its size: {cell!r:.60}",
+                self._at(number),
+                "times are read in seconds since 1970, or as ISO 8601: divide the column by 1000"
+                " (microseconds by 1,000,000)",
+            )
+        return value - (self._from or 0.0)
+
+    def _no_number(self, cell: str, is_time: bool) -> str:
+        """What to do about a cell that is no number; in the first row it is the column, as a rule."""
+        if not is_time and is_iso_time(cell):
+            return "name the column in times, or leave it out: columns; else repair it"
+        if self._any_read or is_time:
+            return "repair it, or set bad_rows = 'skip'"
+        if _DECIMAL_COMMA.fullmatch(cell):
+            return _COMMAS
+        if not self.header:
+            return "if the first line holds the names, set header = true; else leave the column out: columns"
+        return "leave a column of texts out: name the others in columns; texts may be a label, with classes"
+
+    def _all_wrong(self, cells: Sequence[str]) -> str:
+        """What to do where the first row has other cells than the first line; "" where it may be that row."""
+        commas = self._delimiter == "," and len(cells) > self._width
+        return _COMMAS if commas and all(_DIGITS.fullmatch(cell) for cell in cells) else ""
+
+    def _refuse_row_as_names(self) -> None:
+        """ComponentError for a header that looks like a row, unless the settings use the names.
+
+        `0,1,2` are the names that tools give columns without any.
+        """
+        wanted = [*(self._wanted or ()), *self._labels, *self._times]
+        if any(isinstance(name, str) for name in wanted):
+            return
+        if self.names == [str(n) for n in range(len(self.names))]:
+            return
+        if self.names and all(map(_is_number, self.names)):
+            raise self._env.error(
+                f"the first line of {self.path} holds numbers alone ({', '.join(self.names):.60}), and is"
+                " taken for the names of the columns",
+                "header",
+                "set header = false if it is a row; if these are names, give those that you want in columns",
+            )
 
     def _tell_rounding(self, value: float, pick: int) -> None:
         """Notes, once per column, that float32 has fewer digits than its cells."""
@@ -290,8 +358,8 @@ class CsvRows:
         is_time = pick in self._time_picks
         try:
             if is_time and self._integers:
-                return math.floor(seconds(cell))
-            value = seconds(cell) - (self._from or 0.0) if is_time else float(cell)
+                return math.floor(self._seconds(cell, pick, number) + (self._from or 0.0))
+            value = self._seconds(cell, pick, number) if is_time else float(cell)
             if not self._integers and -_MOST_F32 <= value <= _MOST_F32:
                 if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
                     self._tell_rounding(value, pick)
@@ -347,6 +415,14 @@ class CsvRows:
         return f"{self.path}:{number}"
 
 
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell.lower() not in _MISSING
+
+
 def _listed(env: ComponentEnv, key: str, given: object) -> list[str | int] | None:
     """The columns of a setting: one, or a list without doubles. ComponentError."""
     if given is None:
@@ -372,7 +448,7 @@ def _time_of(env: ComponentEnv, given: object, used: bool) -> float | None:
     try:
         if isinstance(given, str | int | float) and not isinstance(given, bool):
             found = seconds(str(given))
-            if math.isfinite(found):
+            if math.isfinite(found) and abs(found) < MILLISECONDS:
                 return found
     except (ValueError, OverflowError):
         pass

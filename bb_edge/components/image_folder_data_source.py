@@ -95,6 +95,10 @@ class ImageFolderDataSource(StoredSamples):
         return np.ascontiguousarray(values.transpose(0, 3, 1, 2)) if self._channels_first else values
 
 
+_LISTED = 5
+"""How many classes a note names."""
+
+
 class _Folder:
     """Reads the images of one configuration."""
 
@@ -106,6 +110,7 @@ class _Folder:
             raise env.error("2 channels", "channels", "give 1 or 3")
         self._skipped, self._first = 0, ""
         self._empty: list[str] = []
+        self._named: list[str] = []
 
     def images(self) -> tuple[Array, Array]:
         """Returns all images, u8 [n, height, width, channels], and their classes. ComponentError."""
@@ -140,8 +145,15 @@ class _Folder:
         return np.stack(images), np.array(labels, np.int64)
 
     def notes(self, where: str) -> list[str]:
-        """A line where anything was left out, and one where classes have no images."""
+        """Lines about the numbers of classes, what was left out, and classes without images."""
         found = []
+        if self._read["classes"] is None:
+            listed = ", ".join(f"{n} {name}" for n, name in enumerate(self._named[:_LISTED]))
+            found.append(
+                f"{where}: classes are numbered by the folders that are here: {listed}"
+                f"{', …' if len(self._named) > _LISTED else ''}; a device that lacks one of them numbers"
+                " otherwise: name all in classes"
+            )
         if self._skipped:
             found.append(f"{where}: {self._skipped} files are skipped; the first: {self._first}")
         if self._empty:
@@ -177,6 +189,7 @@ class _Folder:
             raise self._env.error(
                 f"{path} has a folder {strange[0]!r}, which is no class", "classes", "name it"
             )
+        self._named = list(names)
         for number, name in enumerate(names):
             if name in folders:
                 yield number, os.path.join(path, name)

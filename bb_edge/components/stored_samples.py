@@ -20,7 +20,7 @@ from bb_edge.roles.settings import Setting
 if TYPE_CHECKING:
     from bb_edge.roles.context import Ctx
 
-__all__ = ["BATCHES", "StoredSamples", "one_hot_rows", "rows_of"]
+__all__ = ["BATCHES", "NOT_FINITE", "StoredSamples", "one_hot_rows", "rows_of"]
 
 _VERSION, _UNSCALED = 2, 1
 """Of the state; the older one has no statistics of a scaling."""
@@ -204,15 +204,39 @@ def _fitted(scaling: Mapping[str, object], x: Array, where: str) -> Scaling | No
 
 
 def _not_finite(name: str, array: Array | None, where: str) -> str:
-    """How many samples of an array hold NaN or infinities; empty for none. No array of its size is made."""
-    if array is None or array.dtype.kind != "f" or not array.size:
+    """How many samples of an array hold NaN or infinities, and where; empty for none.
+
+    No array of its size is made.
+    """
+    if array is None or array.dtype.kind not in "fc" or not array.size:
         return ""
-    if np.isfinite(array.min()) and np.isfinite(array.max()):
+    if array.dtype.kind == "f" and np.isfinite(array.min()) and np.isfinite(array.max()):
         return ""
-    strange = sum(not np.isfinite(sample).all() for sample in array)
+    strange, first = 0, -1
+    columns: set[int] = set()
+    for number, sample in enumerate(array):
+        finite = np.isfinite(sample)
+        if finite.all():
+            continue
+        strange += 1
+        first = number if first < 0 else first
+        if sample.ndim == 1 and len(columns) <= _NAMED:
+            columns.update(np.flatnonzero(~finite).tolist())
+    if not strange:
+        return ""
+    listed = ", ".join(map(str, sorted(columns)[:_NAMED])) + (", …" if len(columns) > _NAMED else "")
+    whose = f" in column{'s' if len(columns) > 1 else ''} {listed}" if columns else ""
     return (
-        f"{where}: {strange} of {len(array)} samples of {name} hold NaN or infinities, which training spreads"
+        f"{where}: {strange} of {len(array)} samples of {name} {NOT_FINITE}{whose}, the first is"
+        f" sample {first}; training spreads them to all parameters: repair them, or leave them out"
     )
+
+
+NOT_FINITE = "hold NaN or infinities"
+"""What a note says of such samples, by which others know it."""
+
+_NAMED = 5
+"""How many columns a note names."""
 
 
 def _frozen(array: Array) -> Array:
@@ -224,10 +248,27 @@ def _frozen(array: Array) -> Array:
 
 def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
     """Returns f32 rows with a 1 at the class. ComponentError for labels that are no classes."""
-    if y is None or y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ComponentError("one_hot needs integer labels in one dimension", where)
+    if y is None:
+        raise ComponentError(
+            f"one_hot is {classes} classes, and there are no labels",
+            where,
+            "give labels (y in the .npz, label of a CSV source), or leave one_hot out",
+        )
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ComponentError(
+            f"one_hot takes whole numbers in one dimension, and the labels are {y.dtype}"
+            f" [{', '.join(map(str, y.shape))}]",
+            where,
+            "leave one_hot out where they are one-hot rows already, or save y.astype(np.int64)",
+        )
     if y.min() < 0 or y.max() >= classes:
-        raise ComponentError(f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes", where)
+        raise ComponentError(
+            f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes",
+            where,
+            f"number the labels from 0, or raise one_hot (here to {y.max() + 1})"
+            if y.min() >= 0
+            else "number the labels from 0",
+        )
     rows = np.zeros((len(y), classes), np.float32)
     rows[np.arange(len(y)), y] = 1.0
     return rows

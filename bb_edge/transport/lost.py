@@ -16,7 +16,10 @@ TOO_LARGE = 0x95
 KEEP_ALIVE = 0x8D
 """Reason code: a keep-alive timeout; from paho itself where the broker no longer answers pings."""
 _LOOK = {
-    NOT_AUTHORIZED: "is this peer in this class in the list of bb-host acl?",
+    NOT_AUTHORIZED: (
+        "is this peer in this class in the list of bb-host acl, and federation (in the topic) the name that"
+        " its rules are for?"
+    ),
     TOO_LARGE: "set broker.max_packet_bytes to what the broker takes, and it goes in chunks",
 }
 

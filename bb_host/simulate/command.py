@@ -11,17 +11,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.cli.arguments import given_value
 from bb_edge.cli.endings import Exit
+from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, load_all
 from bb_host.apart import apart
 from bb_host.errors import ScenarioError
-from bb_host.simulate.accounts import Event
+from bb_host.simulate.accounts import Event, Trouble
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
 from bb_host.simulate.report import Columns, ProgressLine, event_record, not_finite, summary
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     load_all(arguments.load)
     artifacts, modules, path = apart(_compiled, arguments.file, tuple(arguments.load))
     sys.path[:0] = [folder for folder in path if folder not in sys.path]  # workers import from there, too
-    programs = [load(data) for _, _, data in artifacts]
+    programs = [load(artifact.data) for artifact in artifacts]
     base = _scenario(arguments, artifacts, modules)
     if arguments.plot is not None:  # before hours have passed
         _check_topic(Columns.parse(arguments.plot).topic, programs)
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     swept = list(_swept(base, arguments))
     results = Results(arguments.out)
     for label, scenario in swept:
-        runs[label] = _run(label, scenario, arguments, results)
+        runs[label] = _run(label, scenario, arguments, results, artifacts)
         told = runs[label][1]
         results.add(told)
         if arguments.json:
@@ -77,7 +78,11 @@ def _check_topic(topic: str, programs: Sequence[Program]) -> None:
 
 
 def _run(
-    label: str, scenario: Scenario, arguments: argparse.Namespace, results: Results
+    label: str,
+    scenario: Scenario,
+    arguments: argparse.Namespace,
+    results: Results,
+    artifacts: Sequence[_Compiled],
 ) -> tuple[Outcome, dict[str, Any]]:
     line = None if arguments.quiet else ProgressLine()
 
@@ -112,6 +117,9 @@ def _run(
     found = summary(outcome, time.monotonic() - began, about)
     for kind, trouble in outcome.trouble.items():
         print(f"bb-host: {label or 'the run'}: {kind} {trouble}", file=sys.stderr)
+        if lines := _lines_of(trouble, artifacts):
+            found["trouble"][kind]["source"] = lines
+            print("\n".join(f"    {line}" for line in lines), file=sys.stderr)
     if _failed(outcome):
         ended = outcome.counters["rounds.ended"]
         why = "what is told above says which, and why"
@@ -121,7 +129,8 @@ def _run(
         )
     if outcome.waits:
         print(f"bb-host: {label or 'the run'}: {outcome.waits}", file=sys.stderr)
-    if strange := not_finite(outcome.events):
+    notes = outcome.trouble.get("DataNotes")
+    if strange := not_finite(outcome.events, notes is not None and NOT_FINITE in notes.text):
         print(f"bb-host: {label or 'the run'}: {strange}", file=sys.stderr)
     return outcome, found
 
@@ -153,8 +162,27 @@ def _finish(
 # --- from the command line to a scenario ------------------------------------------------------------------
 
 
-def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[tuple[str, str, bytes]], list[str], list[str]]:
-    """(class, target, artifact) of each target of a program file; its own modules; where those are found.
+class _Compiled(NamedTuple):
+    """One target of a program's file: what its nodes install, and what leads back to its author's lines."""
+
+    peer_class: str
+    target: str
+    data: bytes
+    source_map: bytes
+
+
+def _lines_of(trouble: Trouble, artifacts: Sequence[_Compiled]) -> list[str]:
+    """The author's lines of the op that a failure names first: artifacts hold none."""
+    from bb_host.report.symbolize import SourceMap  # brings parts of the compiler along
+
+    for artifact in artifacts:
+        if trouble.text.startswith(f"OpFailed(target={artifact.target!r},"):
+            return [str(found) for found in SourceMap(artifact.source_map).find(trouble.text)]
+    return []
+
+
+def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[_Compiled], list[str], list[str]]:
+    """Each target of a program's file; its own modules; where those are found.
 
     Only here the compiler is imported, in a process that does not stay.
     """
@@ -173,8 +201,8 @@ def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[tuple[str, str, b
     found = []
     for artifact in build.artifacts:
         target = load(artifact.data).targets[artifact.target]
-        found.append((target.peer_class, artifact.target, artifact.data))
-    return found, _own_modules([load(data) for _, _, data in found]), list(sys.path)
+        found.append(_Compiled(target.peer_class, artifact.target, artifact.data, artifact.source_map))
+    return found, _own_modules([load(artifact.data) for artifact in found]), list(sys.path)
 
 
 def _own_modules(programs: Sequence[Program]) -> list[str]:
@@ -195,12 +223,12 @@ def _own_modules(programs: Sequence[Program]) -> list[str]:
 
 
 def _scenario(
-    arguments: argparse.Namespace, artifacts: Sequence[tuple[str, str, bytes]], modules: Sequence[str]
+    arguments: argparse.Namespace, artifacts: Sequence[_Compiled], modules: Sequence[str]
 ) -> Scenario:
-    counts = _counts(arguments, [peer_class for peer_class, _, _ in artifacts])
+    counts = _counts(arguments, [artifact.peer_class for artifact in artifacts])
     groups = tuple(
-        Group(peer_class, target, data, counts[peer_class], large=counts[peer_class] == 1)
-        for peer_class, target, data in artifacts
+        Group(a.peer_class, a.target, a.data, counts[a.peer_class], large=counts[a.peer_class] == 1)
+        for a in artifacts
     )
     rules = _rules(arguments)
     labels = LABELS if arguments.labels is None else arguments.labels

@@ -57,15 +57,22 @@ def event_record(event: Event) -> dict[str, Any]:
     return {"event": event.topic, "time": event.at_ns / 1e9, "node": event.node, "value": event.value}
 
 
-def not_finite(events: Sequence[Event]) -> str:
-    """A sentence about events that hold inf or nan, which training that diverges leads to; "" without any."""
+_DIVERGED = "a smaller learning rate, or clip_norm, may keep training finite"
+_IN_THE_DATA = "the data hold NaN or infinities, as DataNotes says above: repair them first"
+
+
+def not_finite(events: Sequence[Event], in_the_data: bool = False) -> str:
+    """A sentence about events that hold inf or nan, which training that diverges leads to; "" without any.
+
+    `in_the_data` says that the data have held some, too.
+    """
     strange = [event for event in events if not _finite(event.value)]
     if not strange:
         return ""
     first = strange[0]
     return (
         f"{len(strange):,} of {len(events):,} events hold inf or nan, {first.topic!r} of {first.node} at"
-        f" {first.at_ns / 1e9:.3f} s first: a smaller learning rate, or clip_norm, may keep training finite"
+        f" {first.at_ns / 1e9:.3f} s first: {_IN_THE_DATA if in_the_data else _DIVERGED}"
     )
 
 

@@ -8,6 +8,7 @@ class, so it depends on the program alone, and not on memory or on who shares th
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import tempfile
 from collections import Counter
@@ -30,7 +31,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
-from bb_edge.roles.contracts import Model
+from bb_edge.roles.contracts import DataSource, Model
 from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
@@ -278,6 +279,16 @@ class Shard:
                 content = Presence(up, scenario.epoch_of(member), session, classes, kind.meta)
                 yield Arrival(at_ns, listener, peer, _TOLD + 2 * session + (not up), content)
 
+    def _take_notes(self, member: Member, node: Node) -> None:
+        """What data sources found odd about their data: `bb-edge run` logs it when it starts."""
+        group = self.scenario.groups[member.group]
+        name = group.name(member.number)
+        for slot in self._programs[member.group].targets[group.target].bindings:
+            component = node.component(slot)
+            for note in component.notes if isinstance(component, DataSource) else ():
+                text = note.replace(f"{self._folder.name}{os.sep}", "")  # a file that the run has dealt
+                self._count_trouble("DataNotes", self.network.now_ns, name, text, (name,))
+
     def _heard(self, listener: PeerId) -> Iterator[Member]:
         """The members who are up in classes that the listener hears."""
         hears = self._nodes[listener].hears
@@ -289,6 +300,7 @@ class Shard:
         """Makes a node of a record; it knows in so long who is there."""
         member = self._records.pop(peer)
         node = self._nodes[peer] = self._install(member)
+        self._take_notes(member, node)
         if self._kinds[member.group].sleeps:
             target = self.scenario.groups[member.group].target
             slots = self._programs[member.group].targets[target].bindings
@@ -394,15 +406,19 @@ class Shard:
                 nobody = f"{step.reached_nobody} rounds in a row went in vain: {step.reason}"
                 self._stuck = f"{nobody} (there are {there})"
             node = self._name(seen.peer)
-            found = self._trouble.get(kind)
-            if found is None:
-                found = self._trouble[kind] = Trouble(0, seen.at_ns, node, "", {})
-            if not found.count or (seen.at_ns, node) < (found.at_ns, found.node):
-                found.at_ns, found.node = seen.at_ns, node
-                found.text = _PEERS.sub(self._named, str(step))
-            for name in map(self._name, _at_fault(step, seen.peer)):
-                found.nodes[name] = found.nodes.get(name, 0) + 1
-            found.count += 1
+            text = _PEERS.sub(self._named, str(step))
+            at_fault = map(self._name, _at_fault(step, seen.peer))
+            self._count_trouble(kind, seen.at_ns, node, text, at_fault)
+
+    def _count_trouble(self, kind: str, at_ns: int, node: str, text: str, at_fault: Iterable[str]) -> None:
+        found = self._trouble.get(kind)
+        if found is None:
+            found = self._trouble[kind] = Trouble(0, at_ns, node, "", {})
+        if not found.count or (at_ns, node) < (found.at_ns, found.node):
+            found.at_ns, found.node, found.text = at_ns, node, text
+        for name in at_fault:
+            found.nodes[name] = found.nodes.get(name, 0) + 1
+        found.count += 1
 
     def _waits(self, step: steps.RoundWaits, waits: PeerId) -> None:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""

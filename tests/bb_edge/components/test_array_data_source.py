@@ -90,7 +90,10 @@ def test_samples_that_hold_no_finite_numbers_are_told() -> None:
     assert ArrayDataSource(x, y).notes == []
     x[3, 1], x[7] = np.nan, (np.inf, -np.inf)
     (note,) = ArrayDataSource(x, y, where="slot 'shard'").notes
-    assert note == "slot 'shard': 2 of 10 samples of x hold NaN or infinities, which training spreads"
+    assert note == (
+        "slot 'shard': 2 of 10 samples of x hold NaN or infinities in columns 0, 1, the first is sample 3;"
+        " training spreads them to all parameters: repair them, or leave them out"
+    )
     (note,) = ArrayDataSource(shard()[0], np.full(10, np.nan), where="slot 'shard'").notes
     assert "10 of 10 samples of y" in note
 
@@ -138,6 +141,22 @@ def test_a_file(ctx: Ctx, tmp_path: Path) -> None:
     assert sorted([*chain.from_iterable(labels(source, ctx, 2))]) == list(range(10))
     np.savez(path, x=x)
     assert construct(path=str(path)).next_batch(ctx)[1] is None
+
+
+def test_the_file_of_samples_that_are_not_finite_is_named(tmp_path: Path) -> None:
+    x, y = shard()
+    x[4, 1] = np.nan
+    path = tmp_path / "shard.npz"
+    np.savez(path, x=x, y=y)
+    (note,) = construct(path=str(path)).notes
+    assert note.startswith(f"slot 'shard', {path}: 1 of 10 samples of x hold NaN or infinities in column 1,")
+
+
+def test_one_hot_without_labels_says_what_to_do() -> None:
+    with pytest.raises(ComponentError, match=r"there are no labels.*or leave one_hot out"):
+        ArrayDataSource(shard()[0], one_hot=3)
+    with pytest.raises(ComponentError, match=r"the labels are float64 \[10\].*y.astype"):
+        ArrayDataSource(shard()[0], np.zeros(10), one_hot=3)
 
 
 def test_arrays_of_the_construction_state(ctx: Ctx) -> None:

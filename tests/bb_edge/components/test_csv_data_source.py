@@ -262,3 +262,43 @@ def test_a_state_of_another_file_is_refused(path: Path) -> None:
     state = construct(path, "a\n1\n2\n").serialize()
     with pytest.raises(ComponentStateError, match="this one of 3 samples"):
         construct(path, "a\n1\n2\n3\n").restore(state)
+
+
+# --- remedies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "words"),
+    [
+        ("a,b\nred,1\n", {}, "column 'a' is no number: 'red' .leave a column of texts out"),
+        ("a,b\n1,1\nred,1\n", {}, "csv:3: column 'a' is no number: 'red' .repair it, or set bad_rows"),
+        ("a;b\n1,5;2\n", {"delimiter": ";"}, "'1,5' .these look like decimal commas"),
+        ("a,b\n1,5,2,5\n", {}, "4 cells, the first line has 2 .these look like decimal commas"),
+        ("a,b\n1,2\n", {"header": False}, "csv:1: column 0 is no number: 'a' .if the first line holds the"),
+        ("a,b\nred,1\nblue,2\n", {"bad_rows": "skip"}, "no rows, 2 are skipped; the first: .*leave a column"),
+    ],
+)
+def test_a_remedy_is_one_for_all_rows_where_all_are_wrong(
+    path: Path, text: str, config: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ComponentError, match=words):
+        construct(path, text, **config)
+
+
+def test_a_first_line_of_numbers_is_no_header(ctx: Ctx, path: Path) -> None:
+    for config in ({}, {"columns": [0]}):
+        with pytest.raises(ComponentError, match=r"holds numbers alone \(1.5, 2\).*set header = false"):
+            construct(path, "1.5,2\n3,4\n", **config)
+    assert everything(construct(path, "1.5,2\n3,4\n", header=False), ctx)[0] == [[1.5, 2], [3, 4]]
+    # Names all the same: those that tools give columns without any, and those that the settings use.
+    assert everything(construct(path, "0,1\n3,4\n"), ctx)[0] == [[3, 4]]
+    assert everything(construct(path, "2023,2024\n3,4\n", columns=["2024"]), ctx)[0] == [[4]]
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(b"PK\x03\x04\n", "a zip archive, as .npz and .xlsx are"), (b"\x1f\x8b\x08\n", "packed by gzip")],
+)
+def test_a_file_of_another_kind_is_called_what_it_is(path: Path, start: bytes, kind: str) -> None:
+    with pytest.raises(ComponentError, match=f"is {kind}, not CSV.*export it as CSV"):
+        construct(path, start)

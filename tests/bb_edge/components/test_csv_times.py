@@ -123,3 +123,15 @@ def test_digits_that_float32_has_not_are_told_once_per_column(tmp_path: Path, ct
     as_label = source(tmp_path, text, label="time", batch_size=3)
     assert as_label.notes == [] and as_label.next_batch(ctx)[1].dtype == np.int64
     assert len(source(tmp_path, text, label="time", label_type="number").notes) == 1
+
+
+@pytest.mark.parametrize("config", [{"label": "time"}, {"times_from": "2024-05-01"}])
+@pytest.mark.parametrize("cell", [str(MAY * 1000), str(MAY * 1_000_000), "-200000000000"])
+def test_milliseconds_are_not_taken_for_seconds(tmp_path: Path, cell: str, config: dict[str, object]) -> None:
+    text = f"time,temp\n{cell},20\n"
+    with pytest.raises(
+        RowError, match=r"log.csv:2: column 'time' is milliseconds.*divide the column by 1000"
+    ):
+        source(tmp_path, text, times="time", **config)
+    with pytest.raises(ComponentError, match="is no time"):
+        source(tmp_path, LOG, times="time", times_from=MAY * 1000)

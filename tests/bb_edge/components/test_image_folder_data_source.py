@@ -253,7 +253,8 @@ def test_a_wrong_file_is_named_or_skipped(
     assert "slot 'photos'" in caught.value.where and "bad_files" in caught.value.hint
     source = shard(bad_files="skip")
     assert source.num_samples(ctx) == 3
-    (note,) = source.notes
+    numbered, note = source.notes
+    assert "classes are numbered by the folders that are here: 0 cat, 1 dog;" in numbered
     assert note.startswith("slot 'photos': 1 files are skipped; the first: ") and str(tmp_path) in note
 
 
@@ -270,7 +271,8 @@ def test_a_file_beside_the_folders_is_named_or_skipped(
     (tmp_path / f".{name}").rename(tmp_path / name)
     source = shard(bad_files="skip")
     assert source.num_samples(ctx) == 3
-    (note,) = source.notes
+    numbered, note = source.notes
+    assert "classes are numbered by the folders that are here: 0 cat, 1 dog;" in numbered
     assert note.startswith(
         f"slot 'photos': 1 files are skipped; the first: {tmp_path / name}: it lies beside"
     )
@@ -286,11 +288,12 @@ def test_an_empty_folder_of_a_class_is_named_or_told(
     assert str(tmp_path / "cow") in caught.value.where and "classes" in caught.value.hint
     told = f"slot 'photos': 1 classes have no images; the first: {tmp_path / 'cow'}"
     skipping, named = shard(bad_files="skip"), shard(classes=["cow", "dog", "cat"])
-    assert skipping.notes == named.notes == [told]
+    assert skipping.notes[1:] == named.notes == [told]
+    assert "0 cat, 1 cow, 2 dog; a device that lacks one of them numbers otherwise" in skipping.notes[0]
     assert skipping.next_batch(ctx)[1].tolist() == [0, 0, 2]
     assert named.next_batch(ctx)[1].tolist() == [1, 2, 2]
     (tmp_path / "cow" / "1.txt").write_text("x")
-    assert len(shard(bad_files="skip").notes) == 2
+    assert len(shard(bad_files="skip").notes) == 3
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,13 @@ IN_CHUNKS = "set broker.max_packet_bytes to what the broker takes, and it goes i
 @pytest.mark.parametrize(
     ("reason", "stranger", "words"),
     [
-        (0x87, "", "not authorized (0x87); is this peer in this class in the list of bb-host acl?"),
+        (
+            *(0x87, ""),
+            (
+                "not authorized (0x87); is this peer in this class in the list of bb-host acl, and federation"
+                " (in the topic) the name that its rules are for?"
+            ),
+        ),
         (0x87, "it is known as x", "not authorized (0x87); it is known as x"),
         (0x97, "", "quota exceeded (0x97)"),
         (

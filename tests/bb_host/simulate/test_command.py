@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +179,13 @@ def test_trouble_names_the_nodes_whose_it_is(program, tmp_path, capsys, workers)
         assert found["nodes"] == len(found["worst"])
         (line,) = (line for line in said.err.splitlines() if f": {kind} " in line)
         assert " (client-" in line and "1 times" not in line
+    assert trouble["DataNotes"]["nodes"] == 2
+    assert (
+        "hold NaN or infinities in columns 0, 1, 2, the first is sample 0;" in trouble["DataNotes"]["first"]
+    )
+    (source,) = trouble["OpFailed"]["source"]
+    assert re.fullmatch(r"conftest\.py:\d+: Contribute( '\w+')?", source)
+    assert f"\n    {source}\n" in said.err
 
 
 def test_labels_that_only_a_sweep_reads_are_taken(program, rows, capsys):
@@ -207,9 +215,9 @@ def test_numbers_that_are_not_finite_are_said_and_shown():
         Event(n * NS, "server", "round", [n, value]) for n, value in enumerate((0.5, "NaN", "Infinity"))
     ]
     assert not_finite(events[:1]) == ""
-    assert not_finite(events).startswith(
-        "2 of 3 events hold inf or nan, 'round' of server at 1.000 s first: "
-    )
+    first = "2 of 3 events hold inf or nan, 'round' of server at 1.000 s first: "
+    assert not_finite(events).startswith(f"{first}a smaller learning rate")
+    assert not_finite(events, in_the_data=True).startswith(f"{first}the data hold NaN")
     columns = Columns.of(events)
     assert columns is not None and [row["round[1]"] for row in columns.rows(events)[::2]] == [
         0.5,
