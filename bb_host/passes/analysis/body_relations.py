@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from bb_edge.ir import keys, types
-from bb_edge.ir.bodies import FIXED_INPUTS
+from bb_edge.ir.bodies import BODY_ATTRS, FIXED_INPUTS
 from bb_edge.ir.opsets import OpDef
 from bb_edge.ir.types import ValueType
-from bb_host.ir.program import Op
+from bb_host.ir.program import Function, Op
 from bb_host.passes.analysis.type_terms import Terms, conflict
 
 
-def _yielded(op: Op, attr: str, terms: Terms) -> list[tuple[ValueType | None, str]]:
-    """What a body yields: types, and names in the body."""
+def _body(op: Op, attr: str, terms: Terms) -> Function:
     name = op.attrs.get(attr)
     body = terms.functions.get((keys.MODULE_DOMAIN, name.decode())) if isinstance(name, bytes) else None
     if body is None or not body.ops:
         raise conflict(op, f"{attr} {name!r} is no function of the program", "name one")
+    return body
+
+
+def _needed(op: Op, attr: str, terms: Terms) -> None:
+    """What a body computes with is of the type that it needs, also where nothing said it before."""
+    fixed = FIXED_INPUTS[op.op_type]
+    body = _body(op, attr, terms)
+    for formal, actual in zip(body.inputs[fixed:], op.inputs[fixed:], strict=False):
+        wanted = body.types.get(formal)
+        if actual and wanted is not None and wanted.node.elem_type is not None:
+            terms.element(actual, wanted.node, op)
+
+
+def _yielded(op: Op, attr: str, terms: Terms) -> list[tuple[ValueType | None, str]]:
+    """What a body yields: types, and names in the body."""
+    body = _body(op, attr, terms)
     end = body.ops[-1]
     count = end.attrs.get("yields", 0)
     names = end.inputs[:count] if isinstance(count, int) else ()
@@ -27,6 +42,7 @@ def loop(op: Op, row: OpDef, terms: Terms) -> None:
     for name, node in zip(op.inputs, (types.TENSOR_I64, types.TENSOR_BOOL), strict=False):
         if name:
             terms.element(name, node, op)
+    _needed(op, "body", terms)
     yielded = _yielded(op, "body", terms)[1 if op.attrs.get("condition") else 0 :]
     carried = op.attrs.get("carried", 0)
     _trigger(op, terms)
@@ -42,6 +58,8 @@ def loop(op: Op, row: OpDef, terms: Terms) -> None:
                     f" {found.node}",
                     "carry one type: cast in the body, or begin with that type",
                 )
+            if first.node.abstract and found.node.elem_type is not None:
+                terms.element(op.inputs[FIXED_INPUTS["Loop"] + place], found.node, op)
             node = found.node if first.node.abstract else first.node
             _put(name, ValueType(node, first.shape if first.shape == found.shape else None), op, terms)
         elif found is not None:
@@ -54,6 +72,8 @@ def branch(op: Op, row: OpDef, terms: Terms) -> None:
     """What both branches yield, as far as they agree on its shape."""
     terms.element(op.inputs[0], types.TENSOR_BOOL, op)
     _trigger(op, terms)
+    for attr in BODY_ATTRS["If"]:
+        _needed(op, attr, terms)
     pairs = zip(_yielded(op, "then_branch", terms), _yielded(op, "else_branch", terms), strict=True)
     for ((a, _), (b, _)), name in zip(pairs, op.outputs[1:], strict=True):
         if a is not None and b is not None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import onnx
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
-from bb_edge.ir.types import ValueType
+from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.ir.program import Function, Op
 from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import reads
@@ -26,10 +27,37 @@ def infer(op: Op, terms: Terms, version: int) -> None:
     names = reads(op)
     known = [terms.get(n) if n else None for n in names]
     if any(n and (k is None or k.node.elem_type is None) for n, k in zip(names, known, strict=True)):
+        _only_types(op, terms, version)
         _abstract(op, terms)
         return
     for name, value in zip(op.outputs, _infer(op, names, known, terms, version), strict=True):
         terms.put(name, value, op)
+
+
+def _only_types(op: Op, terms: Terms, version: int) -> None:
+    """Narrows open inputs that have to be of one element type, as BOOL of Not."""
+    for name, node in zip(op.inputs, _only(op.op_type, version, len(op.inputs)), strict=True):
+        if name and node is not None and terms.is_open(name):
+            terms.element(name, node, op)
+
+
+@lru_cache(maxsize=256)
+def _only(op_type: str, version: int, count: int) -> tuple[TypeNode | None, ...]:
+    """The element type of each input where the operator takes no other one; None where it takes several."""
+    try:
+        formals = onnx.defs.get_schema(op_type, version, keys.ONNX_DOMAIN).inputs
+    except onnx.defs.SchemaError:
+        return (None,) * count
+    found = [_ONLY.get(next(iter(f.types))) if len(f.types) == 1 else None for f in formals]
+    return tuple(found[min(place, len(found) - 1)] if found else None for place in range(count))
+
+
+_ONLY = {
+    "tensor(bool)": types.TENSOR_BOOL,
+    "tensor(int64)": types.TENSOR_I64,
+    "tensor(float)": types.TENSOR_F32,
+}
+"""How ONNX's schemas write the element types of which some operators take no other."""
 
 
 def _abstract(op: Op, terms: Terms) -> None:

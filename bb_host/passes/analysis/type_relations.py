@@ -278,6 +278,7 @@ def subgraph(op: Op, row: OpDef, terms: Terms) -> None:
         return
     for _, body in op.subgraphs():
         carried = len(body.inputs) - 2
+        _carried_alike(op, body, terms)
         for index, name in enumerate(op.outputs):
             if index + 1 >= len(body.outputs):
                 continue
@@ -289,8 +290,34 @@ def subgraph(op: Op, row: OpDef, terms: Terms) -> None:
             _put_branch(op, name, [inner], terms)
 
 
+def _carried_alike(op: Op, body: Subgraph, terms: Terms) -> None:
+    """A carried value has one element type: where it begins, in the body, and where the body yields it."""
+    for place, (first, formal, last) in enumerate(
+        zip(op.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False)
+    ):
+        begins = terms.get(first) if first else None
+        for later in (body.types.get(formal), _inner_type(body, last, terms)):
+            if begins is None or later is None or later.node.elem_type is None:
+                continue
+            if not types.compatible(begins.node, later.node):
+                raise conflict(
+                    op,
+                    f"carried value {place} begins as {begins.node}, and its next one, {last!r}, is"
+                    f" {later.node}",
+                    "carry one type: cast in the body, or begin with that type",
+                )
+            if begins.node.abstract:
+                terms.element(first, later.node, op)
+                begins = terms.get(first)
+
+
 def _inner_type(graph: Subgraph, name: str, terms: Terms) -> ValueType | None:
     known = graph.types.get(name)
+    if known is not None and not known.node.abstract:
+        return known
+    copied = next((o.inputs[0] for o in graph.ops if o.op_type == "Identity" and name in o.outputs), name)
+    if copied != name and (found := _inner_type(graph, copied, terms)) is not None:
+        return found  # what a branch hands on as it stands
     if known is not None:
         return known
     tensor = graph.initializers.get(name)
@@ -306,7 +333,10 @@ def _put_branch(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Ter
     first = found[0]
     for other in found[1:]:
         if not types.compatible(first.node, other.node):
-            raise conflict(op, f"its branches yield {first} and {other} for {name!r}")
+            hint = "yield one type: cast in one of them, g.onnx.cast(x, to=…)"
+            raise conflict(op, f"its branches yield {first} and {other} for {name!r}", hint)
+        if first.node.abstract:
+            first = ValueType(other.node, first.shape)
     shape = first.shape if all(k.shape == first.shape for k in found) else None
     terms.put(name, ValueType(first.node, shape), op)
 

@@ -1,0 +1,72 @@
+"""Batches whose types no binding says: the line that computes with them is named where data do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bb_edge.components import ArrayDataSource, CsvDataSource
+from bb_edge.engine.errors import OpError
+from bb_edge.installer import install
+from bb_edge.ir.ids import PeerId
+from bb_edge.loading import load
+from bb_host import Compiler, DataSourceSlot, Graph, Module
+from bb_host.build import compile_edge
+from bb_host.errors import TypeConstraintFailed
+from tests.aids.refusals import refused
+
+
+class Reads(Module):
+    home = "Device"
+    data = DataSourceSlot("data")
+
+    def __init__(self, act: Callable[[Graph, Any], Any]) -> None:
+        self._act = act
+        super().__init__()
+
+    def body(self, g: Graph) -> None:
+        x, _ = self.data.next_batch(g)
+        g.app_emit("y", self._act(g, x))
+
+
+def carried(g: Graph, x: Any) -> Any:
+    with g.loop(3, carry=x) as step:  # <-
+        step.next(g.onnx.cast(step.carried, to="I64"))
+    return step.result
+
+
+def onnx_loop(g: Graph, x: Any) -> Any:
+    return g.onnx.loop(3, None, x, body=lambda g, i, c, v: [c, g.onnx.cast(v, to="I64")])  # <-
+
+
+def scaled(g: Graph, x: Any) -> Any:
+    return x * np.ones(2)  # <-
+
+
+@pytest.mark.parametrize(("act", "wanted"), [(carried, "I64"), (onnx_loop, "I64"), (scaled, "F64")])
+def test_data_that_do_not_fit_are_refused_with_the_line(
+    tmp_path: Path, act: Callable[[Graph, Any], Any], wanted: str
+) -> None:
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 2), np.float32), y=np.zeros(4, np.int64))
+    compiler = Compiler().bind_data_source("data", ArrayDataSource)
+    (tmp_path / "p.onnx").write_bytes(compile_edge(Reads(act), compiler).artifacts[0].data)
+    at = rf"takes Tensor<{wanted}>.* at test_untyped_batches.py:\d+ .*cast it in that line"
+    with pytest.raises(OpError, match=at):
+        install(
+            PeerId.from_name("d"),
+            (),
+            load(tmp_path / "p.onnx"),
+            ["Device"],
+            components={"data": {"path": str(tmp_path / "d.npz")}},
+            seed=0,
+        )
+
+
+def test_a_carried_value_of_a_known_type_is_refused_when_it_is_compiled() -> None:
+    compiler = Compiler().bind_data_source("data", CsvDataSource, {"columns": ["a", "b"]})
+    with refused(TypeConstraintFailed, "carried value 0 begins as Tensor<F32>", "is Tensor<I64>"):
+        compiler.compile_program(Reads(onnx_loop))
