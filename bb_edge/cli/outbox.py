@@ -44,7 +44,8 @@ class Folder(NamedTuple):
     """What a state folder has to send: `names` tells peers' names, `journal` inputs that will run again.
 
     `flows` and `given` tell which numbers were given to records, besides what their own rows tell; `missing`
-    are the ids of records that the snapshot names, and of which there is too little to be sent.
+    are the ids of records that the snapshot names, and of which there is too little to be sent. Records from
+    `next_id` on are newer than the snapshot.
     """
 
     kept: tuple[Kept, ...]
@@ -54,6 +55,7 @@ class Folder(NamedTuple):
     journal: int
     notes: tuple[str, ...]
     missing: tuple[int, ...]
+    next_id: int
 
 
 def add_parser(verbs: Any) -> None:
@@ -200,7 +202,7 @@ def _look(store: StateStore, where: str) -> Folder:
     over = body.get("outbound", {}).get("over", live)  # where older runtimes did not tell, nothing is missed
     missing = tuple(number for number in rows.missing(live, held) if number not in over)
     names, journal = _names(body), len(opened.journal)
-    return Folder(_kept(rows, held), flows, rows.given, names, journal, opened.notes, missing)
+    return Folder(_kept(rows, held), flows, rows.given, names, journal, opened.notes, missing, next_id)
 
 
 def _held(body: dict[str, Any], rows: Rows) -> dict[int, OutboxRecord]:
@@ -278,11 +280,15 @@ def _drop(store: StateStore, folder: Folder, chosen: Sequence[Kept], where: str)
     from bb_edge.state.keeper import key_bytes
     from bb_edge.wire.durable_rows import keeping, over
 
-    again = [kept for kept in chosen if kept.record.cause is not None]
-    if folder.journal and again:
+    caused = [kept for kept in chosen if kept.record.cause is not None]
+    newer = [kept for kept in caused if kept.id.isdecimal() and int(kept.id) >= folder.next_id]
+    if again := caused if folder.journal else newer:
+        what = (
+            f"{folder.journal} inputs in its journal" if folder.journal else "rounds since its last snapshot"
+        )
         raise OutboxRefused(
-            f"the node was not stopped in order: {folder.journal} inputs in its journal run again at its next"
-            f" start, and may send {len(again)} of these anew",
+            f"the node was not stopped in order: {what} run again at its next start, and may send"
+            f" {len(again)} of these anew",
             where,
             "start the node once and stop it with SIGTERM, then drop them",
         )

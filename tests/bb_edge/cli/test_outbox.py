@@ -334,3 +334,31 @@ def test_rows_that_are_none_are_told(world, capsys):
         store.append_outbox([(b"k", b"no row")])
     assert world.outbox() == 1
     assert "its outbox cannot be read" in capsys.readouterr().err
+
+
+ROUNDS = """
+program Demo {module=Demo, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}
+function program.Main() -> () {entry=1, partition=Main}
+  slot peers: peer_selector peer_class=Main
+  round: I64[] = syscall.Repeat<times=3, pause_ns=1>()
+  some: PeerIdVec = role.peer_selector.Sample<n=9, min=1>(round) {slot=peers, control_inputs=1}
+  x: F32[] = Cast<to=1>(round)
+  h: Trigger = wire.Send(x, some) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}
+"""
+
+
+def test_what_rounds_that_run_again_would_send_anew_is_not_dropped(tmp_path, compile_text, capsys):
+    world = World(tmp_path / "state", compile_text(ROUNDS))
+    with detect().storage(world.folder) as storage:
+        store = world.store(storage)
+        node, _ = restore(store, world.make, (SnapshotError,), 0, 0)
+        keeper = Keeper(node, store)
+        node.peer_presence(A, True, (HERE,), epoch=1, classes=("Main",))
+        for now_ns in range(1, 400_000_000, 10_000_000):
+            keeper.take(node.poll(now_ns), now_ns)
+    world.outbox("--json")
+    newest = str(listed(capsys)[-1]["id"])
+    assert world.outbox("--id", newest, "--drop") == 1
+    assert "rounds since its last snapshot run again" in capsys.readouterr().err
+    world.ran()  # stopped in order this time
+    assert world.outbox("--id", newest, "--drop") == 0

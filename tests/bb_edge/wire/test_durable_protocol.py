@@ -15,7 +15,13 @@ from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import UNBOUNDED_CAPS
 from bb_edge.wire.dedup import DURABLE_UNACKNOWLEDGED, Verdict
 from bb_edge.wire.durable_flows import FLOW, NoWindow, Publish, RolledBack, Say, Settled, Write
-from bb_edge.wire.durable_questions import ASK_AGAIN_NS, OLD_AGAIN_NS
+from bb_edge.wire.durable_questions import (
+    ASK_AGAIN_NS,
+    OLD_AGAIN_NS,
+    OLD_FORGOTTEN_NS,
+    OLD_LONGEST_NS,
+    Question,
+)
 from bb_edge.wire.durable_receiver import PROMPT_NS, SOURCE, DurableReceiver
 from bb_edge.wire.durable_rows import Flow, Numbers
 from bb_edge.wire.durable_sender import FAR_EPOCHS, RANDOM_EPOCH, DurableSender
@@ -264,7 +270,7 @@ def test_questions_are_repeated_and_limited() -> None:
     far = Taken(RANDOM_EPOCH + FAR_EPOCHS + 1, 1)
     one.took(A, Took(token, 7, (far,)), 0)
     assert state(one) == "ASKING"
-    # An old sender is told, numbers above what the peer knows, and asks a minute later at the earliest.
+    # An old sender is told, numbers above what the peer knows, and asks a second later at the earliest.
     one.took(A, Took(token, 7, (Taken(500, 3),)), ASK_AGAIN_NS)
     assert RolledBack(A, True, 500, again=(1,)) in one.out
     write_all(one)
@@ -273,8 +279,22 @@ def test_questions_are_repeated_and_limited() -> None:
     assert isinstance(marks.decoded(marks_in(emptied(one, Say)[-1].payload)), Open)
     one.peer_up(A, 1, True, 0)
     assert state(one) == "OPEN"
-    one.took(A, Took(0, 8), 2 * ASK_AGAIN_NS)
+    one.took(A, Took(0, 8), ASK_AGAIN_NS + 1)
     assert one.next_deadline_ns() == ASK_AGAIN_NS + OLD_AGAIN_NS
+
+
+def test_who_is_called_old_again_and_again_asks_ever_more_seldom() -> None:
+    question, now_ns, waits = Question(), 5 * OLD_FORGOTTEN_NS, []
+    for _ in range(9):
+        question.told_old(now_ns)
+        question.soon(now_ns)
+        waits.append((question.next_ns - now_ns) // OLD_AGAIN_NS)
+        now_ns = question.next_ns
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60], "a peer that lies costs a write a minute"
+    now_ns += OLD_FORGOTTEN_NS
+    question.told_old(now_ns)
+    question.soon(now_ns)
+    assert question.next_ns - now_ns == OLD_AGAIN_NS
 
 
 def test_an_old_receiver_and_one_that_began_anew_are_told() -> None:
@@ -944,7 +964,7 @@ def test_an_epoch_is_drawn_above_all_that_either_end_knows() -> None:
     assert one.inspect()[str(A)]["epoch"] == 10
     opened(one, A, Taken(50), now_ns=10 * ASK_AGAIN_NS, run=2)
     assert one.inspect()[str(A)]["epoch"] == 60
-    opened(one, A, Taken(7), now_ns=OLD_AGAIN_NS * 2, run=3)
+    opened(one, A, Taken(7), now_ns=OLD_LONGEST_NS, run=3)
     assert one.inspect()[str(A)]["epoch"] == 70
     # Of a peer without marks nobody says what was before: it is drawn from all.
     plain = DurableSender(lambda: (1 << 60) + RANDOM_EPOCH - 1)
@@ -1057,8 +1077,8 @@ def test_a_snapshot_between_two_epochs_has_the_last_number_of_the_one_that_is_on
     one.took(A, Took(asked_by(one).token, 7, (Taken(4, 1),)), 0)
     (begun,) = emptied(one, Write)
     epoch = one.inspect()[str(A)]["epoch"]
-    one.took(A, Took(0, 8), 2 * OLD_AGAIN_NS)
-    one.took(A, Took(asked_by(one).token, 8, (Taken(4, 3),)), 2 * OLD_AGAIN_NS)
+    one.took(A, Took(0, 8), OLD_LONGEST_NS)
+    one.took(A, Took(asked_by(one).token, 8, (Taken(4, 3),)), OLD_LONGEST_NS)
     assert one.save()[1] == [[A.to_bytes(), 0, 0, list(Heard.of(Taken(4, 3)))]]
     one.persisted(begun.token)
     assert one.inspect()[str(A)]["epoch"] > epoch
