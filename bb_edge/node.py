@@ -23,6 +23,7 @@ from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
+from bb_edge.wire.bodies import Body
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.durable_rows import OutboxName
@@ -378,6 +379,14 @@ class Node:
     def fire_lifecycle(self, phase: int) -> None:
         """Fires `LifecyclePhase` ops of that phase in the next poll (`steps.Phase`)."""
         self._parts.sources.due_phases.append(phase)
+
+    def lay_aside(self, keep: Callable[[Body], Body | None]) -> None:
+        """Holds in place of the body of each envelope that waits for its acknowledgement what `keep` returns.
+
+        Those are equal bytes that lie elsewhere and do not change; None leaves the body as it is. Between two
+        polls. What the node is charged for, and what it does, stays the same.
+        """
+        self._parts.links.lay_aside(keep)
 
     def set_waker(self, waker: Callable[[], None] | None) -> None:
         """`waker()` is called, from any thread, when something arrived that a poll should see."""

@@ -66,7 +66,7 @@ def fills_asked(told: Iterable[steps.EngineStep]) -> bytes | None:
     """The fills of the first request among a node's steps, as bytes; None where it sends none."""
     for step in told:
         if isinstance(step, steps.SendEnvelope):
-            read = envelope.decode(step.body + step.rest, CAPS)
+            read = envelope.decode(step.payload, CAPS)
             if read.kind == REQUEST and read.fills:
                 return envelope.encode(Envelope(read.fills, schema_version=0))
     return None
@@ -103,7 +103,7 @@ class Answers:
                 if isinstance(step, steps.Journal | steps.PersistOutbox):
                     self._node.persisted(step.token)
                 elif isinstance(step, steps.SendEnvelope):
-                    read = envelope.decode(step.body + step.rest, CAPS)
+                    read = envelope.decode(step.payload, CAPS)
                     if read.wire_req_id and read.kind == RESPONSE and read.fills:
                         self._asked = asked
                         payloads = [(len(fill.payload), [fill.payload]) for fill in read.fills]

@@ -16,7 +16,7 @@ from bb_edge.components.class_targets import check_classes
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
-from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout
+from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout, room_for_parameters
 from bb_edge.components.optimizers import (
     MEAN,
     OPTIMIZER_CONFIG,
@@ -94,6 +94,7 @@ class GraphModel(Model):
     }
     COMPILED: ClassVar[frozenset[str]] = frozenset(LAYOUT_KEYS)
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
+    room = staticmethod(room_for_parameters)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "train": ("Backward", "BackwardKeyed", "BackwardInput"),
         "fit": ("Train",),
@@ -124,9 +125,8 @@ class GraphModel(Model):
             counts = personal_tensors, personal_statistics, statistics, untrained_tensors
             layout = ModelLayout(tensors, *counts)
         self._names, self._shapes = layout.names, layout.shapes
-        self._layout, self._shared = layout.all, layout.sent
-        self._size = self._layout.size
-        self._flat = np.empty(self._size, np.float32)
+        self._layout, self._shared, self._size = layout.all, layout.sent, layout.all.size
+        self._flat = self.room(self._size)
         self._sent = self._flat[layout.sent_from : layout.sent_from + self._shared.size]
         for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
             np.copyto(view, array)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bb_edge.components.vector_layout import VectorLayout
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["LAYOUT_KEYS", "ModelLayout"]
+__all__ = ["LAYOUT_KEYS", "ModelLayout", "room_for_parameters"]
 
 LAYOUT_KEYS = ("personal_tensors", "personal_statistics", "statistics", "untrained_tensors")
 """The keys of a model's configuration that count tensors, in the order of `ModelLayout`'s arguments."""
@@ -46,3 +48,8 @@ class ModelLayout:
         self.tensors_learned = len(sizes) - statistics - untrained_tensors
         self.learned = sum(sizes[: self.tensors_learned])
         self.statistics = sum(sizes[len(sizes) - statistics :])
+
+
+def room_for_parameters(size: int) -> Array:
+    """Returns memory for so many parameters, 1-D f32; what is in it says nothing."""
+    return np.empty(size, np.float32)

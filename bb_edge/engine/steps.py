@@ -16,6 +16,7 @@ from typing import NamedTuple
 from bb_edge.engine import device_steps, disk_steps, peer_steps, round_steps, step
 from bb_edge.engine.errors import failure_text
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.bodies import Body
 
 EngineStep = step.EngineStep
 OpStep = step.OpStep
@@ -66,7 +67,7 @@ class _SendEnvelope(NamedTuple):
     expires_in_ns: int = 0
     durable: bool = False
     resent: bool = False
-    body: bytes = b""
+    body: Body = b""
     kept: bool = False
 
 
@@ -85,7 +86,7 @@ class SendEnvelope(_SendEnvelope, EngineStep):
     @property
     def payload(self) -> bytes:
         """The whole envelope: a copy, where it has a body."""
-        return self.body + self.rest if self.body else self.rest
+        return b"".join((self.body, self.rest)) if self.body else self.rest
 
     @property
     def size(self) -> int:

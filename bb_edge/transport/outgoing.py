@@ -15,7 +15,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import MAX_PACKET_BYTES
 from bb_edge.transport.chunks import HEADER_BYTES, Chunk, cut
 from bb_edge.transport.packets import FAILURE, NO_MATCHING_SUBSCRIBERS, publish_header
-from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.bodies import Body, HeldBodies
 
 FIRST_MID, LAST_MID = 1024, 65_535
 """The packet identifiers that we use; paho uses lower ones, one per SUBSCRIBE."""
@@ -70,7 +70,7 @@ class Item:
         retain: bool = False,
         chunk_topic: bytes = b"",
         head: bytes = b"",
-        body: bytes = b"",
+        body: Body = b"",
     ) -> None:
         self.topic = topic
         self.body = body
@@ -305,7 +305,7 @@ class Outgoing:
                 continue
             self._end_cut("cut")  # of a transfer that a broken connection has left
             self._next_transfer = (self._next_transfer + 1) & 0xFFFF_FFFF_FFFF_FFFF
-            whole_bytes = item.body + bytes(item.payload) if item.body else item.payload
+            whole_bytes = b"".join((item.body, item.payload)) if item.body else item.payload
             self._cut, self._whole = cut(whole_bytes, room, self._next_transfer), item
 
     def _end_cut(self, counter: str) -> None:

@@ -7,7 +7,10 @@ together they are its bytes. One with small fills has no body: two parts would c
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
+
+Body: TypeAlias = bytes | memoryview
+"""A body: bytes, or a view of bytes that somebody keeps elsewhere than in the heap."""
 
 SHARED_FROM: Final = 4096
 """Bytes of payloads from which an envelope has a body: a page, which is copied in less time than a second
@@ -22,18 +25,18 @@ class HeldBodies:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}  # by identity: whoever holds a body keeps it alive
 
-    def adds(self, body: bytes) -> int:
+    def adds(self, body: Body) -> int:
         """How many bytes one more envelope with that body adds."""
         return 0 if id(body) in self._holders else len(body)
 
-    def hold(self, body: bytes) -> int:
+    def hold(self, body: Body) -> int:
         """Counts one more envelope with that body; returns the bytes that it adds."""
         name = id(body)
         held = self._holders.get(name, 0)
         self._holders[name] = held + 1
         return 0 if held else len(body)
 
-    def drop(self, body: bytes) -> int:
+    def drop(self, body: Body) -> int:
         """Counts one less, before it lets go of the body; returns the bytes that are free with it."""
         left = self._holders[id(body)] - 1
         if left:
@@ -57,11 +60,11 @@ class Shelved:
 
     __slots__ = ("body",)
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Body) -> None:
         self.body = body
 
 
-def shelved(body: bytes) -> Shelved | int:
+def shelved(body: Body) -> Shelved | int:
     """What a row has for a body; 0 where there is none."""
     return Shelved(body) if body else 0
 
@@ -72,10 +75,10 @@ class Shelf:
     __slots__ = ("_places", "bodies")
 
     def __init__(self) -> None:
-        self.bodies: list[bytes] = []
+        self.bodies: list[Body] = []
         self._places: dict[int, int] = {}  # by identity
 
-    def place(self, body: bytes) -> int:
+    def place(self, body: Body) -> int:
         """The place of a body."""
         place = self._places.get(id(body))
         if place is None:

@@ -13,10 +13,11 @@ judges and changes nothing, `mark` takes the number and owes the acknowledgement
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.bodies import Body
 from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.envelope import NONE, Ack, Envelope, encode, repeated
@@ -151,6 +152,11 @@ class Links:
             return
         self._queue.keep(pending, encoded, body)
         self._queue.arm(pending, pending.next_ns)
+
+    def lay_aside(self, keep: Callable[[Body], Body | None]) -> None:
+        """Holds in place of each body of what waits what `keep` returns: equal bytes; None leaves it."""
+        if self._queue.count:
+            self._queue.lay_aside(keep)
 
     def published(self, key: EnvelopeKey) -> bool:
         """Returns whether the envelope has gone out, or is over."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.transitions import Table
-from bb_edge.wire.bodies import HeldBodies
+from bb_edge.wire.bodies import Body, HeldBodies
 
 SPARED = 64
 """Outdated entries of the schedule that may always be there: short queues are not rebuilt all the time."""
@@ -92,7 +92,7 @@ class Outgoing:
     durable: bool
     expires_in_ns: int
     resent: bool
-    body: bytes = b""
+    body: Body = b""
 
 
 class Pending:
@@ -119,7 +119,7 @@ class Pending:
         """A durable one's key has its record's id in place of a number, and epoch 0."""
         self.key = key
         self.kind = kind
-        self.body = b""
+        self.body: Body = b""
         self.encoded = b""
         self.state = PENDING.start
         self.handed_out = True
@@ -258,7 +258,7 @@ class ResendQueue:
         """How many entries the schedule has, outdated ones included; bounded by the pending envelopes."""
         return len(self._heap)
 
-    def reserve(self, size: int = 0, body: bytes = b"") -> None:
+    def reserve(self, size: int = 0, body: Body = b"") -> None:
         """Takes a place for one more envelope of about `size` bytes behind its body.
 
         PendingFullError where there is no place, or the bytes do not fit. One envelope alone may be larger
@@ -282,7 +282,7 @@ class ResendQueue:
             )
         self.count += 1
 
-    def keep(self, pending: Pending, encoded: bytes, body: bytes = b"") -> None:
+    def keep(self, pending: Pending, encoded: bytes, body: Body = b"") -> None:
         """Charges the bytes of an envelope that holds a place; a body that others share is charged once."""
         size = len(encoded)
         if body:
@@ -290,6 +290,13 @@ class ResendQueue:
             pending.body = body
         self.bytes_in_use += size
         pending.encoded = encoded
+
+    def lay_aside(self, keep: Callable[[Body], Body | None]) -> None:
+        """Holds in place of each body what `keep` returns for it: equal bytes; None leaves it as it is."""
+        for _, _, pending in self._heap:
+            if pending.body and (kept := keep(pending.body)) is not None:
+                self.bytes_in_use += self._bodies.hold(kept) - self._bodies.drop(pending.body)
+                pending.body = kept
 
     def arm(self, pending: Pending, next_ns: int) -> None:
         """Plans the envelope's next repetition for `next_ns`; it has been published, or is about to be."""

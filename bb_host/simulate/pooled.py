@@ -16,7 +16,7 @@ import numpy as np
 
 from bb_edge.backends.arena import Arena
 from bb_edge.backends.numpy_backend import NumPyBackend
-from bb_edge.components import ArrayDataSource
+from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.registry import Registry
 from bb_edge.roles.programs import BackendProgram
 from bb_host.simulate.row_files import DealtSource
@@ -119,12 +119,14 @@ class PoolingRegistry(Registry):
     Only what comes with the project is shared: backends of others may keep what one run leaves for the next.
     """
 
-    def __init__(self, behind: Registry) -> None:
+    def __init__(self, behind: Registry, room: Callable[[int], Array]) -> None:
+        """`room` is where parameters lie (`GraphModel.room`)."""
         super().__init__()
         self._behind = behind
         self._instead: dict[type[Component], type[Component]] = {
             NumPyBackend: type("PooledBackend", (_PooledBackend,), {"pool": _Pool()}),
             ArrayDataSource: DealtSource,
+            GraphModel: type("PlacedModel", (GraphModel,), {"room": staticmethod(room)}),
         }
 
     def lookup(self, type_name: str, where: str = "") -> type[Component]:

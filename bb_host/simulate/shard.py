@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bb_edge.cli.render import plain
 from bb_edge.engine import steps
@@ -35,12 +36,17 @@ from bb_edge.roles.contracts import DataSource, Model
 from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
 from bb_edge.user_modules import import_user_module
+from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.checks import check_targets
 from bb_host.simulate.pooled import PoolingRegistry
+from bb_host.simulate.resting import Resting
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
 from bb_host.simulate.scenario import Group, Member, Scenario
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 TROUBLE = (
     *(steps.OpFailed, steps.WireReceiveFailed, steps.IngressDropped, steps.OutboundDropped),
@@ -86,9 +92,16 @@ class _Network(Simulation):
             self.lost += 1
         else:
             super().deliver(arrival)
+        self._shard.resting.read(arrival)
+
+    def joined(self, body: Body, rest: bytes) -> Body:
+        return self._shard.resting.joined(body, rest)
+
+    def carried(self, source: PeerId, body: Body) -> Body:
+        return self._shard.resting.carried(source, body)
 
     def polled(self, node: DrivenNode) -> None:
-        self._shard.rest(node)
+        self._shard.resting.rest(node.peer_id)
 
     def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
         return super().delay_ns(source, target, number) + self._slow.get(source, 0)
@@ -118,7 +131,7 @@ class Shard:
         self.slow: dict[PeerId, int] = {}
         for name in scenario.load:
             import_user_module(name)
-        self._registry: Registry = PoolingRegistry(default_registry())
+        self._registry: Registry = PoolingRegistry(default_registry(), self._room)
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
         self._plans = [
@@ -130,7 +143,6 @@ class Shard:
         self._member_of = {peer: member for member, peer in self._everybody.items()}
         self._records = {self._everybody[member]: member for member in members}
         self._nodes: dict[PeerId, Node] = {}
-        self._models: dict[PeerId, list[Model]] = {}
         self._up: dict[PeerId, bool] = {}
         self._sessions: Counter[PeerId] = Counter()
         self._requests: Counter[PeerId] = Counter()
@@ -140,11 +152,16 @@ class Shard:
         self.network = _Network(self)
         self._kinds: list[_Kind] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-", dir=folder)
+        self.resting = Resting(Path(self._folder.name) / "aside", shares=folder is not None)
         try:
             self._begin()
         except BaseException:
             self.close()
             raise
+
+    def _room(self, size: int) -> Array:
+        """Memory for the parameters of the node that is being made."""
+        return self.resting.room(size)
 
     def _begin(self) -> None:
         self._kinds += [self._kind(group) for group in range(len(self.scenario.groups))]
@@ -208,7 +225,9 @@ class Shard:
                 path = Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
                 components.setdefault(slot, {})[file.key] = str(path)
                 kind = self._registry.lookup(target.bindings[slot].type_name)
-                files.enter_context(handed_over(kind, path, file.rows_of(member.number)))
+                rows = file.rows_of(member.number)
+                rows = {name: self.resting.placed(array) for name, array in rows.items()}
+                files.enter_context(handed_over(kind, path, rows))
             try:
                 return install(
                     self._everybody[member],
@@ -299,13 +318,15 @@ class Shard:
     def _add(self, peer: PeerId, after_ns: int) -> None:
         """Makes a node of a record; it knows in so long who is there."""
         member = self._records.pop(peer)
-        node = self._nodes[peer] = self._install(member)
+        sleeps = self._kinds[member.group].sleeps
+        with self.resting.placing(sleeps) as placed:
+            node = self._nodes[peer] = self._install(member)
         self._take_notes(member, node)
-        if self._kinds[member.group].sleeps:
+        if sleeps:
             target = self.scenario.groups[member.group].target
             slots = self._programs[member.group].targets[target].bindings
-            self._models[peer] = [m for slot in slots if isinstance(m := node.component(slot), Model)]
-            self.rest(node)
+            models = [m for slot in slots if isinstance(m := node.component(slot), Model)]
+            self.resting.add(node, models, placed)
         node.presences_come()
         self.network.add(node)
         if not self._up[peer]:
@@ -361,18 +382,14 @@ class Shard:
 
     def step(self, end_ns: int, arrivals: Sequence[Arrival]) -> Progress:
         """Takes what comes from other shards, and runs all that is due before `end_ns`."""
-        self.network.arrive(arrivals)
+        self.network.arrive(self.resting.taken(arrivals))
         self.network.run_window(end_ns)
         return self.progress()
 
-    def rest(self, node: DrivenNode) -> None:
-        """A node has had its turn: if its class sleeps, its models give back memory until the next one."""
-        for model in self._models.get(node.peer_id, ()):
-            model.release()
-
     def progress(self) -> Progress:
         """What has come of it since the last call."""
-        network, outgoing, events = self.network, list(self.outgoing), self._events
+        network, events = self.network, self._events
+        outgoing = list(map(self.resting.handed_on, self.outgoing))
         self.outgoing.clear()
         self._events = []
         return Progress(
@@ -452,6 +469,7 @@ class Shard:
 
     def close(self) -> None:
         """Removes what it has written."""
+        self.resting.close()
         self._folder.cleanup()
 
 
@@ -469,8 +487,8 @@ def _config(group: Group) -> NodeConfig:
     return NodeConfig.host() if group.large else NodeConfig.edge()
 
 
-def _asks(content: tuple[bytes, bytes]) -> bool:
+def _asks(content: tuple[Body, bytes]) -> bool:
     """Whether an envelope carries values, and not only acknowledgements."""
     envelope = WireEnvelope()
-    envelope.ParseFromString(content[0] + content[1])
+    envelope.ParseFromString(b"".join(content))
     return bool(envelope.fills)

@@ -204,7 +204,7 @@ class Outgoing:
     def _emit(self, due: Due) -> None:
         """Hands out an envelope; what a node says to itself is repeated, too, where it finds no place."""
         if due.peer == self._runtime.own_peer:
-            self._local(due.body + due.payload)
+            self._local(b"".join((due.body, due.payload)))
             return
         what = due.peer, due.payload, due.expires_in_ns, due.durable, due.resent, due.body
         self._runtime.emit(steps.SendEnvelope(*what, due.key is not None))

@@ -336,6 +336,23 @@ def test_the_schedule_does_not_grow_with_settled_envelopes() -> None:
     assert queue.next_ns() is None
 
 
+def test_bodies_that_lie_elsewhere_are_charged_and_sent_as_before() -> None:
+    node = links()
+    shared, own = b"a" * 5_000, b"b" * 6_000
+    for peer, body in ((A, shared), (B, shared), (C, own)):
+        key = node.stamp(peer, Envelope(fills=fills(), kind=REQUEST), 0, resend=True, body=body)
+        node.sent(peer, key, b"rest", body)
+    before = node.pending_bytes
+    elsewhere = memoryview(bytearray(shared)).toreadonly()
+    node.lay_aside(lambda body: elsewhere if body is shared else None)
+    assert node.pending_bytes == before
+    again = {out.peer: out.body for out in node.due(60 * S)}
+    assert again[A] is elsewhere and again[B] is elsewhere and again[C] is own
+    for peer in (A, B, C):
+        node.acknowledged(peer, [Ack(EPOCH, 1)], 60 * S)
+    assert node.pending_bytes == 0 and node.pending == 0
+
+
 def test_links_are_bounded_and_an_idle_one_makes_room() -> None:
     node = links(max_links=2)
     _, key = send(node, REQUEST, peer=A, now=1)

@@ -19,6 +19,10 @@ from bb_host.simulate.pooled import PoolingRegistry
 from federated_digits.federation import program
 
 
+def room(size: int) -> np.ndarray:
+    return np.empty(size, np.float32)
+
+
 def product() -> FunctionProto:
     """y = Relu(x W + b)."""
     text = """<opset_import: ["" : 20], domain: "test">
@@ -33,7 +37,7 @@ def made(kind: type, tensor_bytes: int = 0) -> NumPyBackend:
 
 
 def test_nodes_that_take_turns_have_their_own_parameters():
-    kind = PoolingRegistry(Registry()).lookup("bb.NumPyBackend")
+    kind = PoolingRegistry(Registry(), room).lookup("bb.NumPyBackend")
     rng = np.random.default_rng(3)
     x = rng.normal(size=(4, 6)).astype(np.float32)
     nodes = []
@@ -54,20 +58,20 @@ def test_nodes_that_take_turns_have_their_own_parameters():
 
 
 def test_a_graph_is_made_ready_once_for_all_nodes_with_the_same_limits():
-    kind = PoolingRegistry(Registry()).lookup("bb.NumPyBackend")
+    kind = PoolingRegistry(Registry(), room).lookup("bb.NumPyBackend")
     functions: dict[tuple[str, str], FunctionProto] = {}
     first, second, bounded = made(kind), made(kind), made(kind, tensor_bytes=1 << 20)
     assert first.prepare(product(), functions) is second.prepare(product(), functions)
     assert first.prepare(product(), functions) is not bounded.prepare(product(), functions)
     assert first.prepare(product(), functions) is not first.prepare(product(), {})
     assert first.arena is second.arena is not None
-    other_worker = made(PoolingRegistry(Registry()).lookup("bb.NumPyBackend"))
+    other_worker = made(PoolingRegistry(Registry(), room).lookup("bb.NumPyBackend"))
     assert other_worker.arena is not first.arena
 
 
 def test_other_components_are_those_of_the_registry_behind():
     behind = Registry()
-    assert PoolingRegistry(behind).lookup("bb.FedAvg") is behind.lookup("bb.FedAvg")
+    assert PoolingRegistry(behind, room).lookup("bb.FedAvg") is behind.lookup("bb.FedAvg")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +96,7 @@ def shown(outcome: Outcome) -> tuple[object, ...]:
 
 def test_a_federation_that_shares_computes_the_bits_of_one_that_does_not(learning, monkeypatch):
     shared = shown(simulate(learning, 1, "here"))
-    monkeypatch.setattr(shard, "PoolingRegistry", lambda behind: behind)
+    monkeypatch.setattr(shard, "PoolingRegistry", lambda behind, room: behind)
     assert shown(simulate(learning, 2, "here")) == shared
 
 

@@ -1,0 +1,204 @@
+"""What nodes keep until their next turn lies in a file: parameters, rows, and answers that may go again.
+
+A worker's nodes run one after the other, and each holds all that a device holds. What of it is large is
+mapped from a file without a name of its own in the process's memory: pages come back as they are looked at,
+with the same bits, and once a node has had its turn they are let go of. They are the system's then: in its
+page cache as long as there is room, else on disk.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from bb_host.errors import WorkerError
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
+    from bb_edge.wire.bodies import Body
+
+FROM = 1 << 16
+"""Bytes from which something goes aside. From 8 KiB on, a client-round of a small net would take a quarter
+more of the processor: its pages come one by one, and each has a price."""
+
+SEGMENT = 1 << 24
+"""Bytes by which the file grows at least: each piece is a mapping, and a process may have 65,530 of them."""
+
+TAIL = 512
+"""Bytes behind each body for what else its envelope says: some sixty, and more with acknowledgements."""
+
+_CAN = hasattr(os, "posix_fallocate") and hasattr(mmap, "MADV_DONTNEED")
+
+
+class Lying(bytes):
+    """In place of a body: in which file it lies, for a process on the same machine."""
+
+    __slots__ = ()
+
+    @classmethod
+    def at(cls, path: Path, start: int, size: int) -> Lying:
+        """The name of `size` bytes in a file."""
+        return cls(b"%d %d " % (start, size) + os.fsencode(path))
+
+    def read(self, files: OpenFiles) -> bytes:
+        """Returns the bytes. WorkerError where the file does not have them."""
+        start, size, path = self.split(b" ", 2)
+        found = os.pread(files.descriptor(path), int(size), int(start))
+        if len(found) != int(size):
+            raise WorkerError(
+                f"{len(found)} of {int(size)} bytes of an envelope are there", os.fsdecode(path)
+            )
+        return found
+
+
+class OpenFiles:
+    """Files of other workers, each opened once."""
+
+    def __init__(self) -> None:
+        self._descriptors: dict[bytes, int] = {}
+
+    def descriptor(self, path: bytes) -> int:
+        """The descriptor of a file, open for reading."""
+        found = self._descriptors.get(path)
+        if found is None:
+            found = self._descriptors[path] = os.open(path, os.O_RDONLY)
+        return found
+
+    def close(self) -> None:
+        """Closes all of them."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+
+class Aside:
+    """Memory of one worker that lies in a file of its own.
+
+    What finds no room there, for want of disk or on a system that cannot let go of pages, stays in memory:
+    `array` and `keep` return None then, and so they do for what is small.
+    """
+
+    REMEMBERED: ClassVar[int] = 4
+    """Bodies that `keep` knows again: one is given to a node and to the network, one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._end = 0
+        self._open: tuple[mmap.mmap, int, int] | None = (
+            None  # the last segment, where it begins, what is taken
+        )
+        self._free: dict[int, list[tuple[mmap.mmap, int, int]]] = {}  # by size: segment, its beginning, place
+        self._regions: dict[int, tuple[mmap.mmap, int, int, int]] = {}  # by identity, as long as they live
+        self._ended: set[int] = set()  # of those, which have something behind their body
+        self._known: OrderedDict[int, tuple[bytes, memoryview]] = OrderedDict()
+        self._full = not _CAN
+
+    def array(self, nbytes: int) -> Array | None:
+        """Returns `nbytes` uint8 that may be written to, whose memory is free once nobody looks at them."""
+        if nbytes < FROM or self._full:
+            return None
+        size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        place = self._taken(size)
+        if place is None:
+            return None
+        segment, begins, at = place
+        found: Array = np.frombuffer(segment, np.uint8, nbytes, at)
+        name = id(found)
+        self._regions[name] = segment, begins, at, size
+        weakref.finalize(found, self._give_back, name).atexit = False
+        return found
+
+    def keep(self, body: Body) -> memoryview | None:
+        """Returns bytes that lie here, equal to these; for the same object the same ones again."""
+        known = self._known.get(id(body))
+        if known is not None:
+            return known[1]
+        found = self.array(len(body) + TAIL) if type(body) is bytes else None
+        if found is None or type(body) is not bytes:
+            return None
+        _, begins, at, _ = self._regions[id(found)]
+        written, data = 0, memoryview(body)
+        while written < len(body):  # by the file: as memory each page would have to come first
+            written += os.pwrite(self._file, data[written:], begins + at + written)
+        view = found.data[: len(body)].toreadonly()
+        self._known[id(body)] = body, view  # the body stays, so its id stays its own
+        while len(self._known) > self.REMEMBERED:
+            self._known.popitem(last=False)
+        return view
+
+    def forget(self) -> None:
+        """Knows no body again."""
+        self._known.clear()
+
+    def joined(self, body: Body, rest: bytes) -> Body:
+        """Returns the body and what follows it: behind a body of `keep`, the first time, and else a copy.
+
+        What comes into memory as it is read is let go of with the last view of what is returned.
+        """
+        region = self._region(body)
+        if region is None or not isinstance(body, memoryview) or len(rest) > TAIL:
+            return b"".join((body, rest))
+        segment, begins, at, _ = region
+        owner: Array = body.obj  # type: ignore[assignment]
+        if id(owner) in self._ended:
+            return b"".join((body, rest))
+        self._ended.add(id(owner))
+        os.pwrite(self._file, rest, begins + at + len(body))
+        whole: Array = np.frombuffer(segment, np.uint8, len(body) + len(rest), at)
+        weakref.finalize(whole, self.leave, owner).atexit = False
+        return whole.data.toreadonly()
+
+    def lying(self, view: Body) -> Lying | None:
+        """Where the bytes of `keep` lie, for another process; None for other bytes."""
+        region = self._region(view)
+        if region is None:
+            return None
+        _, begins, at, _ = region
+        return Lying.at(self.path, begins + at, len(view))
+
+    def leave(self, what: Array | Body) -> None:
+        """Nobody looks at an array, or at what `keep` has returned, for now: its pages are let go of."""
+        region = self._region(what)
+        if region is not None:
+            segment, _, at, size = region
+            segment.madvise(mmap.MADV_DONTNEED, at, size)
+
+    def close(self) -> None:
+        """Closes the file; what lies in it can still be looked at."""
+        if not self._full:
+            self._full = True
+        os.close(self._file)
+
+    def _region(self, what: Array | Body) -> tuple[mmap.mmap, int, int, int] | None:
+        owner = what.obj if isinstance(what, memoryview) else what
+        return self._regions.get(id(owner)) if isinstance(owner, np.ndarray) else None
+
+    def _taken(self, size: int) -> tuple[mmap.mmap, int, int] | None:
+        """(segment, its beginning in the file, the place in it) of so many bytes, whole pages."""
+        if free := self._free.get(size):
+            return free.pop()
+        if self._open is None or self._open[2] + size > len(self._open[0]):
+            length = max(SEGMENT, size)
+            try:
+                os.posix_fallocate(self._file, self._end, length)  # a page without a block ends the process
+                segment = mmap.mmap(self._file, length, mmap.MAP_SHARED, offset=self._end)
+            except OSError:  # no room on the disk, or a file system that cannot promise any
+                self._full = True
+                return None
+            self._open = segment, self._end, 0
+            self._end += length
+        segment, begins, used = self._open
+        self._open = segment, begins, used + size
+        return segment, begins, used
+
+    def _give_back(self, name: int) -> None:
+        segment, begins, at, size = self._regions.pop(name)
+        self._ended.discard(name)
+        segment.madvise(mmap.MADV_DONTNEED, at, size)
+        self._free.setdefault(size, []).append((segment, begins, at))
