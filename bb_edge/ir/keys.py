@@ -153,7 +153,6 @@ TRIGGER_OUTPUT_KEY = f"{PREFIX}.wire.trigger_output"  # Recv side: "1" where the
 WIRE_REQUEST_KEY = f"{PREFIX}.wire.request"  # reply side ops: wire_id of the ask they answer
 SHAPES_KEY = f"{PREFIX}.shapes"  # wire ops: shape per payload; Contribute: of the contribution
 PARTS_KEY = f"{PREFIX}.wire.parts"  # Recv side: of each payload that is a bundle; NextBatch: of a batch
-READ_AT_KEY = f"{PREFIX}.read_at"  # NextBatch: ";"-joined, per output the author's line that needs its type
 COHORT_KEY = (
     f"{PREFIX}.cohort"  # Contribute, Aggregate: "<levels up>" to the execution whose sum it is, or "round"
 )

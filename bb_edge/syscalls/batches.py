@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,8 +37,7 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
         parts = once(("parts", text), lambda: read_parts(text))
     except ValueError as error:
         raise OpError(f"a stamp is damaged: {error}", where=op.spec.name, hint="compile it again") from error
-    first = parts[0] if parts else None
-    stamped = None if first is None else Stamped(first, op.spec.meta.get(keys.READ_AT_KEY, "").split(";"))
+    stamped = parts[0] if parts else None
     arrays = component.batch_like()
     _hold_rows(op, arrays, slot)
     if stamped is not None:
@@ -49,49 +48,40 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     return _telling(component, slot, method)
 
 
-class Stamped(NamedTuple):
-    """What a program takes: batches and labels, and the author's lines that first compute with them."""
-
-    parts: Sequence[StampedPart]
-    lines: Sequence[str]
-
-
-def _hold(given: Sequence[Array | None], stamped: Stamped, slot: str) -> None:
-    """OpError where a batch or its labels are not as stamped; it names the line that needs it."""
-    lines = (*stamped.lines, "", "")
-    for name, array, part, line in zip_longest(
-        ("batches", "labels"), given[:2], stamped.parts[:2], lines[:2]
-    ):
+def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: str) -> None:
+    """OpError where a batch or its labels are not as stamped."""
+    for name, array, part in zip_longest(("batches", "labels"), given[:2], stamped[:2]):
         type_hash, shape, _ = part or (0, None, None)
         wanted = (
             f"{types.by_wire_hash(type_hash) or types.TENSOR}{'' if shape is None else shape_text(shape)}"
         )
-        at = f" at {line}" if line else ""
         if array is None:
             if type_hash or shape:
                 hint = "give it data with labels: y in the .npz of bb.ArrayDataSource, label= of a CSV source"
-                raise OpError(f"it gives no {name}, the program takes {wanted}{at}", f"slot {slot!r}", hint)
+                raise OpError(f"it gives no {name}, the program takes {wanted}", f"slot {slot!r}", hint)
         elif part is not None and misfits(Composite(((wire_type_hash(array), array),)), (part,)):
             raise OpError(
-                f"it gives {name} of {described(array)}, the program takes {wanted}{at}",
+                f"it gives {name} of {described(array)}, the program takes {wanted}",
                 f"slot {slot!r}",
-                _remedy(array, type_hash, bool(line)),
+                _remedy(array, type_hash),
             )
 
 
-def _remedy(array: Array, type_hash: int, has_line: bool) -> str:
+def _remedy(array: Array, type_hash: int) -> str:
     """What to do about data of another type, or shape."""
     node = types.by_wire_hash(type_hash)
     dtype = None if node is None or node.elem_type is None else types.dtype_of_elem(node.elem_type)
     if dtype is None or dtype == array.dtype:
         return "give it the data that the program was compiled for, or compile it for these"
-    if dtype.kind == "b" and has_line:
-        return "compare values in that line: x > 0"
-    there = "cast it in that line, g.onnx.cast(x, to=…)" if has_line else "compile the program for these"
-    return f"save the data as {dtype}, x.astype({dtype.name!r}), or {there}"
+    instead = (
+        "compare values, x > 0"
+        if dtype.kind == "b"
+        else f"cast it, g.onnx.cast(x, to=…), where {dtype} is needed"
+    )
+    return f"save the data as {dtype}, x.astype({dtype.name!r}), or in the program {instead}"
 
 
-def _holding(stamped: Stamped, slot: str, method: Method) -> Method:
+def _holding(stamped: Sequence[StampedPart], slot: str, method: Method) -> Method:
     """Returns a `next_batch` whose every result is held."""
 
     def next_batch(ctx: OpContext) -> object:

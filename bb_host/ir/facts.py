@@ -137,8 +137,6 @@ class OpFacts(Facts):
     that are sent where receivers take narrower ones than the sender knows."""
     parts: str = ""
     """As `bb_edge.ir.stamped_parts` writes them: of bundles received, of a batch."""
-    read_at: str = ""
-    """Of an op that gives batches: per output the first author's line that computes with it, `;` between."""
     fewest_rows: int | None = None
     """Of an op that gives batches: the rows that they have at least, where a model is trained on them."""
     cohort: str = ""

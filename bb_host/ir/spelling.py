@@ -112,7 +112,6 @@ _OP = (
     _int("feeds", keys.RECV_SLOT_ID_KEY),
     _text("shapes", keys.SHAPES_KEY),
     _text("parts", keys.PARTS_KEY),
-    _text("read_at", keys.READ_AT_KEY),
     _int("fewest_rows", keys.FEWEST_ROWS_KEY),
     _text("cohort", keys.COHORT_KEY),
 )

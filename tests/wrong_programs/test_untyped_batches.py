@@ -1,4 +1,4 @@
-"""Batches whose types no binding says: the line that computes with them is named where data do not fit."""
+"""Batches whose types no binding says: data that the program does not take are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Reads(Module):
 
 
 def carried(g: Graph, x: Any) -> Any:
-    with g.loop(3, carry=x) as step:  # <-
+    with g.loop(3, carry=x) as step:
         step.next(g.onnx.cast(step.carried, to="I64"))
     return step.result
 
@@ -44,17 +44,17 @@ def onnx_loop(g: Graph, x: Any) -> Any:
 
 
 def scaled(g: Graph, x: Any) -> Any:
-    return x * np.ones(2)  # <-
+    return x * np.ones(2)
 
 
 @pytest.mark.parametrize(("act", "wanted"), [(carried, "I64"), (onnx_loop, "I64"), (scaled, "F64")])
-def test_data_that_do_not_fit_are_refused_with_the_line(
+def test_data_that_do_not_fit_are_refused_with_a_remedy(
     tmp_path: Path, act: Callable[[Graph, Any], Any], wanted: str
 ) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((4, 2), np.float32), y=np.zeros(4, np.int64))
     compiler = Compiler().bind_data_source("data", ArrayDataSource)
     (tmp_path / "p.onnx").write_bytes(compile_edge(Reads(act), compiler).artifacts[0].data)
-    at = rf"takes Tensor<{wanted}>.* at test_untyped_batches.py:\d+ .*cast it in that line"
+    at = rf"takes Tensor<{wanted}>.*save the data as .*or in the program cast it"
     with pytest.raises(OpError, match=at):
         install(
             PeerId.from_name("d"),

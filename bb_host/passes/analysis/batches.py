@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from bb_edge.ir import keys, types
-from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
 from bb_host.errors import LearnError, source
 from bb_host.ir.construction import config_of
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Stamp
-from bb_host.ir.queries import ONNX_DOMAINS, component_graph, reads
+from bb_host.ir.queries import component_graph
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import is_gate, part_of
 from bb_host.passes.one_pass import Stats
@@ -35,51 +34,21 @@ def with_batches(function: Function) -> Function:
     ]
     read = flow.read_names(function)
     gated, declared = _handed_on(function), function.types.get
-    lines = _lines_of_readers(function, gated, [name for _, op in giving for name in op.outputs])
-    stamps: dict[tuple[object, ...], Stamp] = {}  # most give the same, in the same records of types
+    stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
         known = [
             None if name not in read else _known(function, name, gated) if name in gated else declared(name)
             for name in op.outputs
         ]
-        read_at = ";".join(lines.get(name, "") for name in op.outputs).rstrip(";")
-        key = (read_at, *map(id, known))
+        key = tuple(map(id, known))
         stamp = stamps.get(key)
         if stamp is None:
             parts = _parts(known)
-            stamp = stamps[key] = Stamp(OpFacts(parts=parts, read_at=read_at) if parts else NO_FACTS)
+            stamp = stamps[key] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
         new = stamp(op)
         if new is not op:
             changed[index] = new
     return flow.restamped(function, changed)
-
-
-def _lines_of_readers(
-    function: Function, gated: Mapping[str, list[str]], names: Sequence[str]
-) -> dict[str, str]:
-    """By value the author's line that first computes with it, also behind `after=`; none where nothing does.
-
-    What takes values of any type (events, sends, the engine's own) needs none of its own.
-    """
-    first: dict[str, str] = {}
-    for op in function.ops:
-        if op.domain in _NEEDS_TYPES or (op.domain, op.op_type) in _OF_THE_ENGINE:
-            for name in reads(op):
-                if name and op.source:
-                    first.setdefault(name, op.source)
-    found: dict[str, str] = {}
-    for name in names:
-        todo = [name]
-        while todo and name not in found:
-            each = todo.pop(0)
-            todo += gated.get(each, ())
-            if each in first:
-                found[name] = first[each]
-    return found
-
-
-_NEEDS_TYPES = frozenset({*ONNX_DOMAINS, *keys.ROLE_DOMAINS})
-_OF_THE_ENGINE = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*BODY_ATTRS, "StopRounds", "When"))
 
 
 def _handed_on(function: Function) -> dict[str, list[str]]:
