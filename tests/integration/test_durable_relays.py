@@ -85,6 +85,7 @@ def reach(f: Any, event: str, numbers: set[int]) -> None:
 def test_a_relay_that_is_killed_before_its_first_snapshot_of_the_hub_loses_nothing(start):
     f = start.f
     hub, relay = start("Hub"), start("Relay")
+    f.says(relay, "PeerUp peer=hub")  # what comes before that goes to nobody, which is said
     device = start("Device")
     reach(f, "report", {1, 2, 3})
     f.end(hub)  # what the relay takes from now on waits with it
