@@ -92,6 +92,7 @@ class Incoming:
     def lost(self) -> None:
         """The connection is lost: the broker sends again what was not acknowledged."""
         self._held = None
+        self._strays.lost()
 
     @property
     def holds(self) -> bool:

@@ -38,6 +38,12 @@ class Strays:
         self._left: dict[str, float] = {}  # filters that were unsubscribed from, and when
         self._renewals = Seldom()
 
+    def lost(self) -> None:
+        """The connection has ended. Of what comes on the next one the broker is told again, before anything
+        more is done: it may not have had the time to forget, or be another process that came back.
+        """
+        self._left.clear()
+
     def take(self, topic: bytes) -> None:
         """Drops a message of a topic that the node did not subscribe to."""
         self._counters["foreign"] += 1
