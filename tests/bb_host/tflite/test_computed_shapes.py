@@ -17,7 +17,8 @@ from bb_host.ir.values import constant
 from bb_host.tflite.facts import facts_of
 from bb_host.tflite.lower import MODEL
 
-RNG = np.random.default_rng(0)
+WEIGHTS = np.random.default_rng(0)
+"""For the models below, which are made in the order in which they stand."""
 
 
 def model(shape: str, result: str, body: str, **weights: tuple[int, ...]) -> onnx.ModelProto:
@@ -27,7 +28,7 @@ def model(shape: str, result: str, body: str, **weights: tuple[int, ...]) -> onn
         f" <int64[1] mo={{-1}}, int64 zero={{0}}, int64[1] axes={{0}}> {{ {body} }}"
     )
     for name, dims in weights.items():
-        array = RNG.standard_normal(dims).astype(np.float32)
+        array = WEIGHTS.standard_normal(dims).astype(np.float32)
         found.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     return found
 
@@ -73,6 +74,13 @@ AROUND = model(
     a=(64, 64),
     b=(64, 64),
 )
+
+
+def assert_as_the_reference(found: np.ndarray, want: np.ndarray) -> None:
+    """Within what float32 loses in sums of some 4,000 products, which may be far larger than their result."""
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(want).max())))
+
+
 CASES = {
     "small": SMALL, "large": LARGE, "input": FROM_THE_INPUT, "gathered": GATHERED, "expanded": EXPANDED,
     "around": AROUND,
@@ -86,10 +94,11 @@ def test_a_shape_computed_from_the_batch(case, backend, reference):
     (artifact,) = build_edge(found, backend=backend).artifacts
     opened = bb_edge.open_model(artifact.data)
     shape = [d.dim_value for d in found.graph.input[0].type.tensor_type.shape.dim][1:]
+    rng = np.random.default_rng(1)
     for batch in (1, 3):
-        x = RNG.standard_normal((batch, *shape)).astype(np.float32)
+        x = rng.standard_normal((batch, *shape)).astype(np.float32)
         (want,) = reference(found, {"x": x})
-        np.testing.assert_allclose(opened(x), want, rtol=1e-4, atol=1e-4)
+        assert_as_the_reference(opened(x), want)
 
 
 @pytest.mark.parametrize("case", ["large", "input", "gathered", "expanded", "around"])
@@ -100,7 +109,7 @@ def test_the_fallback_needs_no_more_than_the_model(case, reference):
     functions = {f.name: f for f in artifact.program.functions}
     (body,) = (f for f in functions.values() if any(op.op_type == MODEL for op in f.ops))
     shape = [d.dim_value for d in found.graph.input[0].type.tensor_type.shape.dim][1:]
-    x = RNG.standard_normal((3, *shape)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((3, *shape)).astype(np.float32)
     values = {body.inputs[0]: x}
     for op in body.ops:
         if op.op_type == MODEL:
@@ -112,7 +121,7 @@ def test_the_fallback_needs_no_more_than_the_model(case, reference):
         else:
             results = _plain(op, values)
         values.update(zip(op.outputs, results, strict=True))
-    np.testing.assert_allclose(values[body.outputs[0]], reference(found, {"x": x})[0], rtol=1e-4, atol=1e-4)
+    assert_as_the_reference(values[body.outputs[0]], reference(found, {"x": x})[0])
 
 
 def _plain(op, values):
