@@ -1,6 +1,6 @@
 """The verb `bb-edge check`: says whether this device can run an artifact, and if not, why.
 
-Nothing is started and nothing is sent. With --config, --peer or --broker it is a dry run of `bb-edge run`:
+Nothing is started and nothing is sent. With --config, or a flag of a node, it is a dry run of `bb-edge run`:
 artifact, modules, targets, slots, settings, broker and the inputs of bootstraps.
 """
 
@@ -13,7 +13,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
-from bb_edge.cli.run_settings import add_adopt, add_bootstrap, check_names, merged, parse_set, with_state
+from bb_edge.cli.run_settings import (
+    add_adopt,
+    add_bootstrap,
+    add_certificates,
+    check_names,
+    merged,
+    parse_set,
+    with_state,
+)
 from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.registry import load_all
@@ -45,6 +53,10 @@ class Verdict:
         return not self.problems
 
 
+OF_A_NODE = ("config", "peer", "broker", "ca", "cert", "key", "state")
+"""Flags of which each one makes a dry run of `bb-edge run`: an artifact has none of these."""
+
+
 def add_parser(verbs: Any) -> None:
     p: argparse.ArgumentParser = verbs.add_parser("check", help="say whether this device can run an artifact")
     p.add_argument("artifact", type=file_name, nargs="?", help="a compiled .onnx file")
@@ -54,6 +66,10 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--target", action="append", metavar="NAME", help="partition (repeatable; default: all)")
     p.add_argument("--peer", metavar="NAME", help="this node's name; as --config, dry-runs `bb-edge run`")
     p.add_argument("--broker", metavar="URL", help="its broker, which is not asked; dry-runs, too")
+    add_certificates(p)
+    p.add_argument(
+        "--state", type=file_name, metavar="FOLDER", help="the node's files, which are read; dry-runs, too"
+    )
     p.add_argument("--set", action="append", default=[], metavar="SLOT.KEY=VALUE", help="as for run")
     add_load(p)
     add_bootstrap(p)
@@ -232,7 +248,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigFileError as error:
         refused = [str(error)]
     else:
-        if arguments.config is not None or arguments.peer or arguments.broker:
+        if any(getattr(arguments, name) is not None for name in OF_A_NODE):
             from bb_edge.cli.launch import dry_launch
 
             refused, former = dry_launch(config, told)
@@ -370,6 +386,10 @@ def settings_of(arguments: argparse.Namespace) -> RunConfig:
         federation=arguments.federation or config.federation,
         peer=arguments.peer or config.peer,
         broker=arguments.broker or config.broker,
+        ca=arguments.ca or config.ca,
+        cert=arguments.cert or config.cert,
+        key=arguments.key or config.key,
+        state=arguments.state or config.state,
         load=(*config.load, *arguments.load),
         components=merged(config.components, parse_set(arguments.set)),
         bootstrap=merged(config.bootstrap, parse_flags(arguments.bootstrap)),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.findings import FAILED, OK, SKIPPED, WARNING, Finding, guarded
+from bb_edge.cli.run_settings import add_certificates
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import load_all
@@ -34,9 +35,7 @@ def add_parser(verbs: Any) -> None:
         "--config", type=file_name, metavar="FILE", help="take broker, state and peer from this file"
     )
     p.add_argument("--broker", metavar="URL", help="connect to this broker, and measure a round trip")
-    p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
-    p.add_argument("--cert", metavar="FILE", help="client certificate")
-    p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    add_certificates(p)
     p.add_argument(
         "--peer", metavar="NAME", help="the node's name; its peer id is shown, and used at the broker"
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.cli.arguments import file_name
 from bb_edge.cli.endings import Exit
 from bb_edge.cli.peer_names import PeerNames, peer_text
-from bb_edge.cli.run_settings import require
+from bb_edge.cli.run_settings import add_certificates, require
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 
@@ -49,9 +49,7 @@ def add_parser(verbs: Any) -> None:
     )
     p.add_argument("--broker", metavar="URL", help="mqtt://[user:password@]host[:port] or mqtts://…")
     p.add_argument("--federation", metavar="NAME", help="default: default")
-    p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
-    p.add_argument("--cert", metavar="FILE", help="client certificate")
-    p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    add_certificates(p)
     p.add_argument("--mqtt-version", choices=("auto", "5", "3.1.1"), help="default: auto")
     p.add_argument(
         "--forget",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import LEVELS, ArgumentError, file_name
 from bb_edge.cli.endings import BoardFailure, Exit, exit_of_refusal, tell
-from bb_edge.cli.run_settings import MissingArgument, add_adopt, add_bootstrap, settings
+from bb_edge.cli.run_settings import MissingArgument, add_adopt, add_bootstrap, add_certificates, settings
 from bb_edge.cli.stopping import StopAtStart
 from bb_edge.ir.errors import BBError
 from bb_edge.user_modules import add_load
@@ -52,9 +52,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument("--budget", choices=("edge", "host"), help="capacities of the node (default: edge)")
     p.add_argument("--seed", type=int, help="seed of the node's generator, for repeatable runs")
     add_load(p)
-    p.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
-    p.add_argument("--cert", metavar="FILE", help="client certificate")
-    p.add_argument("--key", metavar="FILE", help="key of the client certificate")
+    add_certificates(p)
     p.add_argument(
         "--mqtt-version",
         choices=("auto", "5", "3.1.1"),

@@ -37,6 +37,13 @@ def add_adopt(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_certificates(parser: argparse.ArgumentParser) -> None:
+    """Adds the files of a connection with TLS to the parser of a verb."""
+    parser.add_argument("--ca", metavar="FILE", help="certificate authority of an mqtts broker")
+    parser.add_argument("--cert", metavar="FILE", help="client certificate")
+    parser.add_argument("--key", metavar="FILE", help="key of the client certificate")
+
+
 def add_bootstrap(parser: argparse.ArgumentParser) -> None:
     """Adds `--bootstrap` to the parser of a verb."""
     parser.add_argument(

@@ -197,6 +197,36 @@ def test_check_takes_the_name_and_the_broker_that_run_takes(config, tmp_path, ca
     assert "refused: --broker is missing" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--broker", S, "--ca", "empty"], "empty"),
+        (["--broker", S, "--cert", "nowhere"], "nowhere"),
+        (["--broker", S, "--key", "afile"], "a key without a certificate"),
+        (["--broker", U, "--state", "afile"], "not a folder"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_check_takes_the_files_of_a_node_that_run_takes(flags, said, config, tmp_path, monkeypatch, capsys):
+    config()
+    monkeypatch.chdir(tmp_path)
+    given = ["program.onnx", "--target", "Main", "--peer", "kitchen", *flags]
+    before = files_of(tmp_path)
+    assert main(["run", *given]) == Exit.REFUSED
+    (refused,) = errors(capsys.readouterr().err)
+    assert said in refused
+    assert main(["check", *given]) == 1
+    assert f"refused: {refused}" in capsys.readouterr().out
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("flag", ["--ca", "--cert", "--key", "--state"])
+def test_each_flag_of_a_node_makes_a_dry_run(flag, config, tmp_path, capsys):
+    config()
+    assert main(["check", str(tmp_path / "program.onnx"), flag, str(tmp_path / "folder")]) == 1
+    assert "refused: --peer is missing" in capsys.readouterr().out
+
+
 def test_a_state_folder_that_is_missing_is_only_tried(config, tmp_path, capsys):
     path = config(state="deep/er/state", trace="trace.json")
     before = files_of(tmp_path)
