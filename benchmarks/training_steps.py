@@ -3,8 +3,8 @@
     python benchmarks/training_steps.py [FOLDER] [--tflite] [--torch PYTHON]
 
 Each side is a process of its own with one thread: this checkout on NumPy, with --tflite compiled for an
-interpreter too, another one in FOLDER (an older commit), and PyTorch of the interpreter PYTHON, of an
-environment of its own (`pip install torch onnx`). In a new random order each time, a side does a block of
+interpreter too, another one in FOLDER (an older commit) likewise, and PyTorch of the interpreter PYTHON, of
+an environment of its own (`pip install torch onnx`). In a new random order each time, a side does a block of
 five steps that nobody counts and one that counts: a loop that only trains finds its caches warm. CPU time;
 medians, and the ratio of ours to the others'. All sides begin with the same parameters and data, and have to
 come to the same parameters.
@@ -162,7 +162,7 @@ def theirs(folder: Path) -> Run:
 def serve(side: str, where: str) -> None:
     """Writes the parameters after one block; then answers each line with CPU nanoseconds of a step."""
     folder = Path(where)
-    run = theirs(folder) if side == "torch" else ours(folder, tflite=side == "tflite")
+    run = theirs(folder) if side == "torch" else ours(folder, tflite=side.endswith("tflite"))
     found = np.concatenate(run())
     np.save(folder / f"{side}.npy", found)
     print("ready", flush=True)
@@ -264,6 +264,8 @@ def main(words: Sequence[str] | None = None) -> None:
         others["torch"] = (arguments.torch, ROOT)
     if arguments.folder:
         others["older"] = (sys.executable, arguments.folder.resolve())
+    if arguments.folder and arguments.tflite:
+        others["older tflite"] = (sys.executable, arguments.folder.resolve())
     for net in arguments.net or NETS:
         for batch in arguments.batch or BATCHES:
             found = measured(net, batch, others, arguments.rounds)

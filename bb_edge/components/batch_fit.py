@@ -37,6 +37,7 @@ class BatchFit:
         self._fewest = fewest
         self._loss: Array = np.zeros((), np.float32)
         self._weights = np.zeros(0, np.float32)
+        self._weighed = (0, 0, 0)  # the arguments that the weights are for
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
 
     def add(
@@ -62,7 +63,7 @@ class BatchFit:
                 " own leaves out a last batch that is smaller",
             )
         chunk = self._chunk
-        if not chunk:
+        if not chunk or (rows == chunk and x.shape[:1] == (rows,)):
             return self._run(gradient, x, target, self._row_weights(rows, rows, rows), statistics)
         if x.shape[:1] != target.shape[:1]:
             raise ComponentError(
@@ -95,10 +96,12 @@ class BatchFit:
         return loss
 
     def _row_weights(self, size: int, counted: int, rows: int) -> Array:
-        if self._weights.size != size:
-            self._weights = np.zeros(size, np.float32)
-        self._weights[:counted] = np.float32(1) / np.float32(rows)
-        self._weights[counted:] = 0
+        if self._weighed != (size, counted, rows):
+            if self._weights.size != size:
+                self._weights = np.zeros(size, np.float32)
+            self._weights[:counted] = np.float32(1) / np.float32(rows)
+            self._weights[counted:] = 0
+            self._weighed = size, counted, rows
         return self._weights
 
     def _filled(self, position: int, rows: Array) -> Array:

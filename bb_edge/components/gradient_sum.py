@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,10 @@ class GradientSum:
 
     The first pass writes its gradients straight into the vector; only where a second comes before a step is
     there another vector, which stays. `views` gives the parameters' tensors as views of a flat vector.
+
+    Large gradients of the first pass stay in the program's memory where it lends them (`run_lending`), until
+    somebody reads the vector or another pass comes: a step that follows at once reads them where they are
+    (`take_parts`).
     """
 
     def __init__(self, size: int, views: Callable[[Array], Sequence[Array]]) -> None:
@@ -30,16 +35,19 @@ class GradientSum:
         self._take_memory()
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
+        self._lent: list[tuple[int, Array]] = []  # where in the vector each belongs, and its numbers
         self.filled = False
         """Whether a pass has added to it since the last step."""
 
     def _take_memory(self) -> Sequence[Array]:
         self._flat = np.zeros(self._size, np.float32)
         self._views = self._views_of(self._flat)
+        self._starts = list(accumulate((view.size for view in self._views), initial=0))
         return self._views
 
     def release(self) -> None:
         """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
+        self._collect()
         self._spare, self._spare_views = None, ()
         if not self.filled:
             self._flat, self._views = np.zeros(0, np.float32), None
@@ -58,9 +66,13 @@ class GradientSum:
         before, behind = others
         if not self.filled:
             views = self._take_memory() if self._views is None else self._views
-            program.run_into(inputs, (*before, *views, *behind))
+            first = len(before)
+            lent = program.run_lending(inputs, (*before, *views, *behind), range(first, first + len(views)))
+            if lent:
+                self._lent = [(self._starts[n - first], a.reshape(-1)) for n, a in sorted(lent.items())]
             self.filled = True
             return
+        self._collect()
         if self._spare is None:
             self._spare = np.empty_like(self._flat)
             self._spare_views = self._views_of(self._spare)
@@ -73,15 +85,46 @@ class GradientSum:
             self._take_memory()
         elif not self.filled:
             self._flat.fill(0)
+        self._collect()
         self.filled = False
         return self._flat
 
+    def take_parts(self) -> list[tuple[int, Array]]:
+        """Returns the sum in parts where some of it is lent, and begins anew; an empty list, and nothing was
+        taken, where it lies in the vector.
+
+        The parts cover all gradients, each with its first number's place in the vector; they are only read,
+        and the list has to be emptied before the next pass.
+        """
+        parts: list[tuple[int, Array]] = []
+        if not self._lent:
+            return parts
+        at = 0
+        for start, values in self._lent:
+            if start > at:
+                parts.append((at, self._flat[at:start]))
+            parts.append((start, values))
+            at = start + values.size
+        if at < self._starts[-1]:
+            parts.append((at, self._flat[at : self._starts[-1]]))
+        self._lent = []
+        self.filled = False
+        return parts
+
+    def _collect(self) -> None:
+        """Copies what is lent into the vector."""
+        while self._lent:
+            start, values = self._lent.pop()
+            np.copyto(self._flat[start : start + values.size], values)
+
     def current(self) -> Array | None:
         """Returns the sum without taking it; None where nothing was added. It changes with the next pass."""
+        self._collect()
         return self._flat if self.filled else None
 
     def restore(self, flat: Array | None) -> None:
         """Sets the sum to one that `current` gave."""
+        self._lent = []
         self.filled = flat is not None
         if flat is not None:
             if self._views is None:

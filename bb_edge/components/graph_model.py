@@ -16,7 +16,7 @@ from bb_edge.components.class_targets import check_classes
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
-from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout, room_for_parameters
+from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout, checked_counts, room_for_parameters
 from bb_edge.components.optimizers import (
     MEAN,
     OPTIMIZER_CONFIG,
@@ -134,11 +134,13 @@ class GraphModel(Model):
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
         self._personal = layout.personal
-        self._statistic_shapes = layout.statistic_shapes
         self._tensors_learned, self._learned = layout.tensors_learned, layout.learned
         self._statistics: Array = np.empty(layout.statistics, np.float32)  # of a batch
+        self._statistic_views = cut(self._statistics, layout.statistic_shapes)
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
+        adjusts = type(self).adjust_gradient is not GraphModel.adjust_gradient
+        self._reads_only = self._optimizer.reads_only and not adjusts
         self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
         self.updates = 0
         """How often the parameters were changed: by a step, a delta, or others that were loaded."""
@@ -152,16 +154,7 @@ class GraphModel(Model):
                     f"parameter {name!r} is {array.dtype}",
                     hint="parameters are f32; make the others constants",
                 )
-        room = len(env.tensors)
-        for key in ("statistics", "untrained_tensors", "personal_tensors"):  # one after another, no overlap
-            if read[key] > room:
-                others = "" if room == len(env.tensors) else f", {room} of which are left for it"
-                raise env.error(f"{key} is {read[key]}, it has {len(env.tensors)} parameters{others}", key)
-            room -= read[key]
-        if read["personal_statistics"] > read["statistics"]:
-            what = f"personal_statistics is {read['personal_statistics']}, of {read['statistics']} statistics"
-            raise env.error(what, "personal_statistics")
-        counts = tuple(read[key] for key in LAYOUT_KEYS)
+        counts = checked_counts(env, read)
         layout = env.once(("layout", counts), lambda: ModelLayout(env.tensors, *counts))
         model = cls(
             env.tensors,
@@ -321,9 +314,8 @@ class GraphModel(Model):
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
         if graphs.class_count:
             check_classes(target, graphs.class_count, self._where)
-        statistics = cut(self._statistics, self._statistic_shapes)
-        loss = fit.add(self._gradient, input, target, self._where, statistics)
-        if statistics:
+        loss = fit.add(self._gradient, input, target, self._where, self._statistic_views)
+        if self._statistic_views:
             np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
         return loss
@@ -338,6 +330,13 @@ class GraphModel(Model):
             gradient = np.array(grads, np.float32)  # scaled in place below
         elif self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
+        elif self._reads_only and (parts := self._gradient.take_parts()):
+            try:
+                self._optimizer.step_by_parts(self._flat[: self._learned], parts)
+            finally:
+                parts.clear()  # the next pass needs the memory that they lie in
+            self.updates += 1
+            return
         else:
             gradient = self._gradient.take()
         given: object = self.adjust_gradient(gradient)  # type: ignore[func-returns-value]

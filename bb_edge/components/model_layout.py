@@ -11,8 +11,9 @@ from bb_edge.components.vector_layout import VectorLayout
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
+    from bb_edge.roles.component import ComponentEnv
 
-__all__ = ["LAYOUT_KEYS", "ModelLayout", "room_for_parameters"]
+__all__ = ["LAYOUT_KEYS", "ModelLayout", "checked_counts", "room_for_parameters"]
 
 LAYOUT_KEYS = ("personal_tensors", "personal_statistics", "statistics", "untrained_tensors")
 """The keys of a model's configuration that count tensors, in the order of `ModelLayout`'s arguments."""
@@ -48,6 +49,23 @@ class ModelLayout:
         self.tensors_learned = len(sizes) - statistics - untrained_tensors
         self.learned = sum(sizes[: self.tensors_learned])
         self.statistics = sum(sizes[len(sizes) - statistics :])
+
+
+def checked_counts(env: ComponentEnv, read: Mapping[str, int]) -> tuple[int, ...]:
+    """Returns the settings of `LAYOUT_KEYS`, in their order.
+
+    ComponentError where they count more tensors than there are.
+    """
+    room = len(env.tensors)
+    for key in ("statistics", "untrained_tensors", "personal_tensors"):  # one after another, no overlap
+        if read[key] > room:
+            others = "" if room == len(env.tensors) else f", {room} of which are left for it"
+            raise env.error(f"{key} is {read[key]}, it has {len(env.tensors)} parameters{others}", key)
+        room -= read[key]
+    if read["personal_statistics"] > read["statistics"]:
+        what = f"personal_statistics is {read['personal_statistics']}, of {read['statistics']} statistics"
+        raise env.error(what, "personal_statistics")
+    return tuple(read[key] for key in LAYOUT_KEYS)
 
 
 def room_for_parameters(size: int) -> Array:

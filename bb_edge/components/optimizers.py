@@ -1,20 +1,21 @@
 """How a gradient changes parameters: SGD with momentum, Adam and AdamW, as PyTorch computes them.
 
 All of them work in place on flat f32 vectors, `CHUNK` elements at a time, so that the memory that a step
-needs beside the vectors that it keeps does not grow with the model. Plain SGD needs none: it scales the
-gradient where it lies, and goes over more elements at a time.
+needs beside the vectors that it keeps does not grow with the model. Plain SGD needs none where the
+gradient may be changed: it scales it where it lies, and goes over more elements at a time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bb_edge.components.learning_rates import RATE_CONFIG, Schedule, doubtful_rates
 from bb_edge.components.update_norm import CHUNK, is_finite, update_norm
+from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ OPTIMIZER_CONFIG: Mapping[str, Setting] = {
 }
 """The configuration keys, those of the learning rate among them, with defaults."""
 
-WITHOUT_SCRATCH = 64 * 1024
-"""Elements at a time of an update without scratch: with their gradient half a megabyte, a second-level cache.
+PLAIN_CHUNK = 64 * 1024
+"""Elements at a time of plain SGD: with their gradient half a megabyte, a second-level cache.
 
 Each call of NumPy costs as much as some 2,000 elements do, so that smaller parts take longer.
 """
@@ -117,9 +118,11 @@ class Optimizer:
             settings[key] for key in ("momentum", "weight_decay", "clip_norm")
         )
         self.vectors: dict[str, Array] = {n: np.zeros(size, np.float32) for n in kept_vectors(settings)}
-        plain = settings["optimizer"] == "sgd" and not (self._momentum or self._decay)
-        self._at_a_time = WITHOUT_SCRATCH if plain else CHUNK
-        self._scratch: Array = np.empty(0, np.float32)  # until a step takes it
+        self._plain = settings["optimizer"] == "sgd" and not self.vectors and not self._decay
+        changes = self._clip or settings["nesterov"] or (self._decay and settings["optimizer"] != "adamw")
+        self.reads_only = not changes
+        """Whether a step changes nothing in the gradient: `step_by_parts` can be called."""
+        self._scratch: Array = np.empty(0, np.float32)
         self.steps = self.total = self.rounds = 0
         self._told = False  # whether the program says which round it is
         self._ended = False  # whether the rate of the last step had fallen to 0
@@ -132,30 +135,57 @@ class Optimizer:
 
     def step(self, parameters: Array, gradient: Array) -> None:
         """Changes `parameters` in place, both 1-D f32; what is in `gradient` afterwards says nothing."""
+        token = hush()  # a warning that is raised would leave parameters of which some are changed
+        try:
+            rate = self._begin_step()
+            if self._clip:
+                norm = update_norm(gradient, None)
+                if self._clip < norm < math.inf:  # inf and nan stay what they are, as without a bound
+                    np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
+            if self._plain:  # the gradient is the scratch memory
+                minus_rate = np.float32(-rate)
+                for start in range(0, parameters.size, PLAIN_CHUNK):
+                    end = start + PLAIN_CHUNK
+                    p, g = parameters[start:end], gradient[start:end]
+                    np.multiply(g, minus_rate, out=g)
+                    np.add(p, g, out=p)
+            else:
+                self._apply(rate, parameters, ((0, gradient),), CHUNK)
+        finally:
+            unhush(token)
+
+    def step_by_parts(self, parameters: Array, parts: Sequence[tuple[int, Array]]) -> None:
+        """Does what `step` does, to the same bits, with a gradient in parts that are not changed.
+
+        `parts` are the places of their first numbers, and 1-D f32 arrays that cover the parameters together.
+        Only where `reads_only`.
+        """
+        token = hush()
+        try:
+            self._apply(self._begin_step(), parameters, parts, PLAIN_CHUNK if self._plain else CHUNK)
+        finally:
+            unhush(token)
+
+    def _begin_step(self) -> float:
+        """Counts a step; returns its learning rate."""
         rate = self.learning_rate
         self._note_end(rate)
         self.steps += 1
         self.total += 1
-        if self._clip:
-            norm = update_norm(gradient, None)
-            if self._clip < norm < math.inf:  # inf and nan stay what they are, as without a bound
-                np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
-        at_a_time = self._at_a_time
-        if at_a_time == WITHOUT_SCRATCH:
-            minus_rate = np.float32(-rate)
-            for start in range(0, parameters.size, at_a_time):
-                p, g = parameters[start : start + at_a_time], gradient[start : start + at_a_time]
-                np.multiply(g, minus_rate, out=g)
-                np.add(p, g, out=p)
-            return
+        return rate
+
+    def _apply(self, rate: float, parameters: Array, parts: Sequence[tuple[int, Array]], chunk: int) -> None:
         apply = self._adam(rate) if MEAN in self.vectors else self._sgd(rate)
-        if not self._scratch.size:
-            self._scratch = np.empty(min(CHUNK, parameters.size), np.float32)
-        for start in range(0, parameters.size, CHUNK):
-            part = slice(start, min(start + CHUNK, parameters.size))
-            scratch = self._scratch[: part.stop - start]
-            p, g = parameters[part], gradient[part]
-            apply(p, g, scratch, *(vector[part] for vector in self.vectors.values()))
+        room = min(chunk, parameters.size)
+        if self._scratch.size < room:
+            self._scratch = np.empty(room, np.float32)
+        scratch, vectors = self._scratch, tuple(self.vectors.values())
+        for first, gradient in parts:
+            for start in range(0, gradient.size, chunk):
+                g = gradient[start : start + chunk]
+                at = first + start
+                end = at + g.size
+                apply(parameters[at:end], g, scratch[: g.size], *[vector[at:end] for vector in vectors])
 
     def _note_end(self, rate: float) -> None:
         """Notes, once, that the rate has fallen to 0: steps change nothing from here on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +61,19 @@ class BackendProgram:
                     f"{target.dtype}{list(target.shape)}"
                 )
             np.copyto(target, value)
+
+    def run_lending(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], lendable: Collection[int]
+    ) -> Mapping[int, Array]:
+        """Runs as `run_into` does, and may leave results whose number is in `lendable` where it made them.
+
+        Those results are returned by number, and their outputs are as they were. They lie in the program's
+        own memory: the caller reads them, changes nothing in them, and has dropped them before the next run.
+        A program that lends nothing, as by default, returns an empty mapping. `lendable` can be hashed: it is
+        a range or a frozenset.
+        """
+        self.run_into(inputs, outputs)
+        return {}
 
 
 class Preparer(Protocol):

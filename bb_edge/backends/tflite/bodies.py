@@ -6,7 +6,8 @@ segment becomes a program of its own; they run in the order of the body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.backends.tflite.errors import TFLiteModelError
@@ -201,7 +202,7 @@ class _Chain(BackendProgram):
         for name in (*self.input_names, *resident):
             numbers[name] = len(numbers)
         self._resident = list(resident.values())
-        self._steps = []
+        self._steps: list[tuple[Callable[..., tuple[Array, ...]], tuple[int, ...]]] = []
         for program, reads, produces in steps:
             inputs = tuple(numbers[name] for name in reads)
             for name in produces:
@@ -219,17 +220,37 @@ class _Chain(BackendProgram):
         made = range(len(numbers) - len(steps[-1][2]), len(numbers)) if steps else range(0)
         self._last = steps[-1][0] if steps and sorted(self._outputs) == list(made) else None
         self._order = tuple(self._outputs.index(v) for v in made) if self._last is not None else ()
+        self._lendable: dict[Collection[int], frozenset[int]] = {}  # as the last program counts its results
+        self._before = self._steps[:-1]
+        self._in_order = _picker(self._order)
+        self._last_reads = _picker(self._steps[-1][1] if steps else ())
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The last program writes its results where they are wanted, if it gives all of them."""
         if self._last is None or len(inputs) != len(self.input_names):
             super().run_into(inputs, outputs)
             return
+        self._last.run_into(self._last_inputs(inputs), self._in_order(outputs))
+
+    def run_lending(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], lendable: Collection[int]
+    ) -> Mapping[int, Array]:
+        """The last program lends, where it gives all results."""
+        if self._last is None or len(inputs) != len(self.input_names):
+            return super().run_lending(inputs, outputs, lendable)
+        own = self._lendable.get(lendable)
+        if own is None:
+            own = frozenset(n for n, i in enumerate(self._order) if i in lendable)
+            self._lendable[lendable] = own
+        lent = self._last.run_lending(self._last_inputs(inputs), self._in_order(outputs), own)
+        return {self._order[number]: result for number, result in lent.items()} if lent else lent
+
+    def _last_inputs(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Runs all programs but the last one, and gives what that one reads."""
         values = [*inputs, *self._resident]
-        *before, (_, positions) = self._steps
-        for run, places in before:
+        for run, places in self._before:
             values += run([values[i] for i in places])
-        self._last.run_into([values[i] for i in positions], [outputs[i] for i in self._order])
+        return self._last_reads(values)
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         if len(inputs) != len(self.input_names):
@@ -239,6 +260,13 @@ class _Chain(BackendProgram):
             values += run([values[i] for i in positions])
         pairs = zip(self._outputs, self._copied, strict=True)
         return tuple(values[i].copy() if copied else values[i] for i, copied in pairs)
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Array]], Sequence[Array]]:
+    """A function that gives the arrays at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda arrays: [arrays[i] for i in places]
 
 
 def _reads(nodes: Sequence[Any], depth: int) -> Iterator[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,12 @@ MAX_INTERPRETERS = 4
 
 FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError, LookupError)
 """The exceptions that the Python classes of interpreters raise."""
+
+COPIED_BYTES = 16 << 10
+"""Bytes up to which a result is taken as the copy that an interpreter gives.
+
+That is quicker than a view of its memory that is copied then; and nobody gains by being lent so little.
+"""
 
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -84,6 +91,8 @@ class TFLiteProgram(BackendProgram):
         self._inputs = tuple(int(d["index"]) for d in inputs)
         self._outputs = tuple(int(d["index"]) for d in results)
         self.ports, self.results = _ports(inputs), _ports(results)
+        large = [-1 in shape or prod(shape) * dtype.itemsize > COPIED_BYTES for dtype, shape in self.results]
+        self._sized = tuple(zip(range(n_outputs), self._outputs, large, strict=True))
         self._signatures = tuple(shape for _, shape in self.ports)
         self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in inputs), first)
         if n_outputs == 1:
@@ -157,10 +166,8 @@ class TFLiteProgram(BackendProgram):
     def _start(self, inputs: Sequence[Array]) -> None:
         if len(inputs) != len(self._inputs):
             raise BackendRunError(f"expected {len(self._inputs)} inputs, got {len(inputs)}", self._where)
-        for array, shape in zip(inputs, self._shapes):  # noqa: B905 - counted above
-            if array.shape != shape:
-                self._switch(tuple(a.shape for a in inputs))
-                break
+        if tuple([array.shape for array in inputs]) != self._shapes:
+            self._switch(tuple([array.shape for array in inputs]))
         try:
             for index, array in zip(self._inputs, inputs):  # noqa: B905
                 self._set(index, array)
@@ -177,24 +184,34 @@ class TFLiteProgram(BackendProgram):
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Copies each result once, out of the interpreter's memory: gradients are as large as the model."""
+        """Copies large results once, out of the interpreter's memory: gradients are as large as the model."""
+        self.run_lending(inputs, outputs, _NOTHING)
+
+    def run_lending(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], lendable: Collection[int]
+    ) -> Mapping[int, Array]:
+        """Lends large results as views: an interpreter does not run again before they are dropped."""
         self._start(inputs)
-        for index, target in zip(self._outputs, outputs, strict=True):
+        lent: dict[int, Array] = {}
+        get = self._get
+        for (number, index, large), target in zip(self._sized, outputs, strict=True):
             try:
-                # The view goes at once: an interpreter with views of its memory does not run again.
-                result = self._interpreter.tensor(index)()
-                fits = result.shape == target.shape and result.dtype == target.dtype
-                if fits:
-                    np.copyto(target, result)
+                result = self._interpreter.tensor(index)() if large else get(index)
             except FAILURES as error:
                 raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
-            if not fits:
+            if result.shape != target.shape or result.dtype != target.dtype:
                 raise BackendRunError(
                     f"result is {result.dtype}{list(result.shape)}, the array given for it is "
                     f"{target.dtype}{list(target.shape)}",
                     self._where,
                 )
-            del result
+            if large and number in lendable:
+                result.setflags(write=False)
+                lent[number] = result
+            else:
+                np.copyto(target, result)
+            del result  # a view goes at once
+        return lent
 
     def _one(self, _ctx: object, array: Array) -> Array:
         """Does what `_call` does for one input, without its loops; most models have one input."""
@@ -215,6 +232,9 @@ class TFLiteProgram(BackendProgram):
         except FAILURES as error:
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
         return result
+
+
+_NOTHING: Collection[int] = ()
 
 
 def _ports(details: Sequence[Mapping[str, Any]]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:

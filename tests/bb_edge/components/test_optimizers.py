@@ -15,7 +15,7 @@ from bb_edge.components import GraphModel
 from bb_edge.components.learning_rates import Schedule
 from bb_edge.components.optimizers import (
     OPTIMIZER_CONFIG,
-    WITHOUT_SCRATCH,
+    PLAIN_CHUNK,
     Optimizer,
     doubtful_settings,
     kept_vectors,
@@ -73,7 +73,7 @@ def test_steps_are_those_of_pytorch(ctx: Ctx, case: str) -> None:
 
 @pytest.mark.parametrize("case", ["sgd", "nesterov", "adam, other settings", "adamw"])
 def test_a_vector_in_many_chunks_is_as_one(ctx: Ctx, case: str) -> None:
-    size = WITHOUT_SCRATCH + 1000
+    size = PLAIN_CHUNK + 1000
     rng = np.random.default_rng(1)
     given = [rng.standard_normal(size).astype(np.float32) for _ in range(3)]
     whole = model(np.ones(size), **CASES[case])

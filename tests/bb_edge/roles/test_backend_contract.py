@@ -232,6 +232,9 @@ def test_the_default_program_and_dispatch_go_through_execute() -> None:
     out = np.empty_like(A)
     program.run_into((A,), [out])
     np.testing.assert_array_equal(out, A + B + 1)
+    out[...] = 0
+    assert program.run_lending((A,), [out], range(1)) == {}  # no program has to lend
+    np.testing.assert_array_equal(out, A + B + 1)
     with pytest.raises(BackendError, match="expected 1"):
         program.run((A, A))
     with pytest.raises(BackendError, match="float64"):

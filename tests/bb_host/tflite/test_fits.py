@@ -24,7 +24,12 @@ from bb_host.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
 from bb_host.tflite.lower import TFLITE_BACKEND
 from benchmarks.training_nets import CLASSES, NETS, digits_cnn_bn
 
-SHAPES = {"MLP 64-32-10": (64,), "digits CNN": (1, 8, 8), "transformer block": (16, 32)}
+SHAPES = {
+    "MLP 64-32-10": (64,),
+    "MLP 784-256-128-10": (784,),
+    "digits CNN": (1, 8, 8),
+    "transformer block": (16, 32),
+}
 ROWS = 21
 CONFIG = NodeConfig(app_event_bytes=1 << 20)
 
@@ -58,12 +63,13 @@ def batch(net: str, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray]:
     return x, np.eye(CLASSES, dtype=np.float32)[rng.integers(0, CLASSES, rows)]
 
 
-def stepped(data: bytes, x: np.ndarray, y: np.ndarray, tuning: str = "") -> list[np.ndarray]:
-    """Loss and parameters on this machine."""
+def stepped(data: bytes, x: np.ndarray, y: np.ndarray, tuning: str = "", steps: int = 1) -> list[np.ndarray]:
+    """Loss and parameters on this machine, after so many steps."""
     components = {"backend": {"tuning": tuning}} if tuning else {}
     node = install(PeerId.from_name("t"), (), load(data), ["Step"], CONFIG, components=components)
-    node.invoke("Step", {"x": x, "y": y})
-    events = {s.topic: np.asarray(s.value) for s in node.poll(1) if isinstance(s, AppEvent)}
+    for number in range(steps):
+        node.invoke("Step", {"x": x, "y": y})
+        events = {s.topic: np.asarray(s.value) for s in node.poll(number) if isinstance(s, AppEvent)}
     return [events["loss"], events["params"]]
 
 
@@ -81,6 +87,17 @@ def test_a_device_trains_as_on_numpy(net, rows, run_on):
     got = run_on("invoked", built(net, "tflite", rows).data, [x, y])
     for one, other in zip(got, want, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+@pytest.mark.parametrize("net", SHAPES)
+def test_steps_go_on_as_on_numpy(net):
+    """Those of large gradients read them in the interpreter's memory, which the next step's pass needs."""
+    x, y = batch(net)
+    want = stepped(built(net, "numpy").data, x, y, steps=4)
+    got = stepped(built(net, "tflite").data, x, y, steps=4)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("net", SHAPES)
@@ -209,6 +226,33 @@ def test_results_are_written_where_they_are_wanted():
         np.testing.assert_array_equal(one, other)
     with pytest.raises(BackendRunError, match="the array given for it is"):
         program.run_into(inputs, [*outputs[:-1], np.empty(3, np.float32)])
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_large_gradients_are_lent_until_the_next_run():
+    fit = fit_of(built("MLP 784-256-128-10", "tflite"))
+    attrs, ports = fit.ops[0].attrs, len(fit.inputs)
+    program = TFLiteProgram(
+        interpreter().make, attrs["model"], attrs["sha256"], ports, ports - 2, 1, "a test"
+    )
+    inputs = [np.full(shape, 0.01, dtype) for dtype, shape in program.ports]
+    want = program.run(inputs)
+    outputs = [np.zeros(shape, dtype) for dtype, shape in program.results]
+    large = {n for n, output in enumerate(outputs) if output.size >= 128 * 256}
+    assert len(large) == 2
+    lent = program.run_lending(inputs, outputs, range(len(outputs)))
+    assert lent.keys() == large
+    for number, (result, output) in enumerate(zip(want, outputs, strict=True)):
+        np.testing.assert_array_equal(lent.get(number, output), result)
+        assert number not in large or not output.any()
+    with pytest.raises(ValueError, match="read-only"):
+        lent[min(large)][...] = 0
+    with pytest.raises(BackendRunError, match="reference to internal data"):
+        program.run_into(inputs, outputs)
+    del lent
+    assert program.run_lending(inputs, outputs, range(min(large))) == {}
+    for output, result in zip(outputs, want, strict=True):
+        np.testing.assert_array_equal(output, result)
 
 
 # --- how many rows ----------------------------------------------------------------------------------
