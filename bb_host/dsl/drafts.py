@@ -44,10 +44,13 @@ class SubgraphDraft:
 
 
 class Names:
-    """Names by value: fixed ones for ports, `hint_n` for the others. `facts` are what the ops share."""
+    """Names by value: fixed ones for ports, `hint_n` for the others. `facts` are what the ops share, `kinds`
+    the records of types that values share, those of other functions of the program too.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: dict[object, ValueType]) -> None:
         self.facts: dict[object, OpFacts] = {}
+        self._kinds = kinds
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
         self._counts: dict[str, int] = {}
@@ -61,6 +64,11 @@ class Names:
             return ""
         name = self._names.get(id(value))
         return self._new(value) if name is None else name
+
+    def kind(self, value: Output) -> ValueType:
+        """The value's type, in the record that all values of that type share."""
+        found = value.type
+        return self._kinds.setdefault((id(found.node), found.shape), found)
 
     def _new(self, value: Output) -> str:
         hint = value.hint
@@ -84,7 +92,7 @@ def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
     outputs = []
     for value in draft.outputs:
         name = names.of(value)
-        value_types[name] = value.type
+        value_types[name] = names.kind(value)
         outputs.append(name)
     if not inputs and not outputs:
         # ONNX refuses a node with neither, such as a call of a bootstrap: one output left out.
@@ -95,6 +103,6 @@ def finish(draft: Draft, names: Names, value_types: dict[str, ValueType]) -> Op:
 
 def _finish_subgraph(draft: SubgraphDraft, names: Names) -> Subgraph:
     inputs = tuple([names.of(value) for value in draft.inputs])
-    value_types = dict(zip(inputs, (value.type for value in draft.inputs), strict=True))
+    value_types = dict(zip(inputs, map(names.kind, draft.inputs), strict=True))
     ops = tuple([finish(inner, names, value_types) for inner in draft.drafts])
     return Subgraph(draft.name, inputs, tuple(map(names.of, draft.outputs)), ops, value_types)

@@ -313,12 +313,12 @@ class Recorder(Suggests, ABC):
     def function(self, name: str, domain: str, slots: Mapping[str, Any], facts: FunctionFacts) -> Function:
         """The recorded function; values get their names here."""
         self._expose_outputs()
-        names = Names()
+        names = Names(self.session.kinds)
         for port, value in self.inputs.items():
             names.fix(value, port)
         for port, value in self.outputs.items():
             names.fix(value, port)
-        value_types = {port: value.type for port, value in self.inputs.items()}
+        value_types = {port: names.kind(value) for port, value in self.inputs.items()}
         ops = tuple([finish(draft, names, value_types) for draft in self.drafts])
         if self.input_classes:
             facts |= FunctionFacts(input_classes=dict(self.input_classes))

@@ -96,6 +96,8 @@ class Session:
     unpacked: tuple[str, tuple[str, int]] = ("", ("", 0))  # what was iterated over last, and where
     shapes: dict[tuple[object, ...], Sequence[Shape]] = field(default_factory=dict)
     """Of the results of ONNX operators, by what they depend on: a program has many ops, of few kinds."""
+    kinds: dict[object, ValueType] = field(default_factory=dict)
+    """The records of types that values share: the type solver tells types apart by identity."""
     halves: dict[int, tuple[object, str, str, tuple[str, int]]] = field(default_factory=dict)
     _slot_ids: int = 0
     _instances: dict[str, int] = field(default_factory=dict)

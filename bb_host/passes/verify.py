@@ -7,7 +7,6 @@ before, and the message says which; the author's own mistakes are found by the p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 from bb_edge.ir import keys
@@ -47,6 +46,7 @@ class Seam:
         self._typed = strict_types
         self._held: set[Promise] = set() if unchecked else {Promise.WELL_FORMED}
         self._sound: dict[tuple[str, str], Function] = {}  # as each was last found sound
+        self._paired: list[tuple[str, str, tuple[int, ...]]] = []  # what its wire ops said then
 
     def check(self, one: Pass[Any, Any], earlier: Program, later: Program) -> None:
         """Raises SeamError, naming the stage, where its result is malformed."""
@@ -76,9 +76,20 @@ class Seam:
         all_there = keyed.issuperset([f.key for f in earlier.functions])
         problem = calls_problem(changed if all_there else later.functions, keyed)
         if not problem and Promise.PAIRED in self._held:
-            problem = wire_problem(later.functions)
+            problem = self._pairs_problem(later.functions)
         if problem:
             raise SeamError(f"{problem} after {one.name}", later.name)
+
+    def _pairs_problem(self, functions: Sequence[Function]) -> str:
+        """`wire_problem`, where wire ops say something else than when it last found none."""
+        said = [
+            (op.op_type, op.facts.wire_id, op.facts.sites)
+            for function in functions
+            for op in flow.wire_ops(function)
+        ]
+        problem = "" if said == self._paired else wire_problem(functions)
+        self._paired = said
+        return problem
 
     def _values_problem(self, function: Function, typed: bool) -> str:
         """`values_problem`, over no more than what has changed since the function was last found sound."""
@@ -131,16 +142,11 @@ def _found_sound(function: Function, typed: bool) -> Names | None:
     None only asks for a closer look.
     """
     found = sound_names(function)
-    if found is not None and found.hold(function, typed):
-        return found
-    read, written = tuple([op.inputs for op in function.ops]), tuple([op.outputs for op in function.ops])
-    branches = flow.summary(function.ops).has_subgraphs
-    found = walked(function, map(reads, function.ops) if branches else read, read, written)
-    if found is None or not typed or function.domain == keys.COMPONENT_DOMAIN:
-        return found
-    if found.all.difference(function.types, function.inputs, ("",)):
-        return None
-    return replace(found, types=function.types)
+    if found is None or not found.hold(function):
+        read, written = tuple([op.inputs for op in function.ops]), tuple([op.outputs for op in function.ops])
+        branches = flow.summary(function.ops).has_subgraphs
+        found = walked(function, map(reads, function.ops) if branches else read, read, written)
+    return found if found is None or not typed else found.typed(function)
 
 
 def _values_problem(function: Function, typed: bool) -> str:

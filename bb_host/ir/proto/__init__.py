@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from bb_host.ir.proto.reader import array_of, from_proto, read_attribute, read_graph, read_tensor, rest_of
-from bb_host.ir.proto.writer import function_to_proto, to_bytes, to_proto, write_attribute
+from bb_host.ir.proto.writer import function_to_proto, op_to_proto, to_bytes, to_proto, write_attribute
 
 __all__ = [
     "array_of",
     "from_proto",
     "function_to_proto",
+    "op_to_proto",
     "read_attribute",
     "read_graph",
     "read_tensor",

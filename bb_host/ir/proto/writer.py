@@ -13,6 +13,7 @@ from bb_edge.ir.onnx_pb2 import (
     AttributeProto,
     FunctionProto,
     ModelProto,
+    NodeProto,
     ValueInfoProto,
 )
 from bb_edge.ir.tensors import to_tensor_proto
@@ -60,6 +61,13 @@ def function_to_proto(function: Function) -> FunctionProto:
     """One function alone, in the runtime's classes."""
     target = FunctionProto()
     _write_function(function, target)
+    return target
+
+
+def op_to_proto(op: Op) -> NodeProto:
+    """One op alone, in the runtime's classes."""
+    target = NodeProto()
+    _write_op(op, target, str(op))
     return target
 
 

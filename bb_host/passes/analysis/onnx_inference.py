@@ -11,8 +11,8 @@ import onnx
 from bb_edge.ir import keys, types
 from bb_edge.ir.type_protos import TypeProtoError, from_type_proto, to_type_proto
 from bb_edge.ir.types import TypeNode, ValueType
-from bb_host.ir.program import Function, Op
-from bb_host.ir.proto import function_to_proto
+from bb_host.ir.program import Op
+from bb_host.ir.proto import op_to_proto
 from bb_host.ir.queries import reads
 from bb_host.passes.analysis.type_terms import Terms, conflict, described
 
@@ -71,7 +71,7 @@ def _infer(
 ) -> tuple[ValueType | None, ...]:
     plain = Op(op.op_type, keys.ONNX_DOMAIN, op.inputs, op.outputs, op.attrs)
     # The runtime's classes serve as well as ONNX's own, which only serializes what it is given.
-    node: Any = function_to_proto(Function("one", "one", ops=(plain,))).node[0]
+    node: Any = op_to_proto(plain)
     given: dict[str, Any] = {}
     for name, value in zip(names, known, strict=True):
         if name and value is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Opset, Ready
@@ -22,6 +23,10 @@ _NO_LIMIT = 1 << 30
 
 _MOST_REMEMBERED = 4096
 """Combinations of types per kind of op."""
+
+_Found: TypeAlias = "tuple[tuple[tuple[int, ValueType], ...], bool, object]"
+"""By the place of a value of an op what it is narrowed to; whether an input is; what the key is about."""
+_NOTHING_MORE: _Found = ((), False, None)
 
 Solve = Callable[[Op, Terms], None]
 """Puts what the types of an op say of each other. TypeConstraintFailed where they contradict."""
@@ -136,21 +141,25 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
     """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
 
     Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
+    Most values of a type share one record of it; what was found for that one serves those with others too.
     An op that reads one value twice, and whose inputs are narrowed, is asked every time: what narrows one of
     them narrows the other.
     """
-    seen: dict[tuple[object, ...], tuple[tuple[tuple[int, ValueType], ...], bool, object]] = {}
+    seen: dict[tuple[object, ...], _Found] = {}
 
     def remembered(op: Op, terms: Terms) -> None:
         inputs, outputs, facts = op.inputs, op.outputs, op.facts
         known, constants = terms.types, terms.constants
         asked: list[object] = [len(inputs)]
+        fixed = False
         for name in inputs:
             asked.append(id(known.get(name)) if name else "")
             if name in constants:
-                asked.append(id(constants[name]))
+                fixed = True
         for name in outputs:
             asked.append(id(known.get(name)) if name else "")
+        if fixed:
+            asked += [(place, id(constants[name])) for place, name in enumerate(inputs) if name in constants]
         if by_slot:
             asked.append(facts.slot)
         if facts.control:
@@ -167,25 +176,37 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
         except TypeError:  # an attribute that is no plain value
             solve(op, terms)
             return
-        if found is not None and not found[0]:
+        if found is None:
+            found = asked_by_type(op, terms, key)
+        narrowings, by_inputs, _ = found
+        if not narrowings:
             return
         names = inputs + outputs
-        if found is None:
-            before = [known.get(name) for name in names]
-            kept = before, [constants.get(name) for name in inputs]
-            solve(op, terms)
-            if len(seen) < _MOST_REMEMBERED and len(set(names)) == len(names):
-                pairs = enumerate(map(known.get, names))
-                narrowed = [(i, new) for i, new in pairs if new is not None and new is not before[i]]
-                seen[key] = (tuple(narrowed), any(i < len(inputs) for i, _ in narrowed), kept)
-            return
-        narrowings, by_inputs, _ = found
         if by_inputs and len(set(names)) != len(names):
             solve(op, terms)
             return
         for index, new in narrowings:
             known[names[index]] = new
             terms.touched.append(names[index])
+
+    def asked_by_type(op: Op, terms: Terms, key: tuple[object, ...]) -> _Found:
+        """What is to be put still: what was found for equal types in other records, nothing once solved."""
+        known, names = terms.types, op.inputs + op.outputs
+        kept = [*map(known.get, names), *map(terms.constants.get, op.inputs)]
+        of_types = (key[0], *map(terms.told_apart, names), *key[1 + len(names) :])
+        found = seen.get(of_types)
+        if found is not None:
+            narrowings, by_inputs, others = found
+        else:
+            solve(op, terms)
+            if len(set(names)) != len(names):
+                return _NOTHING_MORE
+            after = enumerate(map(known.get, names))
+            narrowings = tuple((i, new) for i, new in after if new is not None and new is not kept[i])
+            by_inputs, others = any(i < len(op.inputs) for i, _ in narrowings), None
+        if len(seen) < _MOST_REMEMBERED:
+            seen[key] = seen[of_types] = narrowings, by_inputs, (kept, others)
+        return _NOTHING_MORE if found is None else found
 
     return remembered
 

@@ -113,6 +113,7 @@ class _Placer:
         self.values: dict[str, str] = {}  # value → class it is on
         self.peers: dict[str, str] = {}  # list of peers → class it leads to
         self.constant: set[str] = set()
+        self.near_constants: list[int] = []  # the ops that read one, or nothing
         self.is_constant = [False] * len(self.ops)
         self.unsettled: list[int] = []
         self.inputs: dict[str, str] = {}
@@ -159,9 +160,12 @@ class _Placer:
                 self.peers[name] = name
 
     def _constants(self) -> None:
-        is_covered = self.constant.issuperset
+        is_apart = self.constant.isdisjoint
         for index, needs in enumerate(self.needs):
-            if (not needs or is_covered(needs)) and self._over_constants(index, self.ops[index]):
+            if needs and is_apart(needs):
+                continue
+            self.near_constants.append(index)
+            if self._over_constants(index, self.ops[index]):
                 self.is_constant[index] = True
                 self.constant.update(self.ops[index].outputs)
 
@@ -244,15 +248,15 @@ class _Placer:
 
     def _forward(self, scopes: bool) -> None:
         """Rule 2, and rule 3 with `scopes`, in the order of the ops, until lists of peers stand still too."""
+        values, placed, moving, needs = self.values, self.placed, self.moving, self.needs
         while True:
-            values = self.values
             before = len(values), len(self.peers)
             for index in self._unsettled():
-                if self.moving[index] and self.ops[index].op_type in _HANDS_ON_PEERS:
+                if moving[index] and self.ops[index].op_type in _HANDS_ON_PEERS:
                     self._peers_through(self.ops[index])
-                if self.placed[index] is None:
+                if placed[index] is None:
                     found = None
-                    for name in self.needs[index]:
+                    for name in needs[index]:
                         found = values.get(name)
                         if found is not None:
                             break
@@ -433,18 +437,17 @@ class _Placer:
         copies: dict[str, set[str]] = {}
         outputs = set(self.function.outputs)
         found: list[tuple[str, ...]] = [() if w is None else single[w] for w in self.placed]
-        is_apart = self.constant.isdisjoint
-        reading = [i for i, names in enumerate(self.needs) if self.is_constant[i] or not is_apart(names)]
-        for index in reversed(reading):
+        used = set(filter(None, self.placed)) if self.ops else {self.home}
+        for index in reversed(self.near_constants):
             if self.is_constant[index]:
                 names = self.ops[index].outputs
                 classes = set().union(*(copies.get(n, ()) for n in names))
                 if not classes or not outputs.isdisjoint(names):
                     classes.add(self.home)
                 found[index] = tuple(sorted(classes, key=lambda c: rank[c]))
+                used.update(classes)
             for name in self.constant.intersection(self.needs[index]):
                 copies.setdefault(name, set()).update(found[index])
-        used = set().union(*set(found)) if found else {self.home}
         used.update(self.inputs.values())
         for name in self.inputs.values():
             order.setdefault(name)

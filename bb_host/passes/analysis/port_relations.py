@@ -33,6 +33,10 @@ def check_ports(op: Op, row: OpDef, terms: Terms, skip: set[str] | None = None) 
                 terms.element(name, node, op)
 
 
+_TAKES_ALL = (ANY.id, types.TRIGGER.id)
+"""Types of ports that take any value: of a trigger it counts that it fires."""
+
+
 def _port_node(text: str) -> TypeNode | None:
     return None if len(text) == 1 else types.by_id(text)
 
@@ -70,8 +74,9 @@ def solve_ports(op: Op, row: OpDef, terms: Terms) -> None:
 
 def fixed_ports(row: OpDef) -> Callable[[Op, OpDef, Terms], None]:
     """`solve_ports` for a row without variables and variadic ports; the fast way is "nothing is new"."""
-    wanted = tuple(None if p.type == types.TRIGGER.id else _known_node(p.type) for p in row.inputs)
-    yielded = tuple(_known_node(p.type) for p in row.outputs)
+    node_of = types.REGISTRY.by_id
+    wanted = [None if p.type in _TAKES_ALL else node_of(p.type) for p in row.inputs]
+    yielded = [None if p.type == ANY.id else node_of(p.type) for p in row.outputs]
     least = row.min_inputs
 
     def solve(op: Op, row: OpDef, terms: Terms) -> None:
@@ -88,11 +93,6 @@ def fixed_ports(row: OpDef) -> Callable[[Op, OpDef, Terms], None]:
                         terms.element(name, node, op)
 
     return solve
-
-
-def _known_node(text: str) -> TypeNode | None:
-    node = types.by_id(text)
-    return None if node is ANY else node
 
 
 def _joined(op: Op, a: ValueType, b: ValueType, is_output: bool, terms: Terms) -> ValueType:

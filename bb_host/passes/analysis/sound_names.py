@@ -8,7 +8,7 @@ same tuples, and what was found of them holds. Whatever is not plainly so is lef
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
@@ -39,11 +39,18 @@ class Names:
         known = frozenset(("",)).union(function.inputs, *written) if known is None else frozenset(known)
         return cls(function.inputs, tuple([op.inputs for op in function.ops]), written, known)
 
-    def hold(self, function: Function, typed: bool) -> bool:
-        """Whether a function of these ops is sound, as far as is known without looking at them."""
-        if function.inputs != self.inputs or not self.all.issuperset(function.outputs):
-            return False
-        return not typed or function.types is self.types or function.domain == keys.COMPONENT_DOMAIN
+    def hold(self, function: Function) -> bool:
+        """Whether the names of a function of these ops are sound, without a look at them."""
+        return function.inputs == self.inputs and self.all.issuperset(function.outputs)
+
+    def typed(self, function: Function) -> Names | None:
+        """The names, once all of them have types; None where one has none. A component's graph needs none."""
+        kinds = function.types
+        if self.types is kinds or function.domain == keys.COMPONENT_DOMAIN:
+            return self
+        if self.all.difference(kinds, function.inputs, ("",)):
+            return None
+        return replace(self, types=kinds)
 
 
 def sound_names(function: Function) -> Names | None:
@@ -70,13 +77,9 @@ def names_after(before: Names, old: tuple[Op, ...], function: Function, typed: b
     after = _where_few_changed(before, old, function)
     if after is None or not after.all.issuperset(function.outputs):
         return None
-    if not typed or function.domain == keys.COMPONENT_DOMAIN:
-        return after
-    kinds = function.types
-    same = kinds is before.types and after.all is before.all
-    if not same and after.all.difference(kinds, function.inputs, ("",)):
-        return None
-    return Names(after.inputs, after.read, after.written, after.all, kinds)
+    if typed and after.all is before.all and function.types is before.types:
+        return replace(after, types=before.types)
+    return after.typed(function) if typed else after
 
 
 def walked(

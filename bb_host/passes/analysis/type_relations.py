@@ -373,6 +373,6 @@ RELATIONS: Mapping[str, Relation] = {
 def relation_of(row: OpDef) -> Relation:
     """The relation of a catalog row; ports alone where its name is unknown."""
     found = RELATIONS.get(row.relation, solve_ports)
-    if found is solve_ports and not any(p.variadic or p.is_variable for p in (*row.inputs, *row.outputs)):
+    if found is solve_ports and not [p for p in row.inputs + row.outputs if p.variadic or p.is_variable]:
         return fixed_ports(row)
     return found

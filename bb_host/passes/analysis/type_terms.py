@@ -21,7 +21,8 @@ class Terms:
     """The types of a function's values so far. `put` narrows; nothing ever widens.
 
     `functions` are the program's, solved as far as they are; `replies` maps a reply's wire id to its
-    SendResp; `constants` are the tensors of Constant ops, for the shapes that depend on them.
+    SendResp; `constants` are the tensors of Constant ops, for the shapes that depend on them; `records` has
+    one record of each type, for all functions of the program.
     """
 
     def __init__(
@@ -29,10 +30,12 @@ class Terms:
         function: Function,
         functions: Mapping[tuple[str, str], Function],
         replies: Mapping[str, Op],
+        records: dict[tuple[int, Shape], ValueType],
     ) -> None:
         self.function = function
         self.functions = functions
         self.replies = replies
+        self.records = records
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
         self.forwards: dict[str, ValueType | None] = {}  # what a model's Forward ops yield, by slot
@@ -40,6 +43,13 @@ class Terms:
 
     def get(self, name: str) -> ValueType | None:
         return self.types.get(name)
+
+    def told_apart(self, name: str) -> object:
+        """What is the same for all values of one type, whatever records say it."""
+        known = self.types.get(name) if name else None
+        if known is None:
+            return id(known) if name else ""
+        return id(self.records.setdefault((id(known.node), known.shape), known))
 
     def put(self, name: str, found: ValueType | None, op: Op) -> None:
         """Narrows a value's type. TypeConstraintFailed where it cannot be both."""

@@ -43,30 +43,28 @@ def _stamp(function: Function, stats: Stats) -> Function:
     types: dict[str, ValueType] = {}
     requests: dict[str, int] = {}
     checked: set[str] | None = None
-    suspending = {kind: _may_suspend(*kind) for kind in flow.summary(function.ops).kinds}
+    for index in flow.summary(function.ops).wire:
+        op = function.ops[index]
+        if op.op_type == OP_SEND_REQ:
+            requests[flow.wire_id(op)] = op.facts.deadline_ns or 0
+        if op.op_type == OP_RECV_RESP_BATCHED:
+            asked = requests.get(op.facts.request)
+            if asked and op.facts.deadline_ns != asked:
+                ops[index] = op.saying(OpFacts(deadline_ns=asked))
+                changed += 1
+        elif flow.is_send_flavored(op) and op.facts.deadline_ns:
+            if checked is None:
+                checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
+            if op.inputs[0] not in checked:
+                checks[index] = _checked(op, function, types)
+    waiting = {kind: _may_suspend(*kind) for kind in flow.summary(function.ops).kinds}
+    waiting = {kind: suspends for kind, suspends in waiting.items() if suspends is not False}
     saying = Stamp(OpFacts(deadline_ns=LATER_DEADLINE_NS))
     for index, op in enumerate(function.ops):
-        domain = op.domain
-        if domain in _AT_ONCE:
-            continue
-        if domain == keys.WIRE_DOMAIN:
-            if op.op_type == OP_SEND_REQ:
-                requests[flow.wire_id(op)] = op.facts.deadline_ns or 0
-            if op.op_type == OP_RECV_RESP_BATCHED:
-                asked = requests.get(op.facts.request)
-                if asked and op.facts.deadline_ns != asked:
-                    ops[index] = op.saying(OpFacts(deadline_ns=asked))
-                    changed += 1
-            elif flow.is_send_flavored(op) and op.facts.deadline_ns:
-                if checked is None:
-                    checked = {n for o in function.ops if o.op_type == CHECK for n in o.outputs}
-                if op.inputs[0] not in checked:
-                    checks[index] = _checked(op, function, types)
-        elif op.facts.deadline_ns is None:
-            suspends = suspending[domain, op.op_type]
-            if suspends or (suspends is None and op.facts.slot):
-                ops[index] = saying(op)
-                changed += 1
+        kind = op.domain, op.op_type
+        if kind in waiting and op.facts.deadline_ns is None and (waiting[kind] or op.facts.slot):
+            ops[index] = saying(op)
+            changed += 1
     if not changed and not checks:
         return function
     stats.count("async_deadlines_stamped", changed + len(checks))
@@ -81,6 +79,8 @@ def _stamp(function: Function, stats: Stats) -> Function:
 
 def _may_suspend(domain: str, op_type: str) -> bool | None:
     """Whether ops of a kind may answer later; None for a component's own opset, any of whose ops may."""
+    if domain in _AT_ONCE or domain == keys.WIRE_DOMAIN:
+        return False
     row = opsets.lookup(domain, op_type)
     return None if row is None else row.may_suspend
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 
 from bb_edge.ir import keys, types
@@ -123,7 +123,7 @@ class _Solver:
         self._given: dict[Key, list[ValueType | None]] = {}
         self._plans: dict[Key, Solve] = {}
         self._rules = OpRules(program, options)
-        self._first_of: dict[tuple[int, Shape], ValueType] = {}
+        self._records: dict[tuple[int, Shape], ValueType] = {}
         if len(self._functions) > 1:
             for function in program.functions:
                 self._note_calls(function)
@@ -161,8 +161,7 @@ class _Solver:
                 replies[flow.wire_id(op)] = op
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in PUTS:
                 linked = True
-        terms = Terms(function, self._functions, replies)
-        terms.types = self._shared(function.types)
+        terms = Terms(function, self._functions, replies, self._records)
         changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
             known = terms.types.get(name)
@@ -214,11 +213,6 @@ class _Solver:
                 except TypeConstraintFailed as found:
                     return self._behind_gates(found, function, terms, version) if is_gate(op) else found
         return error
-
-    def _shared(self, kinds: Mapping[str, ValueType]) -> dict[str, ValueType]:
-        """The same types with one record for all that are equal, so that identity tells them apart."""
-        first = self._first_of.setdefault
-        return {name: first((id(kind.node), kind.shape), kind) for name, kind in kinds.items()}
 
     def _settle(
         self, function: Function, terms: Terms, upstream: list[tuple[int, str]], linked: bool

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bb_edge.ir import keys, opsets, types
@@ -243,6 +244,21 @@ def test_type_variables_give_the_outputs_type(record: Record) -> None:
         assert g.any(x, g.pulse()).node is types.ANY
 
     record(body)
+
+
+def test_values_of_one_type_share_its_record(record: Record) -> None:
+    def body(g: Graph) -> None:
+        x = g.input("x", np.float32, [2, 3])
+        y = g.onnx.relu(x)
+        g.onnx.if_(
+            g.constant(True), then_branch=lambda b: b.onnx.tanh(x + y), else_branch=lambda b: b.onnx.relu(y)
+        )
+        g.output("z", g.onnx.reduce_sum(x * y, keepdims=0))
+
+    function = record(body).functions[0]
+    branches = [graph for op in function.ops for _, graph in op.subgraphs()]
+    kinds = [kind for each in (function, *branches) for kind in each.types.values()]
+    assert len(branches) == 2 and len({id(kind) for kind in kinds}) == len(set(kinds))
 
 
 def test_an_onnx_op_without_inputs_is_ordered_by_a_gate_whoever_records_it(record: Record) -> None:

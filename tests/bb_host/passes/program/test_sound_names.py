@@ -84,7 +84,8 @@ def test_what_was_found_sound_is_not_looked_at_again_and_holds_for_the_very_same
     function = chain(5)
     names = dataclasses.replace(Names.of(function), types=function.types)
     flow.summary(function.ops).sound = names
-    assert names.hold(function, typed=True) and values_problem(function, typed=True) == ""
+    assert names.hold(function) and names.typed(function) is names
+    assert values_problem(function, typed=True) == ""
     fewer = dataclasses.replace(function, types={"v0": F32})
     assert "has no type" in values_problem(fewer, typed=True) and values_problem(fewer, typed=False) == ""
     assert "output 'w'" in values_problem(dataclasses.replace(function, outputs=("w",)), typed=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -265,3 +266,26 @@ def test_ops_of_one_kind_are_told_apart_by_what_their_types_hang_on() -> None:
     assert [found[n] for n in "abcde"] == ["F32[6]", "F32[3,2]", "F32[3]", "F32[2]", "F32[2,1]"]
     assert [found[n] for n in "jklmn"] == ["F32[2,3]", "F32[3,2]", "I64[3]", "I64[2]", "I64[3]"]
     assert {found[n] for n in "zufghi"} == {"F32"}
+
+
+def test_what_is_found_of_a_type_holds_for_all_records_of_it() -> None:
+    text = """function program.P(x: F32[2,3], a: Tensor, b: Tensor, c: F32[2,3]) -> ()
+  y = Add(x, a)
+  z = Add(c, b)
+  s = Constant<value_ints=[6]>()
+  t = Constant<value_ints=[3, 2]>()
+  u = Reshape(c, s)
+  v = Reshape(x, t)
+  w = Reshape(c, t)"""
+    program = parse(text)
+    function = program.functions[0]
+    shared = {kind: kind for kind in function.types.values()}
+    found = []
+    for record in (shared.__getitem__, lambda kind: ValueType(*kind)):
+        kinds = {name: record(kind) for name, kind in function.types.items()}
+        own = program.with_functions([dataclasses.replace(function, types=kinds)])
+        done = pass_named("type_solver").run(own, Options(), Stats())
+        found.append({name: print_type(kind) for name, kind in done.functions[0].types.items()})
+    assert found[0] == found[1]
+    assert [found[0][name] for name in "abyz"] == ["F32"] * 4
+    assert [found[0][name] for name in "uvw"] == ["F32[6]", "F32[3,2]", "F32[3,2]"]
