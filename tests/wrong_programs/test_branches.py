@@ -319,3 +319,24 @@ def test_compiling_sees_what_calls_lead_to(module: Callable[..., Module]) -> Non
     compiled = from_proto(Compiler().compile(_imported(model)))
     (branch,) = [f for f in compiled.functions if f.name == "Main.then_1"]
     assert [op.op_type for op in branch.ops] == ["Constant", "Mul", "AppEmit", "BodyEnd"]
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [("n", ("Tensor<F32>[2] and Tensor<I64>[2]", "cast")), ("peers", ("Tensor<F32>[2] and PeerIdVec",))],
+)
+def test_branches_that_the_engine_runs_yield_one_type(
+    module: Callable[..., Module], other: str, words: tuple[str, ...]
+) -> None:
+    def body(g: Graph) -> None:
+        ports = {"n": g.input("n", "I64", (2,)), "peers": g.input("peers", "PeerIdVec")}
+        x = g.input("x", "F32", (2,))
+
+        def told(b: Graph) -> Output:
+            b.app_emit("told", x)
+            return x
+
+        g.output("y", g.onnx.if_(g.input("c", "BOOL", ()), told, lambda b: ports[other]))  # <-
+
+    with refused(errors.TypeConstraintFailed, "its branches yield", "yield one type", *words):
+        Compiler().compile(module(body))

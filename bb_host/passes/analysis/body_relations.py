@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bb_edge.ir import keys, types
 from bb_edge.ir.bodies import BODY_ATTRS, FIXED_INPUTS
 from bb_edge.ir.opsets import OpDef
@@ -48,24 +50,34 @@ def loop(op: Op, row: OpDef, terms: Terms) -> None:
     _trigger(op, terms)
     for place, ((found, inner), name) in enumerate(zip(yielded, op.outputs[1:], strict=True)):
         if isinstance(carried, int) and place < carried:
-            first = terms.get(op.inputs[FIXED_INPUTS["Loop"] + place])
+            begins = op.inputs[FIXED_INPUTS["Loop"] + place]
+            first = terms.get(begins)
+            carry(op, place, begins, found, inner, terms)
             if found is None or first is None:
                 continue
-            if not types.compatible(first.node, found.node):
-                raise conflict(
-                    op,
-                    f"carried value {place} begins as {first.node}, and its next one, {inner!r}, is"
-                    f" {found.node}",
-                    "carry one type: cast in the body, or begin with that type",
-                )
-            if first.node.abstract and found.node.elem_type is not None:
-                terms.element(op.inputs[FIXED_INPUTS["Loop"] + place], found.node, op)
             node = found.node if first.node.abstract else first.node
             _put(name, ValueType(node, first.shape if first.shape == found.shape else None), op, terms)
         elif found is not None:
             _put(
                 name, ValueType(found.node, None if found.shape is None else (None, *found.shape)), op, terms
             )
+
+
+def carry(op: Op, place: int, begins: str, found: ValueType | None, inner: str, terms: Terms) -> None:
+    """Holds what a carried value is in the body, under the name `inner`, against what it begins as: it has
+    one element type.
+    """
+    first = terms.get(begins) if begins else None
+    if found is None or first is None:
+        return
+    if not types.compatible(first.node, found.node):
+        raise conflict(
+            op,
+            f"carried value {place} begins as {first.node}, and its next one, {inner!r}, is {found.node}",
+            "carry one type: cast in the body, or begin with that type",
+        )
+    if first.node.abstract and found.node.elem_type is not None:
+        terms.element(begins, found.node, op)
 
 
 def branch(op: Op, row: OpDef, terms: Terms) -> None:
@@ -76,13 +88,25 @@ def branch(op: Op, row: OpDef, terms: Terms) -> None:
         _needed(op, attr, terms)
     pairs = zip(_yielded(op, "then_branch", terms), _yielded(op, "else_branch", terms), strict=True)
     for ((a, _), (b, _)), name in zip(pairs, op.outputs[1:], strict=True):
-        if a is not None and b is not None:
-            _put(
-                name,
-                ValueType(types.join(a.node, b.node), a.shape if a.shape == b.shape else None),
-                op,
-                terms,
-            )
+        choose(op, name, (a, b), terms)
+
+
+def choose(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Terms) -> None:
+    """The type of a result that one of several bodies yields: they yield one type."""
+    found = [k for k in kinds if k is not None and k.node is not types.ANY]
+    if not name or not found:
+        return
+    first = found[0]
+    for other in found[1:]:
+        if not types.compatible(first.node, other.node):
+            tensors = first.node.elem_type is not None and other.node.elem_type is not None
+            cast = ": cast in one of them, g.onnx.cast(x, to=…)" if tensors else " from both"
+            text = f"its branches yield {first} and {other} for {name!r}"
+            raise conflict(op, text, f"yield one type{cast}")
+        if first.node.abstract:
+            first = ValueType(other.node, first.shape)
+    shape = first.shape if all(k.shape == first.shape for k in found) else None
+    terms.put(name, ValueType(first.node, shape), op)
 
 
 def _trigger(op: Op, terms: Terms) -> None:

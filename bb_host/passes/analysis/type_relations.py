@@ -30,7 +30,7 @@ from bb_host.dsl.kernel_fit import Misfit, fit
 from bb_host.dsl.shapes import check_axes, onnx_shape
 from bb_host.errors import MalformedOp
 from bb_host.ir.program import Op, RawTensor, Subgraph
-from bb_host.passes.analysis.body_relations import branch, loop
+from bb_host.passes.analysis.body_relations import branch, carry, choose, loop
 from bb_host.passes.analysis.port_relations import check_ports, fixed_ports, solve_ports
 from bb_host.passes.analysis.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
 from bb_host.passes.analysis.wire_relations import bundle, recv, same_each, send, unbundle
@@ -274,7 +274,7 @@ def subgraph(op: Op, row: OpDef, terms: Terms) -> None:
         branches = [g for _, g in op.subgraphs()]
         for index, name in enumerate(op.outputs):
             kinds = [_inner_type(g, g.outputs[index], terms) for g in branches if index < len(g.outputs)]
-            _put_branch(op, name, kinds, terms)
+            choose(op, name, kinds, terms)
         return
     for _, body in op.subgraphs():
         carried = len(body.inputs) - 2
@@ -287,7 +287,7 @@ def subgraph(op: Op, row: OpDef, terms: Terms) -> None:
                 inner = ValueType(inner.node, None if inner.shape is None else (None, *inner.shape))
             elif inner is not None:
                 inner = ValueType(inner.node)
-            _put_branch(op, name, [inner], terms)
+            choose(op, name, [inner], terms)
 
 
 def _carried_alike(op: Op, body: Subgraph, terms: Terms) -> None:
@@ -295,20 +295,8 @@ def _carried_alike(op: Op, body: Subgraph, terms: Terms) -> None:
     for place, (first, formal, last) in enumerate(
         zip(op.inputs[2:], body.inputs[2:], body.outputs[1:], strict=False)
     ):
-        begins = terms.get(first) if first else None
         for later in (body.types.get(formal), _inner_type(body, last, terms)):
-            if begins is None or later is None or later.node.elem_type is None:
-                continue
-            if not types.compatible(begins.node, later.node):
-                raise conflict(
-                    op,
-                    f"carried value {place} begins as {begins.node}, and its next one, {last!r}, is"
-                    f" {later.node}",
-                    "carry one type: cast in the body, or begin with that type",
-                )
-            if begins.node.abstract:
-                terms.element(first, later.node, op)
-                begins = terms.get(first)
+            carry(op, place, first, later, last, terms)
 
 
 def _inner_type(graph: Subgraph, name: str, terms: Terms) -> ValueType | None:
@@ -324,21 +312,6 @@ def _inner_type(graph: Subgraph, name: str, terms: Terms) -> ValueType | None:
     if tensor is not None:
         return _type_of_constant("value", tensor)
     return terms.get(name)
-
-
-def _put_branch(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Terms) -> None:
-    found = [k for k in kinds if k is not None and k.node is not ANY]
-    if not name or not found:
-        return
-    first = found[0]
-    for other in found[1:]:
-        if not types.compatible(first.node, other.node):
-            hint = "yield one type: cast in one of them, g.onnx.cast(x, to=…)"
-            raise conflict(op, f"its branches yield {first} and {other} for {name!r}", hint)
-        if first.node.abstract:
-            first = ValueType(other.node, first.shape)
-    shape = first.shape if all(k.shape == first.shape for k in found) else None
-    terms.put(name, ValueType(first.node, shape), op)
 
 
 # --- the table --------------------------------------------------------------------------------------------
