@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bb_edge.ir.quiet import hush, unhush
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -24,7 +26,7 @@ class GradientSum:
 
     Large gradients of the first pass stay in the program's memory where it lends them (`run_lending`), until
     somebody reads the vector or another pass comes: a step that follows at once reads them where they are
-    (`take_parts`).
+    (`take_parts`). Those of later passes are added from there.
     """
 
     def __init__(self, size: int, views: Callable[[Array], Sequence[Array]]) -> None:
@@ -66,18 +68,47 @@ class GradientSum:
         before, behind = others
         if not self.filled:
             views = self._take_memory() if self._views is None else self._views
-            first = len(before)
-            lent = program.run_lending(inputs, (*before, *views, *behind), range(first, first + len(views)))
-            if lent:
-                self._lent = [(self._starts[n - first], a.reshape(-1)) for n, a in sorted(lent.items())]
+            self._lent = self._run(program, inputs, before, views, behind)
             self.filled = True
             return
         self._collect()
         if self._spare is None:
             self._spare = np.empty_like(self._flat)
             self._spare_views = self._views_of(self._spare)
-        program.run_into(inputs, (*before, *self._spare_views, *behind))
-        np.add(self._flat, self._spare, out=self._flat)
+        lent = self._run(program, inputs, before, self._spare_views, behind)
+        token = hush()  # a warning that is raised would leave a sum of which a part is added
+        try:
+            for start, values in self._parts(self._spare, lent):
+                part = self._flat[start : start + values.size]
+                np.add(part, values, out=part)
+        finally:
+            unhush(token)
+
+    def _run(
+        self,
+        program: BackendProgram,
+        inputs: Sequence[Array],
+        before: Sequence[Array],
+        views: Sequence[Array],
+        behind: Sequence[Array],
+    ) -> list[tuple[int, Array]]:
+        """Runs a program into these views; returns the gradients that it lends in place of that."""
+        first = len(before)
+        lent = program.run_lending(inputs, (*before, *views, *behind), range(first, first + len(views)))
+        return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]
+
+    def _parts(self, flat: Array, lent: Sequence[tuple[int, Array]]) -> list[tuple[int, Array]]:
+        """All gradients in order: those that are lent, and what a vector has of the others."""
+        parts: list[tuple[int, Array]] = []
+        at = 0
+        for start, values in lent:
+            if start > at:
+                parts.append((at, flat[at:start]))
+            parts.append((start, values))
+            at = start + values.size
+        if at < self._starts[-1]:
+            parts.append((at, flat[at : self._starts[-1]]))
+        return parts
 
     def take(self) -> Array:
         """Returns the vector, zeros where nothing was added, to be changed in place; the sum begins anew."""
@@ -96,17 +127,9 @@ class GradientSum:
         The parts cover all gradients, each with its first number's place in the vector; they are only read,
         and the list has to be emptied before the next pass.
         """
-        parts: list[tuple[int, Array]] = []
         if not self._lent:
-            return parts
-        at = 0
-        for start, values in self._lent:
-            if start > at:
-                parts.append((at, self._flat[at:start]))
-            parts.append((start, values))
-            at = start + values.size
-        if at < self._starts[-1]:
-            parts.append((at, self._flat[at : self._starts[-1]]))
+            return []
+        parts = self._parts(self._flat, self._lent)
         self._lent = []
         self.filled = False
         return parts

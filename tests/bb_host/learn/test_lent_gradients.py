@@ -190,6 +190,19 @@ def test_a_gradient_that_a_subclass_changes_is_its_own(monkeypatch: Any) -> None
     np.testing.assert_allclose(lending.params(CTX), plain.params(CTX), rtol=1e-5, atol=1e-6)
 
 
+def test_a_sum_of_passes_leaves_what_is_not_trained_at_zero(monkeypatch: Any) -> None:
+    """Whatever is in the memory that further passes are written to."""
+    net = trainable(mlp([6, 5, 3], seed=4), learning_rate=0.5, frozen=("b2",), sent=("b2",))
+    learner = component(net)
+    monkeypatch.setattr(np, "empty_like", lambda array: np.full(array.shape, np.nan, array.dtype))
+    for _ in range(2):
+        learner.train(CTX, *BATCH)
+    gradient = learner.gradient(CTX)
+    assert gradient.size == learner.params(CTX).size
+    assert not gradient[-3:].any()
+    assert np.isfinite(gradient).all()
+
+
 def test_an_optimizer_that_fails_holds_nothing_back(monkeypatch: Any) -> None:
     lending, _, _ = pair()
     before = lending.params(CTX)
