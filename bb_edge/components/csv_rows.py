@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bb_edge.components import csv_remedies
 from bb_edge.components.cell_times import MILLISECONDS, is_iso_time, seconds
 from bb_edge.components.feature_scaling import numbers
 from bb_edge.ir.suggestions import suggestion
@@ -51,23 +51,6 @@ _MOST_F32 = 3.4028235e38
 
 _EXACT_F32 = float(1 << 24)
 """Up to it float32 holds every whole number."""
-
-
-_SKIP = "repair the line, or set bad_rows = 'skip'"
-_COMMAS = "these look like decimal commas: write the file with decimal points"
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?", re.ASCII)
-_DIGITS = re.compile(r"[+-]?\d+(?:[eE][+-]?\d+)?", re.ASCII)
-
-_NO_TEXT: Mapping[bytes, str] = {
-    b"PK\x03\x04": "a zip archive, as .npz and .xlsx are",
-    b"\x93NUMPY": "an .npy file",
-    b"\x1f\x8b": "packed by gzip",
-    b"PAR1": "a Parquet file",
-    b"SQLite format 3": "an SQLite database",
-}
-"""What files begin with that are taken for CSV by mistake."""
-
-_EXPORT = "export it as CSV, or unpack it; bb.ArrayDataSource reads arrays of an .npz"
 
 
 class RowError(ComponentError):
@@ -195,8 +178,8 @@ class CsvRows:
 
         ComponentError, which names the key, for columns that are not there; RowError for a line that is none.
         """
-        if kind := next((kind for magic, kind in _NO_TEXT.items() if line.startswith(magic)), ""):
-            raise self._env.error(f"{self.path} is {kind}, not CSV", "path", _EXPORT)
+        if kind := csv_remedies.known_format(line):
+            raise self._env.error(f"{self.path} is {kind}, not CSV", "path", csv_remedies.EXPORT)
         cells = self._cells(line, 1)
         self._width = len(cells)
         self._first = cells[0]
@@ -228,7 +211,8 @@ class CsvRows:
             return None
         cells = self._cells(line, number)
         if len(cells) != self._width:
-            hint = _SKIP if self._any_read else self._all_wrong(cells) or _SKIP
+            first_row = not self._any_read
+            hint = csv_remedies.for_other_width(cells, self._width, self._delimiter, first_row)
             raise RowError(f"{len(cells)} cells, the first line has {self._width}", self._at(number), hint)
         labels = [self._label(cells[pick], pick, number) for pick in self._label_picks]
         features = [self._feature(cells[pick], place, number) for place, pick in enumerate(self._picks)]
@@ -261,17 +245,16 @@ class CsvRows:
             value, absent = 0.0, cell.lower() in _MISSING
             if not absent:
                 kind = "time" if is_time else "number"
-                raise RowError(
-                    f"{self._column(pick)} is no {kind}: {cell!r:.60}",
-                    self._at(number),
-                    self._undivided(cell) or self._no_number(cell, is_time),
-                ) from None
+                hint = self._undivided(cell) or csv_remedies.for_no_number(
+                    cell, is_time, not self._any_read, self.header
+                )
+                what = f"{self._column(pick)} is no {kind}: {cell!r:.60}"
+                raise RowError(what, self._at(number), hint) from None
         if absent:
             return self._filled(place, number)
         if not -_MOST_F32 <= value <= _MOST_F32:
-            column = self._column(pick)
-            hint = "repair it, or set bad_rows = 'skip'"
-            raise RowError(f"{column} is beyond float32: {cell!r:.60}", self._at(number), hint)
+            what = f"{self._column(pick)} is beyond float32: {cell!r:.60}"
+            raise RowError(what, self._at(number), csv_remedies.REPAIR)
         if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
             self._tell_rounding(value, pick)
         return value
@@ -287,23 +270,6 @@ class CsvRows:
                 " (microseconds by 1,000,000)",
             )
         return value - (self._from or 0.0)
-
-    def _no_number(self, cell: str, is_time: bool) -> str:
-        """What to do about a cell that is no number; in the first row it is the column, as a rule."""
-        if not is_time and is_iso_time(cell):
-            return "name the column in times, or leave it out: columns; else repair it"
-        if self._any_read or is_time:
-            return "repair it, or set bad_rows = 'skip'"
-        if _DECIMAL_COMMA.fullmatch(cell):
-            return _COMMAS
-        if not self.header:
-            return "if the first line holds the names, set header = true; else leave the column out: columns"
-        return "leave a column of texts out: name the others in columns; texts may be a label, with classes"
-
-    def _all_wrong(self, cells: Sequence[str]) -> str:
-        """What to do where the first row has other cells than the first line; "" where it may be that row."""
-        commas = self._delimiter == "," and len(cells) > self._width
-        return _COMMAS if commas and all(_DIGITS.fullmatch(cell) for cell in cells) else ""
 
     def _refuse_row_as_names(self) -> None:
         """ComponentError for a header that looks like a row, unless the settings use the names.
@@ -402,11 +368,7 @@ class CsvRows:
         raise self._env.error(f"{self.path} has no column {wanted!r:.60}", key, hint)
 
     def _undivided(self, line: str) -> str:
-        """What to do where lines are one cell, since another delimiter stands in them; "" where not."""
-        others = [other for other in ",;\t|" if other in line and other != self._delimiter]
-        if self._width > 1 or not others:
-            return ""
-        return f"{self._delimiter!r} divides no line: set delimiter = {others[0]!r}, as in {line!r:.60}"
+        return csv_remedies.for_undivided(line, self._width, self._delimiter)
 
     def _column(self, pick: int) -> str:
         return f"column {self.names[pick]!r:.60}" if self.names else f"column {pick}"

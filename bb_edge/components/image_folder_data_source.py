@@ -145,7 +145,7 @@ class _Folder:
         return np.stack(images), np.array(labels, np.int64)
 
     def notes(self, where: str) -> list[str]:
-        """Lines about the numbers of classes, what was left out, and classes without images."""
+        """What to tell the user: the classes' numbers, skipped files, and classes without images."""
         found = []
         if self._read["classes"] is None:
             listed = ", ".join(f"{n} {name}" for n, name in enumerate(self._named[:_LISTED]))
