@@ -13,6 +13,7 @@ from bb_edge.construction import build, construction
 from bb_edge.engine import snapshot as snapshots
 from bb_edge.engine.binding import BindEnv, Core, make_gather
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.entries.bootstrap import of_target
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.ports import ports_of
@@ -114,9 +115,9 @@ def install(
     runtime = Runtime(
         plan.config,
         peer_id,
-        random.Random(number),
+        Drawing(number),
         # A stream of its own: what a program draws must not depend on how many ids were minted before.
-        random.Random(number ^ _IDS if incarnation is None else incarnation),
+        Drawing(number ^ _IDS if incarnation is None else incarnation),
         ids_go_on=incarnation is None,
         clock_offset_ns=clock_offset_ns,
         local_addresses=tuple(addresses),
@@ -329,7 +330,8 @@ class _Installer:
             config = self.runtime.config
             for region in (region for graph in entered for region in graph.regions):
                 per_execution = config.max_children if region.region.index else 1
-                fill_frames(core.scheduler.pool.frames, region, config.max_executions * per_execution, graphs)
+                count = config.max_executions * per_execution
+                fill_frames(core.scheduler.pool.frames, region, count, graphs, now=not self.plan.many)
         if missing:
             raise UnsupportedOps(
                 f"not supported here: {', '.join(sorted(set(missing)))}",

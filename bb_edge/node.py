@@ -381,12 +381,15 @@ class Node:
         self._parts.sources.due_phases.append(phase)
 
     def lay_aside(self, keep: Callable[[Body], Body | None]) -> None:
-        """Holds in place of the body of each envelope that waits for its acknowledgement what `keep` returns.
+        """Gives memory back that the node does not need before its next poll. Between two polls.
 
-        Those are equal bytes that lie elsewhere and do not change; None leaves the body as it is. Between two
-        polls. What the node is charged for, and what it does, stays the same.
+        In place of the body of each envelope that waits for its acknowledgement it holds what `keep` returns:
+        equal bytes that lie elsewhere and do not change; None leaves the body as it is. Its generators of
+        random numbers go, and come again. What it is charged for, and what it does, stays the same.
         """
         self._parts.links.lay_aside(keep)
+        self._runtime.rng.rest()
+        self._runtime.ids.rest()
 
     def set_waker(self, waker: Callable[[], None] | None) -> None:
         """`waker()` is called, from any thread, when something arrived that a poll should see."""

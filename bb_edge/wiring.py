@@ -50,15 +50,12 @@ from bb_edge.renewal import renewal
 from bb_edge.roles import Component, PeerSelector, ProtocolComponent
 from bb_edge.syscalls.role_ops import component_bootstrap
 from bb_edge.wire.caps import RaisedSite
-from bb_edge.wire.delivery import LinkConfig, Links
+from bb_edge.wire.delivery import EPOCH_BITS, LinkConfig, Links
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.marks import MARKS_OP
 from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.programs import ProgramClaim
-
-EPOCH_BITS = 56
-"""Of a best-effort epoch, which is never 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from bb_edge.roles.settings import Setting
 if TYPE_CHECKING:
     from bb_edge.roles.context import Ctx
 
-__all__ = ["BATCHES", "NOT_FINITE", "StoredSamples", "one_hot_rows", "rows_of"]
+__all__ = ["BATCHES", "NOT_FINITE", "StoredSamples", "hot", "one_hot_rows", "rows_of"]
 
 _VERSION, _UNSCALED = 2, 1
 """Of the state; the older one has no statistics of a scaling."""
@@ -79,6 +79,7 @@ class StoredSamples(DataSource):
             y = one_hot_rows(y, one_hot, where)
         self._scaling = None if scaling is None else _fitted(scaling, x, where)
         self._x, self._y = _frozen(x), None if y is None else _frozen(y)
+        self._samples = len(x)
         self._batch = batch_size or len(x)
         self._whole = self._batch == len(x)
         self._shuffle = shuffle
@@ -105,16 +106,15 @@ class StoredSamples(DataSource):
     # --- the Contract ----------------------------------------------------------------------------------
 
     def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None]:
-        if self._whole:
-            return self._scaled(self._x), self._y
-        chosen = self._take()
-        return self._scaled(self._x.take(chosen, 0)), None if self._y is None else self._y.take(chosen, 0)
+        x, y = self._chosen(None if self._whole else self._take())
+        return self._scaled(x), y
 
     def batch_like(self) -> tuple[Array, ...]:
         if type(self).next_batch is not StoredSamples.next_batch:
             return ()  # what a subclass makes of its samples is not known
-        batch = self._scaled(self._x[: self._batch])
-        return (batch,) if self._y is None else (batch, self._y[: self._batch])
+        x, y = self._chosen(None if self._whole else np.arange(self._batch))
+        batch = self._scaled(x)
+        return (batch,) if y is None else (batch, y)
 
     def num_samples(self, ctx: Ctx) -> Array:
         return self._count
@@ -128,13 +128,20 @@ class StoredSamples(DataSource):
         """Returns the trigger at once: the data was loaded when the component was built."""
         return TRIGGER
 
+    def _chosen(self, numbers: Array | None) -> tuple[Array, Array | None]:
+        """Returns the samples of these numbers, not scaled, with their labels; all of them for None."""
+        x, y = self._x, self._y
+        if numbers is None:
+            return x, y
+        return x.take(numbers, 0), None if y is None else y.take(numbers, 0)
+
     def _scaled(self, batch: Array) -> Array:
         return batch if self._scaling is None else self._scaling.apply(batch)
 
     # --- order -----------------------------------------------------------------------------------------
 
     def _take(self) -> Array:
-        n, size = len(self._x), self._batch
+        n, size = self._samples, self._batch
         left = n - self._position
         if left >= size:
             chosen = self._ordered()[self._position : self._position + size]
@@ -156,9 +163,9 @@ class StoredSamples(DataSource):
         if self._order is None:
             if self._shuffle:
                 rng = np.random.default_rng((self._seed & (2**64 - 1), self._epoch))
-                self._order = rng.permutation(len(self._x))
+                self._order = rng.permutation(self._samples)
             else:
-                self._order = np.arange(len(self._x))
+                self._order = np.arange(self._samples)
         return self._order
 
     def _seek(self, epoch: int, position: int) -> None:
@@ -170,7 +177,7 @@ class StoredSamples(DataSource):
         fields: dict[str, object] = {
             "epoch": self._epoch,
             "position": self._position,
-            "samples": len(self._x),
+            "samples": self._samples,
             "scaling": None if self._scaling is None else self._scaling.save(),
         }
         return pack_state(self, _VERSION, fields)
@@ -178,8 +185,9 @@ class StoredSamples(DataSource):
     def restore(self, state: bytes) -> None:
         read = StateReader(self, _VERSION, state, _UNSCALED)
         epoch, position = read.integer("epoch"), read.integer("position")
-        if read.integer("samples") != len(self._x) or not 0 <= position <= len(self._x) or epoch < 0:
-            raise read.error(f"it was written over another shard than this one of {len(self._x)} samples")
+        samples = self._samples
+        if read.integer("samples") != samples or not 0 <= position <= samples or epoch < 0:
+            raise read.error(f"it was written over another shard than this one of {samples} samples")
         if self._scaling is not None and read.version != _UNSCALED:
             self._scaling.load(read.mapping("scaling"), read)
         self._order = None
@@ -269,6 +277,11 @@ def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
             if y.min() >= 0
             else "number the labels from 0",
         )
+    return hot(y, classes)
+
+
+def hot(y: Array, classes: int) -> Array:
+    """Returns the rows of labels that are classes."""
     rows = np.zeros((len(y), classes), np.float32)
     rows[np.arange(len(y)), y] = 1.0
     return rows

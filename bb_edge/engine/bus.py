@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 
 
@@ -26,7 +25,7 @@ class Bus:
     CAPACITY = 256
     """Events between two polls: one per entry that a node holds by default."""
 
-    events: deque[int] = field(default_factory=deque)
+    events: list[int] = field(default_factory=list)
     dropped: int = 0
     subscribed: set[int] = field(default_factory=set)
 
@@ -35,7 +34,7 @@ class Bus:
         if kind not in self.subscribed:
             return
         if len(self.events) >= self.CAPACITY:
-            self.events.popleft()
+            self.events.pop(0)
             self.dropped += 1
         self.events.append(kind)
 

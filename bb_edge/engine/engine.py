@@ -290,7 +290,7 @@ class Engine:
         limit = self.runtime.config.completion_bytes
         completions = self.ingress.completions
         while completions:
-            token, result, error = completions.popleft()
+            token, result, error = completions.pop(0)
             if error is None and payload_bytes(result) > limit:
                 error = CapacityError(
                     f"a result of {payload_bytes(result)} bytes, {limit} at most",
@@ -309,7 +309,7 @@ class Engine:
         """Counts results that nobody waits for any more."""
         late = self.ingress.late_completions
         while late:
-            late.popleft()
+            late.pop(0)
             self.runtime.count("completions.late")
 
     def _timers_may_be_due(self) -> bool:

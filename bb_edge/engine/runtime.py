@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import struct
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +11,7 @@ from numpy import ndarray
 from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Callbacks, Timers
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
 from bb_edge.ir.ids import PeerId
@@ -51,8 +50,8 @@ class Runtime:
 
     config: NodeConfig
     own_peer: PeerId
-    rng: random.Random
-    ids: random.Random
+    rng: Drawing
+    ids: Drawing
     _: KW_ONLY
     ids_go_on: bool = False
     clock_offset_ns: int = 0
@@ -96,9 +95,7 @@ class Runtime:
         """
         run, made = self._causes
         if not run:  # looked ahead: a snapshot, which gives causes, leaves the node as it was
-            ahead = random.Random()
-            ahead.setstate(self.ids.getstate())
-            run = 1 << 62 | ahead.getrandbits(62)
+            run = 1 << 62 | self.ids.ahead(62)
         self._causes = run, made + 1
         return Cause(self.own_peer, run, made + 1)
 
@@ -129,8 +126,8 @@ class Runtime:
         """Counters, generators, events on the bus and the origin, as plain values."""
         return {
             "counters": dict(self.counters),
-            "rng": _state_of(self.rng),
-            "ids": _state_of(self.ids) if self.ids_go_on else None,
+            "rng": self.rng.save(),
+            "ids": self.ids.save() if self.ids_go_on else None,
             "bus": [self.bus.dropped, list(self.bus.events)],
             "origin": None if self.origin is None else list(self.origin),
         }
@@ -138,21 +135,11 @@ class Runtime:
     def restore(self, plain: Any) -> None:
         """Takes what `save` gave."""
         self.counters = {str(name): int(value) for name, value in plain["counters"].items()}
-        _set_state(self.rng, plain["rng"])
+        self.rng.restore(plain["rng"])
         # Those of a real node come from fresh entropy at each start, and are in no snapshot.
         if self.ids_go_on and plain.get("ids") is not None:
-            _set_state(self.ids, plain["ids"])
+            self.ids.restore(plain["ids"])
         self.bus.dropped = plain["bus"][0]
         self.bus.events.extend(plain["bus"][1])
         origin = plain.get("origin")  # not there in older snapshots
         self.origin = None if origin is None else Origin(str(origin[0]), bytes(origin[1]), *origin[2:])
-
-
-def _state_of(generator: random.Random) -> list[Any]:
-    version, words, gauss = generator.getstate()
-    return [version, struct.pack(f">{len(words)}I", *words), gauss]
-
-
-def _set_state(generator: random.Random, plain: Any) -> None:
-    version, words, gauss = plain
-    generator.setstate((version, struct.unpack(f">{len(words) // 4}I", words), gauss))

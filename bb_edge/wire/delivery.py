@@ -12,7 +12,6 @@ judges and changes nothing, `mark` takes the number and owes the acknowledgement
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +34,7 @@ from bb_edge.wire.resend import (
 from bb_edge.wire.round_trip import RoundTrip
 
 __all__ = [
+    "EPOCH_BITS",
     "DeliveryError",
     "EnvelopeKey",
     "LinkConfig",
@@ -45,6 +45,9 @@ __all__ = [
     "Verdict",
 ]
 
+
+EPOCH_BITS = 56
+"""Of a best-effort epoch, which is never 0."""
 
 COUNTERS = ("expired", "resent", "acks_alone", "acks_forgotten", "foreign_acks", "links_forgotten")
 """The keys of `Links.counters`."""
@@ -71,7 +74,7 @@ class Links:
         self._queue = ResendQueue(
             self.config.max_pending, self.config.pending_bytes, self.config.resend_longest_ns
         )
-        self.expired: deque[EnvelopeKey] = deque(maxlen=self.config.max_pending)
+        self.expired: list[EnvelopeKey] = []
         """Envelopes that `due` has dropped, for `take_expired`."""
 
     def __len__(self) -> int:
@@ -323,6 +326,7 @@ class Links:
             if pending.expires_ns and now_ns >= pending.expires_ns:
                 self.counters["expired"] += 1
                 self.expired.append(pending.key)
+                del self.expired[: -self.config.max_pending]
                 self._remove(pending, PendingEvent.EXPIRE)
                 continue
             remaining = pending.expires_ns - now_ns if pending.expires_ns else 0

@@ -20,15 +20,20 @@ import numpy as np
 from bb_host.errors import WorkerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bb_edge.ir.tensors import Array
     from bb_edge.wire.bodies import Body
 
-FROM = 1 << 16
-"""Bytes from which something goes aside. From 8 KiB on, a client-round of a small net would take a quarter
-more of the processor: its pages come one by one, and each has a price."""
+FROM = 1 << 13
+"""Bytes from which something goes aside: two pages. Of less, what lies aside is hardly more than what the
+tables about it take."""
 
 SEGMENT = 1 << 24
 """Bytes by which the file grows at least: each piece is a mapping, and a process may have 65,530 of them."""
+
+AROUND = 1 << 16
+"""Bytes that Linux brings around one that is read (`fault_around_bytes`)."""
 
 TAIL = 512
 """Bytes behind each body for what else its envelope says: some sixty, and more with acknowledgements."""
@@ -76,10 +81,46 @@ class OpenFiles:
             os.close(self._descriptors.popitem()[1])
 
 
+class _Region(weakref.ref["Array"]):
+    """Where an array lies, as long as it lives; with what is called with the region when it is gone.
+
+    A `weakref.finalize` beside a tuple would be five times as large, and each client has two regions.
+    """
+
+    __slots__ = ("at", "begins", "ended", "name", "owner", "read", "segment", "size")
+
+    def __new__(
+        cls, array: Array, gone: Callable[[_Region], None], *_: object, owner: object = None
+    ) -> _Region:
+        return super().__new__(cls, array, gone)
+
+    def __init__(
+        self,
+        array: Array,
+        gone: Callable[[_Region], None],
+        segment: mmap.mmap,
+        begins: int,
+        at: int,
+        size: int,
+        owner: object = None,
+    ) -> None:
+        """`owner` is kept as long as the array: what it is a part of."""
+        super().__init__(array, gone)  # type: ignore[call-arg]
+        self.name, self.segment, self.begins, self.at, self.size = id(array), segment, begins, at, size
+        self.owner = owner
+        self.ended = False  # something was written behind its body
+        self.read = False  # a receiver has both of them
+
+    def leave(self) -> None:
+        """Its pages are let go of, and those of its neighbours that have come with them."""
+        start, end = max(self.at - AROUND, 0), min(self.at + self.size + AROUND, len(self.segment))
+        self.segment.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
 class Aside:
     """Memory of one worker that lies in a file of its own.
 
-    What finds no room there, for want of disk or on a system that cannot let go of pages, stays in memory:
+    What finds no room there stays in memory, because the disk is full or the system cannot let go of pages:
     `array` and `keep` return None then, and so they do for what is small.
     """
 
@@ -94,8 +135,9 @@ class Aside:
             None  # the last segment, where it begins, what is taken
         )
         self._free: dict[int, list[tuple[mmap.mmap, int, int]]] = {}  # by size: segment, its beginning, place
-        self._regions: dict[int, tuple[mmap.mmap, int, int, int]] = {}  # by identity, as long as they live
-        self._ended: set[int] = set()  # of those, which have something behind their body
+        self._regions: dict[int, _Region] = {}  # by the identity of their arrays, as long as those live
+        self._joined: dict[int, _Region] = {}  # the same of what `joined` has returned
+        self._let_go, self._read = self._give_back, self._was_read  # made once: each region has one
         self._known: OrderedDict[int, tuple[bytes, memoryview]] = OrderedDict()
         self._full = not _CAN
 
@@ -109,9 +151,7 @@ class Aside:
             return None
         segment, begins, at = place
         found: Array = np.frombuffer(segment, np.uint8, nbytes, at)
-        name = id(found)
-        self._regions[name] = segment, begins, at, size
-        weakref.finalize(found, self._give_back, name).atexit = False
+        self._regions[id(found)] = _Region(found, self._let_go, segment, begins, at, size)
         return found
 
     def keep(self, body: Body) -> memoryview | None:
@@ -122,10 +162,13 @@ class Aside:
         found = self.array(len(body) + TAIL) if type(body) is bytes else None
         if found is None or type(body) is not bytes:
             return None
-        _, begins, at, _ = self._regions[id(found)]
-        written, data = 0, memoryview(body)
-        while written < len(body):  # by the file: as memory each page would have to come first
-            written += os.pwrite(self._file, data[written:], begins + at + written)
+        region = self._regions[id(found)]
+        data, start, last = memoryview(body), region.begins + region.at, len(body) & -mmap.PAGESIZE
+        # By the file: as memory each page would have to come first. The first page and the last are written
+        # by themselves, because what is written at once may come at once (see `joined`).
+        for written, end in ((0, mmap.PAGESIZE), (mmap.PAGESIZE, last), (last, len(body))):
+            while written < end:
+                written += os.pwrite(self._file, data[written:end], start + written)
         view = found.data[: len(body)].toreadonly()
         self._known[id(body)] = body, view  # the body stays, so its id stays its own
         while len(self._known) > self.REMEMBERED:
@@ -144,14 +187,17 @@ class Aside:
         region = self._region(body)
         if region is None or not isinstance(body, memoryview) or len(rest) > TAIL:
             return b"".join((body, rest))
-        segment, begins, at, _ = region
-        owner: Array = body.obj  # type: ignore[assignment]
-        if id(owner) in self._ended:
+        if region.ended:
             return b"".join((body, rest))
-        self._ended.add(id(owner))
-        os.pwrite(self._file, rest, begins + at + len(body))
+        region.ended = region.read = True
+        segment, begins, at, size = region.segment, region.begins, region.at, region.size
+        # A page that is read comes with those around it (`AROUND`), one that is written comes by itself. A
+        # server reads both ends of all answers before it adds up the first: 8 KB of each come, instead of 75.
+        segment[at : at + 1] = os.pread(self._file, 1, begins + at)
+        segment[at + len(body) : at + len(body) + len(rest)] = rest
         whole: Array = np.frombuffer(segment, np.uint8, len(body) + len(rest), at)
-        weakref.finalize(whole, self.leave, owner).atexit = False
+        found = _Region(whole, self._read, segment, begins, at, size, owner=body.obj)
+        self._joined[found.name] = found
         return whole.data.toreadonly()
 
     def lying(self, view: Body) -> Lying | None:
@@ -159,15 +205,16 @@ class Aside:
         region = self._region(view)
         if region is None:
             return None
-        _, begins, at, _ = region
-        return Lying.at(self.path, begins + at, len(view))
+        return Lying.at(self.path, region.begins + region.at, len(view))
 
     def leave(self, what: Array | Body) -> None:
-        """Nobody looks at an array, or at what `keep` has returned, for now: its pages are let go of."""
+        """Nobody looks at an array, or at what `keep` has returned, for now: its pages are let go of.
+
+        Those of an envelope that somebody reads go with the last view of it.
+        """
         region = self._region(what)
-        if region is not None:
-            segment, _, at, size = region
-            segment.madvise(mmap.MADV_DONTNEED, at, size)
+        if region is not None and not region.read:
+            region.leave()
 
     def close(self) -> None:
         """Closes the file; what lies in it can still be looked at."""
@@ -175,7 +222,7 @@ class Aside:
             self._full = True
         os.close(self._file)
 
-    def _region(self, what: Array | Body) -> tuple[mmap.mmap, int, int, int] | None:
+    def _region(self, what: Array | Body) -> _Region | None:
         owner = what.obj if isinstance(what, memoryview) else what
         return self._regions.get(id(owner)) if isinstance(owner, np.ndarray) else None
 
@@ -197,8 +244,14 @@ class Aside:
         self._open = segment, begins, used + size
         return segment, begins, used
 
-    def _give_back(self, name: int) -> None:
-        segment, begins, at, size = self._regions.pop(name)
-        self._ended.discard(name)
-        segment.madvise(mmap.MADV_DONTNEED, at, size)
-        self._free.setdefault(size, []).append((segment, begins, at))
+    def _give_back(self, region: _Region) -> None:
+        """Nobody can look at an array any more."""
+        del self._regions[region.name]
+        region.leave()
+        self._free.setdefault(region.size, []).append((region.segment, region.begins, region.at))
+
+    def _was_read(self, region: _Region) -> None:
+        """Nobody can look at an envelope any more."""
+        del self._joined[region.name]
+        self._regions[id(region.owner)].read = False
+        region.leave()

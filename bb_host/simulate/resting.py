@@ -51,15 +51,6 @@ class Resting:
         found = self._place(4 * size)
         return np.empty(size, np.float32) if found is None else found.view(np.float32)
 
-    def placed(self, rows: Array) -> Array:
-        """Returns rows that are equal to these."""
-        found = None if rows.dtype.hasobject else self._place(rows.nbytes)
-        if found is None:
-            return rows
-        copy: Array = found.view(rows.dtype).reshape(rows.shape)
-        np.copyto(copy, rows)
-        return copy
-
     def _place(self, nbytes: int) -> Array | None:
         found = None if self._placing is None else self._aside.array(nbytes)
         if found is not None and self._placing is not None:

@@ -6,22 +6,34 @@ import contextlib
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bb_edge.array_files import NUMBERS, TooManyBytes
 from bb_edge.components import ArrayDataSource
+from bb_edge.components.stored_samples import hot
 from bb_host.errors import ScenarioError
 from bb_host.simulate.dealing import Dealer
 from bb_host.simulate.scenario import Dealt, Scenario
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
-    from bb_edge.roles.component import Component
+    from bb_edge.roles.component import Component, ComponentEnv
 
 Rows = dict[str, npt.NDArray[np.generic]]
+
+
+class Hand(NamedTuple):
+    """What a client was dealt: arrays of the file, which all clients share, and the numbers of its rows."""
+
+    arrays: Rows
+    numbers: npt.NDArray[np.integer]
+
+    def rows(self) -> Rows:
+        """A copy of its rows."""
+        return {name: array[self.numbers] for name, array in self.arrays.items()}
 
 
 class RowFile:
@@ -32,31 +44,66 @@ class RowFile:
         self._arrays = read_rows(dealt.path)
         clients = max((group.count for group in scenario.groups if group.count > 1), default=1)
         rows = len(next(iter(self._arrays.values())))
+        self._last = rows - 1
         self._dealer = Dealer(
             dealt.rule, rows, self._arrays.get(dealt.labels), clients, scenario.seed, self._arrays
         )
 
-    def rows_of(self, client: int) -> Rows:
-        """The rows of one client."""
-        rows = self._dealer.rows_of(client)
-        return {name: array[rows] for name, array in self._arrays.items()}
+    def hand_of(self, client: int) -> Hand:
+        """What one client is dealt."""
+        numbers = self._dealer.rows_of(client)
+        return Hand(self._arrays, numbers.astype(np.min_scalar_type(self._last)))
 
 
 class DealtSource(ArrayDataSource):
-    """A data source that is given its rows: a file of its own would be a tenth of what its node costs."""
+    """A data source that is given its rows: a file of its own would be a tenth of what its node costs.
 
-    given: ClassVar[dict[Path, Rows]] = {}
+    It keeps their numbers, and takes each batch from the arrays that all clients share: its own copy of
+    them would be a tenth of what its node holds.
+    """
+
+    given: ClassVar[dict[Path, Hand]] = {}
     """What the next node to be installed finds under a path, in this process."""
+
+    _hand: Hand | None = None
+    _classes = 0
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> ArrayDataSource:
+        made = super().construct(env)  # with a copy of the rows, and all that is checked of them
+        path = env.config.get("path")
+        hand = cls.given.get(Path(path)) if isinstance(path, str) else None
+        if isinstance(made, DealtSource) and hand is not None:
+            made._hand, made._classes = hand, env.settings(cls)["one_hot"]
+            made._x, made._y = _NOTHING, None if made._y is None else _NOTHING
+        return made
+
+    def _chosen(self, numbers: Array | None) -> tuple[Array, Array | None]:
+        hand = self._hand
+        if hand is None:
+            return super()._chosen(numbers)
+        rows = hand.numbers if numbers is None else hand.numbers.take(numbers)
+        x = hand.arrays["x"].take(rows, 0)
+        if self._y is None:
+            return x, None
+        y = hand.arrays["y"].take(rows, 0)
+        return x, hot(y, self._classes) if self._classes else y
 
     @classmethod
     def read_file(cls, path: Path, max_bytes: int) -> Mapping[str, Array]:
-        rows = cls.given.get(path)
-        if rows is None:
+        hand = cls.given.get(path)
+        if hand is None:
             return super().read_file(path, max_bytes)
-        arrays: dict[str, Array] = {name: rows[name] for name in ("x", "y") if name in rows}
+        arrays: dict[str, Array] = {
+            name: hand.arrays[name].take(hand.numbers, 0) for name in ("x", "y") if name in hand.arrays
+        }
         if (nbytes := sum(array.nbytes for array in arrays.values())) > max_bytes:
             raise TooManyBytes(nbytes, max_bytes, str(path))
         return arrays
+
+
+_NOTHING: Array = np.empty(0, np.float32)
+"""In place of rows that lie in the shared arrays."""
 
 
 def check_takes_rows(kind: type[Component], slot: str) -> None:
@@ -70,16 +117,16 @@ def check_takes_rows(kind: type[Component], slot: str) -> None:
 
 
 @contextlib.contextmanager
-def handed_over(kind: type[Component], path: Path, rows: Rows) -> Iterator[None]:
-    """In the block, a component of that kind finds the rows where it is told that they are."""
-    if kind is DealtSource and all(array.dtype.kind in NUMBERS for array in rows.values()):
-        DealtSource.given[path] = rows
+def handed_over(kind: type[Component], path: Path, hand: Hand) -> Iterator[None]:
+    """In the block, a component of that kind finds its rows where it is told that they are."""
+    if kind is DealtSource and all(array.dtype.kind in NUMBERS for array in hand.arrays.values()):
+        DealtSource.given[path] = hand
         try:
             yield
         finally:
             del DealtSource.given[path]
         return
-    np.savez(path, **rows)  # type: ignore[arg-type]
+    np.savez(path, **hand.rows())  # type: ignore[arg-type]
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import keyed_number
-from bb_edge.wiring import EPOCH_BITS
+from bb_edge.wire.delivery import EPOCH_BITS
 from bb_host.simulate.conditions import Conditions
 from bb_host.simulate.dealing import Rule
 

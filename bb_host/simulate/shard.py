@@ -225,9 +225,7 @@ class Shard:
                 path = Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
                 components.setdefault(slot, {})[file.key] = str(path)
                 kind = self._registry.lookup(target.bindings[slot].type_name)
-                rows = file.rows_of(member.number)
-                rows = {name: self.resting.placed(array) for name, array in rows.items()}
-                files.enter_context(handed_over(kind, path, rows))
+                files.enter_context(handed_over(kind, path, file.hand_of(member.number)))
             try:
                 return install(
                     self._everybody[member],

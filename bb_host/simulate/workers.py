@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
@@ -25,7 +25,9 @@ from bb_host.simulate.accounts import Accounts, Progress
 from bb_host.simulate.channel import Channel
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
-from bb_host.simulate.shard import Shard
+
+if TYPE_CHECKING:
+    from bb_host.simulate.shard import Shard
 
 ONE_THREAD = {
     name: "1"
@@ -62,6 +64,8 @@ class Here:
         self._shards: list[Shard] = []
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
+        from bb_host.simulate.shard import Shard
+
         for mine in members:
             self._shards.append(Shard(scenario, mine))
         return [shard.progress() for shard in self._shards]
@@ -163,6 +167,9 @@ def _work(connection: Connection, scenario: Scenario, members: Sequence[Member],
         garbage.collect()
 
     def begin() -> Progress:
+        # Not above: who starts workers imports this file too, and has no need of nodes, some 13 MB.
+        from bb_host.simulate.shard import Shard
+
         nonlocal shard
         shard = Shard(scenario, members, folder)
         return shard.progress()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from arrays import f32
 from asking import changed, registry
 from times import S
 
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.run.frames import FreeFrames
 from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import install
 from bb_edge.ir.errors import InstallError
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.once import Kept, each_time
 from bb_edge.loading import load
+from bb_edge.node import Node
 from bb_edge.transport.in_process import Simulation
 
 
@@ -44,6 +48,29 @@ def test_nodes_of_one_plan_say_the_same_bytes_as_nodes_without_one(trace):
     kept = Kept()
     assert run(InstallPlan(program, ["Client"], once=kept)) == run(None)
     assert run(InstallPlan(program, ["Client"])) == run(None)
+
+
+def frames_of(program, plan: InstallPlan) -> tuple[FreeFrames, Node]:
+    """The frames of a node that is installed by the plan."""
+    before = {id(found) for found in gc.get_objects() if type(found) is FreeFrames}
+    node = install(PeerId.from_name("c"), (), program, *plan.asked, plan=plan, registry=registry())
+    (frames,) = (f for f in gc.get_objects() if type(f) is FreeFrames and id(f) not in before)
+    return frames, node
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_nodes_of_many_make_their_frames_when_they_run_and_as_many_as_others(trace, many):
+    program, planned = trace[1], NodeConfig.edge().max_executions
+    plan = InstallPlan(program, ["Client"], **({"once": Kept()} if many else {}))
+    assert plan.many is many
+    gc.collect()
+    frames, node = frames_of(program, plan)
+    (region, *_) = frames
+    assert len(frames[region]) == (0 if many else planned)
+    taken = [frames.take(region) for _ in range(planned)]
+    assert len(set(map(id, taken))) == planned and not node.counters["frames.grown"]
+    frames.take(region)
+    assert node.counters["frames.grown"] == 1
 
 
 @pytest.mark.parametrize(

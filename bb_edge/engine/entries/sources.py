@@ -6,7 +6,6 @@ else once its bootstrap is done. Bus events and lifecycle phases fire whenever t
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any
@@ -51,7 +50,7 @@ class Sources:
     _peers: PeerStates
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]
     rounds: list[Rounds] = field(default_factory=list)
-    due_phases: deque[int] = field(default_factory=deque)
+    due_phases: list[int] = field(default_factory=list)
     to_start: list[str] = field(default_factory=list)
     _ops: dict[tuple[int, int], EntryOp] = field(default_factory=dict)
     _events: dict[int, list[EntryOp]] = field(default_factory=dict)
@@ -163,7 +162,7 @@ class Sources:
     def fire_phases(self, _now_ns: int) -> None:
         """Starts what waits for the lifecycle phases that have come."""
         while self.due_phases:
-            phase = self.due_phases.popleft()
+            phase = self.due_phases.pop(0)
             self._runtime.emit(steps.LifecycleFired(phase))
             for graph, op in self._phases.get(phase, ()):
                 self._offer(graph, op, TRIGGER)

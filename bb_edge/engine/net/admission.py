@@ -269,13 +269,13 @@ class Admission:
         """Delivers what is written down."""
         accepted = self.journal.accepted
         while accepted:
-            self._deliver(accepted.popleft())
+            self._deliver(accepted.pop(0))
 
     def deliver_replayed(self, now_ns: int) -> None:
         """Delivers the records of a replayed journal, as far as there is room."""
         replaying = self.journal.replaying
         while replaying and not self._ledger.full and self._replay(replaying[0], now_ns):
-            replaying.popleft()
+            replaying.pop(0)
 
     def _replay(self, record: JournalRecord, now_ns: int) -> bool:
         """Delivers a record of the journal, if the node does not know it yet; False without room for it."""

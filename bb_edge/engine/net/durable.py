@@ -17,7 +17,6 @@ Rules D1 to D3 of the specification.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -71,7 +70,7 @@ class Durable:
     records: Records
     _wish: SnapshotWish
     quiet: bool = field(init=False)
-    waiting: deque[Unit] = field(default_factory=deque)  # for room in the outbox
+    waiting: list[Unit] = field(default_factory=list)  # for room in the outbox
     _room: bool = False  # a snapshot has made some, for what waits
     _over: Sequence[int] | None = None  # records of the snapshot that may be gone with it: they are settled
     _named: tuple[bytes, BodyName] = (b"", NO_BODY)  # the last body, and its name
@@ -216,7 +215,7 @@ class Durable:
         self._room = False
         if not self.waiting:
             return
-        waiting, self.waiting = self.waiting, deque()
+        waiting, self.waiting = self.waiting, []
         held_up: set[PeerId] = set()  # what waits for one peer leaves in order
         for unit in waiting:
             yield from self._try(unit, now_ns, held_up)
@@ -225,7 +224,7 @@ class Durable:
         """The envelopes that are on disk and may leave. The caller takes them all."""
         ready = self.records.needs_snapshot.ready
         while ready:
-            outgoing = self.records.publish(ready.popleft(), now_ns)
+            outgoing = self.records.publish(ready.pop(0), now_ns)
             if outgoing is not None:  # else it has expired, or nobody waits for it any more
                 self._runtime.count("wire.sent")
                 self._runtime.count("wire.sent_bytes", len(outgoing.body) + len(outgoing.payload))

@@ -4,7 +4,9 @@
 next poll, on the engine's thread. Entries (what starts an execution) and answers (what an open execution
 waits for) have queues of their own, so that answers never wait behind entries.
 
-A queue is a deque: to append to one, to take from it and to copy it are single steps for other threads.
+A queue is a deque, or a list where few things ever wait, as everywhere in the engine: an empty deque takes
+760 bytes, and twenty of them are a tenth of a small node. To append to either, to take from it and to copy
+it are single steps for other threads.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ class Ingress:
     _max_notices: int
     envelopes: deque[Raw] = field(default_factory=deque)
     notices: deque[Notice] = field(default_factory=deque)
-    completions: deque[Completion] = field(default_factory=deque)
-    late_completions: deque[int] = field(default_factory=deque)
+    completions: list[Completion] = field(default_factory=list)
+    late_completions: list[int] = field(default_factory=list)
     entries: deque[Entry] = field(default_factory=deque)
     _waker: Callable[[], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)

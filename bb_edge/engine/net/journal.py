@@ -13,7 +13,6 @@ Rules D1 and W13 of the specification.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -94,8 +93,8 @@ class Journal:
     _kept: bool = True
     _sources: DurableReceiver = field(init=False)
     held: dict[int, Arrival] = field(default_factory=dict)
-    accepted: deque[Arrival] = field(default_factory=deque)
-    replaying: deque[JournalRecord] = field(default_factory=deque)
+    accepted: list[Arrival] = field(default_factory=list)
+    replaying: list[JournalRecord] = field(default_factory=list)
     _asked: dict[PeerId, int | None] = field(default_factory=dict)  # in which run, say presences
     _next_token: int = -1  # below 0: the outbox has the numbers above
     _saved: tuple[int, ...] = ()  # what was held when the last snapshot was taken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -40,9 +39,9 @@ class Outgoing:
     _peers: PeerStates
     durable: Durable
     _local: Callable[[bytes], bool]
-    units: deque[Unit] = field(default_factory=deque)
+    units: list[Unit] = field(default_factory=list)
     unsent: Unsent = field(init=False)
-    held: deque[Unit] = field(init=False)  # those that wait there
+    held: list[Unit] = field(init=False)  # those that wait there
     _greeted: dict[PeerId, None] = field(default_factory=dict)  # told our addresses, longest ago first
     _planned: dict[bytes, int] = field(default_factory=dict)  # suffix -> largest planned payload (0: unknown)
     _asks: dict[int, EnvelopeKey | int] = field(default_factory=dict)  # open request -> envelope, or record

@@ -288,7 +288,7 @@ class Requests:
     def fire_saved(self) -> None:
         """Goes on with what a snapshot on disk holds; at the beginning of a poll."""
         while self.saved:
-            cohort = self.cohorts.get(self.saved.popleft())
+            cohort = self.cohorts.get(self.saved.pop(0))
             if cohort is not None:
                 self._maybe_fire(cohort)
 

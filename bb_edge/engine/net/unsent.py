@@ -7,7 +7,6 @@ many peers asks them in a window as wide as the bounds, and none of it is droppe
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -40,7 +39,7 @@ class Unsent:
     _peers: PeerStates
     _send: Callable[[Unit, PeerLimits, int], bool]
     _queue: Callable[[Unit], None]
-    units: deque[Unit] = field(default_factory=deque)
+    units: list[Unit] = field(default_factory=list)
     lost: list[tuple[int, PeerId, MissingReason]] = field(default_factory=list)
     instead: list[Unit] = field(default_factory=list)
 
@@ -83,7 +82,7 @@ class Unsent:
                 self.lose(unit, NOT_SENT)
             elif not self._send(unit, self._peers.limits_of(unit.peer), now_ns):
                 return
-            self.units.popleft()
+            self.units.pop(0)
 
     def ask_all(self, to: dict[int, PeerId], unit: Unit, now_ns: int) -> bool:
         """Sends a request to those of its peers that are left; False where one finds no room."""

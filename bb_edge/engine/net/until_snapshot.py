@@ -6,7 +6,6 @@ waits for the next one.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -25,7 +24,7 @@ class UntilSnapshot(Generic[K]):
     _reason: str
     _waiting: dict[K, None] = field(default_factory=dict)
     _covered: tuple[K, ...] = ()
-    ready: deque[K] = field(default_factory=deque)  # the same object for ever: whoever goes on takes keys out
+    ready: list[K] = field(default_factory=list)  # the same object for ever: whoever goes on takes keys out
 
     def __contains__(self, key: K) -> bool:
         """Whether the key waits."""

@@ -10,11 +10,15 @@ from bb_edge.engine.run.frames import FreeFrames
 
 
 def fill_frames(
-    frames: FreeFrames, region: BoundRegion, count: int, graphs: Mapping[FunctionKey, BoundGraph]
+    frames: FreeFrames,
+    region: BoundRegion,
+    count: int,
+    graphs: Mapping[FunctionKey, BoundGraph],
+    now: bool = True,
 ) -> None:
-    """Makes the frames of a region, and one beside each for every body that it may run."""
-    frames.fill(region, count)
+    """Makes the frames of a region, and one beside each for every body that it may run, or plans them."""
+    frames.fill(region, count, now)
     for op in region.graph.ops:
         if op.ended is not None and op.spec.region == region.region.index:
             for key in op.spec.callees:
-                fill_frames(frames, graphs[key].regions[0], count, graphs)
+                fill_frames(frames, graphs[key].regions[0], count, graphs, now)

@@ -9,7 +9,6 @@ Rules E6 and E7 of the specification.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ class Claims:
 
     def __init__(self, components: int) -> None:
         self.owners: list[Execution | None] = [None] * components
-        self.waiters: deque[Execution] = deque()
+        self.waiters: list[Execution] = []
 
     def acquire(self, execution: Execution) -> bool:
         """True: all of its claim set is its own now. False: it stands in the queue."""
@@ -51,7 +50,7 @@ class Claims:
                     self.owners[component] = None
             execution.claimed = False
         granted: list[Execution] = []
-        still: deque[Execution] = deque()
+        still: list[Execution] = []
         wanted_before: set[int] = set()
         for waiter in self.waiters:
             if self._free(waiter.claim_set) and not wanted_before & set(waiter.claim_set):

@@ -64,8 +64,7 @@ class Frame:
     def again(self) -> None:
         """Has every op wait for its inputs anew, with no value but the constants."""
         slot = self.region.graph.slot
-        self.values[:] = slot.values
-        self.waiting[:] = slot.waiting
+        self.values[:], self.waiting[:] = slot.values, slot.waiting
 
     def reset(self) -> None:
         """Makes the frame clean again."""
@@ -75,9 +74,7 @@ class Frame:
 
     def called_by(self, caller: Frame, call: BoundOp) -> None:
         """Makes it the frame of a called function: what reaches an output goes on to the caller."""
-        self.caller = caller
-        self.call = call
-        self.forwards_writes = True
+        self.caller, self.call, self.forwards_writes = caller, call, True
 
     def add_child(self, child: Frame) -> None:
         """Lets a child execution's frame see this one's values, also those that are still to come."""
@@ -93,18 +90,32 @@ class Frame:
 
 
 class FreeFrames(dict[BoundRegion, list[Frame]]):
-    """Clean frames by region, made at install. `grown` counts those that were made later."""
+    """Clean frames by region, made at install. `grown` counts those that were made beyond the plan."""
 
-    __slots__ = ("grown",)
+    __slots__ = ("_planned", "grown")
 
     def __init__(self) -> None:
         super().__init__()
         self.grown = 0
+        self._planned: dict[BoundRegion, int] = {}  # those of the plan that are not made yet
 
-    def fill(self, region: BoundRegion, count: int) -> None:
-        """Makes frames of a region until there are `count`."""
+    def fill(self, region: BoundRegion, count: int, now: bool = True) -> None:
+        """Makes frames of a region until there are `count`; or plans them, to be made when needed."""
         free = self.setdefault(region, [])
-        free.extend(Frame(region) for _ in range(count - len(free)))
+        if now:
+            free.extend(Frame(region) for _ in range(count - len(free)))
+        else:
+            self._planned[region] = max(self._planned.get(region, 0), count - len(free))
+
+    def take(self, region: BoundRegion) -> Frame:
+        """A clean frame of a region, made where none is free."""
+        free = self.setdefault(region, [])
+        if free:
+            return free.pop()
+        left = self._planned.get(region, 0)
+        self._planned[region] = max(left - 1, 0)
+        self.grown += not left
+        return Frame(region)
 
 
 @dataclass(slots=True, eq=False)
@@ -200,11 +211,8 @@ class Execution:
         """
         if request:
             self.owes, self.reply, self.on_end = request, reply, on_end
-        self.source = source
-        self.cause = cause
-        self.deadline_ns = deadline_ns
-        self.until_ns = until_ns or deadline_ns
-        self.acknowledged = acknowledged
+        self.source, self.cause, self.acknowledged = source, cause, acknowledged
+        self.deadline_ns, self.until_ns = deadline_ns, until_ns or deadline_ns
 
     def will_claim(self, components: tuple[int, ...]) -> None:
         """Adds to the components that it claims in one step, before the first op that touches one."""
@@ -213,8 +221,7 @@ class Execution:
 
     def tell_end(self, on_end: Callable[[Execution], None] | None = None) -> None:
         """Reports its end with an `ExecutionEnded`, and calls `on_end`, a registered callback."""
-        self.notify = True
-        self.on_end = on_end
+        self.notify, self.on_end = True, on_end
 
     def replies(self, number: int) -> bool:
         """Whether the reply to a request may be handed out: nobody has, here or in whoever asked in it.
@@ -245,8 +252,7 @@ class Execution:
         self.asker = asker
         self.hold(Hold.REQUEST)
         self.requests_made += 1
-        if somebody:
-            self.asked_somebody = True
+        self.asked_somebody = self.asked_somebody or somebody
 
     def add_permit(self, release: Callable[[int], None]) -> None:
         """Calls `release(id)`, a registered callback, at the end."""
@@ -332,13 +338,7 @@ class Execution:
 
     def new_frame(self, region: BoundRegion) -> Frame:
         """One more frame of the execution in that region: of a called function, or of a snapshot."""
-        free = self._free.get(region)
-        if free:
-            frame = free.pop()
-        else:
-            self._free.grown += 1
-            self._free.setdefault(region, [])
-            frame = Frame(region)
+        frame = self._free.take(region)
         frame.execution = self
         self.frames.append(frame)
         return frame

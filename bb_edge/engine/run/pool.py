@@ -7,7 +7,6 @@ most nodes never need a tenth of the eighty that they may have.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +29,7 @@ class ExecutionPool:
     frames: FreeFrames = field(default_factory=FreeFrames)
     next_id: int = 1
     active: dict[int, Execution] = field(default_factory=dict)
-    runnable: deque[Execution] = field(default_factory=deque)
+    runnable: list[Execution] = field(default_factory=list)
     entries: int = 0
     peak: int = 0
     _free: list[Execution] = field(default_factory=list)

@@ -6,7 +6,6 @@ nothing is ready. Entries, answers, completions and timers go through `write` an
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -51,7 +50,7 @@ class Scheduler:
     waiting: WaitingRoom
     ledger: Ledger
     _ctx: Running
-    runnable: deque[Execution] = field(init=False)
+    runnable: list[Execution] = field(init=False)
     endings: Endings = field(init=False)
     depth_peak: int = 0
     next_command: int = 1
@@ -77,7 +76,7 @@ class Scheduler:
             done += self._run(execution, limit - done)
             if execution.ready:
                 break  # the budget is spent
-            runnable.popleft()
+            runnable.pop(0)
             self.endings.settle(execution)
         return done
 

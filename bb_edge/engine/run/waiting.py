@@ -6,7 +6,6 @@ takes one op at a time (busy); for a bootstrap (locked); or until their executio
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -82,7 +81,7 @@ class WaitingRoom:
     parked: dict[int, Parked] = field(default_factory=dict)
     next_token: int = 1
     claims: Claims = field(init=False)
-    busy_waiters: list[deque[tuple[Frame, BoundOp]]] = field(init=False)
+    busy_waiters: list[list[tuple[Frame, BoundOp]]] = field(init=False)
     locked: dict[int, str] = field(default_factory=dict)  # component -> the bootstrap that holds it
     locked_ops: list[tuple[Frame, BoundOp]] = field(default_factory=list)
     _busy: list[bool] = field(init=False)
@@ -90,7 +89,7 @@ class WaitingRoom:
 
     def __post_init__(self) -> None:
         self.claims = Claims(len(self._components))
-        self.busy_waiters = [deque() for _ in self._components]
+        self.busy_waiters = [[] for _ in self._components]
         self._busy = [False] * len(self._components)
         self._runtime.callbacks.register("claim.expired", self._claim_expired)
 
@@ -166,7 +165,7 @@ class WaitingRoom:
             if waiters:
                 self._pool.wake(parked.execution)
             for _ in range(len(waiters)):
-                self._pool.ready_again(waiters.popleft(), Hold.BUSY)
+                self._pool.ready_again(waiters.pop(0), Hold.BUSY)
         return parked
 
     def later(

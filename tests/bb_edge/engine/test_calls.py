@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any, ClassVar
 
 from link_ends import sources
@@ -10,6 +9,7 @@ from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.net.calls import CALL, Calls
 from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.marks import Marks
@@ -55,7 +55,7 @@ class World:
     """The calls of one node, and what a poll does for them."""
 
     def __init__(self, config: NodeConfig | None = None, known: bool = True) -> None:
-        self.runtime = Runtime(config or NodeConfig(), HERE, random.Random(1), random.Random(2))
+        self.runtime = Runtime(config or NodeConfig(), HERE, Drawing(1), Drawing(2))
         links = Links(1, sources())
         self.peers = PeerStates(self.runtime, links, ())
         if known:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +14,7 @@ from times import S
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.net.back_pressure import backoff_notice
 from bb_edge.engine.net.durable import NOT_SENT, Durable
 from bb_edge.engine.net.marks import Marks
@@ -53,7 +53,7 @@ class Net:
 
     def __init__(self, now_ns: int, durable: bool = True, outbox: int = 3) -> None:
         config = NodeConfig(health_threshold=2, outbound_queue=64)
-        self.runtime = Runtime(config, PeerId.from_name("node"), random.Random(1), random.Random(2))
+        self.runtime = Runtime(config, PeerId.from_name("node"), Drawing(1), Drawing(2))
         self.runtime.advance(now_ns)
         links = Links(1, sources())
         self.peers = PeerStates(self.runtime, links, ("Main",))

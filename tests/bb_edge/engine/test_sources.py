@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from bb_edge import PeerId, wiring
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.run.bound import BoundGraph
@@ -38,7 +37,7 @@ def test_a_target_with_a_kind_that_begins_by_itself_starts_in_the_first_poll(ben
 
 
 def test_an_entry_op_of_a_kind_that_nothing_starts_is_refused_by_name(bench):
-    runtime = Runtime(NodeConfig(), PeerId.from_name("a"), random.Random(1), random.Random(2))
+    runtime = Runtime(NodeConfig(), PeerId.from_name("a"), Drawing(1), Drawing(2))
     slots = wiring.Slots({}, {}, {}, dict.__getitem__)
     core = wiring.core(runtime, slots, {"Main": "self"}, ProgramClaim(), False)
     (slot,) = bench(PROGRAM).node.program.graphs.values()

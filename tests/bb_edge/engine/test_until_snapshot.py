@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.net.until_snapshot import SnapshotWish, UntilSnapshot
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 
 
 def a_runtime() -> Runtime:
-    return Runtime(NodeConfig(), PeerId.from_name("node"), random.Random(1), random.Random(2))
+    return Runtime(NodeConfig(), PeerId.from_name("node"), Drawing(1), Drawing(2))
 
 
 def ready(until: UntilSnapshot[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import os
 
 import numpy as np
@@ -37,8 +38,8 @@ def filled(aside: Aside, seed: int) -> np.ndarray:
     return array
 
 
-def resident(array: np.ndarray) -> bool:
-    """Whether any page of the mapping that the array lies in is in this process's memory."""
+def resident(array: np.ndarray) -> int:
+    """How much of the mapping that the array lies in is in this process's memory, in KiB."""
     address, found = array.ctypes.data, False
     with open("/proc/self/smaps") as maps:
         for line in maps:
@@ -46,7 +47,7 @@ def resident(array: np.ndarray) -> bool:
                 start, end = (int(part, 16) for part in line.split()[0].split("-"))
                 found = start <= address < end
             elif found and line.startswith("Rss:"):
-                return line.split()[1] != "0"
+                return int(line.split()[1])
     raise AssertionError("there is no such mapping")
 
 
@@ -103,6 +104,20 @@ def test_an_envelope_has_its_rest_behind_the_body_and_a_second_one_is_a_copy(asi
     aside.forget()
     gc.collect()
     assert all(aside.keep(os.urandom(SIZE)) for _ in range(3)) and first == body + b"the first"
+
+
+def test_of_an_envelope_whose_ends_are_read_two_pages_are_in_memory(aside):
+    size = 40 * mmap.PAGESIZE
+    kept = aside.keep(os.urandom(size))
+    envelope = aside.joined(kept, b"the rest")
+    aside.leave(kept)  # on its way it is nobody's any more, but the receiver's
+    assert (envelope[0], bytes(envelope[size:])) == (kept[0], b"the rest")
+    assert 0 < resident(np.asarray(envelope)) <= 2 * mmap.PAGESIZE >> 10
+    del envelope
+    assert not resident(np.asarray(kept))
+    assert len(aside.joined(kept, b"again")) == size + 5 and resident(np.asarray(kept))
+    aside.leave(kept)
+    assert not resident(np.asarray(kept))
 
 
 def test_another_process_reads_what_lies_here(aside, files):

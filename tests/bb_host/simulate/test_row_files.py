@@ -11,7 +11,7 @@ from bb_edge.components import ArrayDataSource, CsvDataSource, FedAvg
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import ComponentError
 from bb_host.errors import ScenarioError
-from bb_host.simulate.row_files import DealtSource, RowFile, check_takes_rows, handed_over
+from bb_host.simulate.row_files import DealtSource, Hand, RowFile, check_takes_rows, handed_over
 
 
 def read(kind: type[ArrayDataSource], path: Path, **config: object) -> list[bytes]:
@@ -26,12 +26,12 @@ def test_rows_in_memory_are_those_of_a_file(tmp_path: Path, order: str, scenario
     x = np.arange(60, dtype=np.float64).reshape(20, 3)
     np.savez(data, x=np.asarray(x, order=order), y=np.arange(20), ids=np.arange(20))  # type: ignore[call-overload]
     (dealt,) = scenario(4).dealt
-    rows = RowFile(type(dealt)("shard", data, dealt.rule), scenario(4)).rows_of(2)
+    hand = RowFile(type(dealt)("shard", data, dealt.rule), scenario(4)).hand_of(2)
     path = tmp_path / "client-2.npz"
-    with handed_over(ArrayDataSource, path, rows):
+    with handed_over(ArrayDataSource, path, hand):
         assert path.exists()
         found = read(ArrayDataSource, path, batch_size=5)
-    with handed_over(DealtSource, path, rows):
+    with handed_over(DealtSource, path, hand):
         assert not path.exists()
         assert read(DealtSource, path, batch_size=5) == found
         with pytest.raises(ComponentError, match=r"holds 512 bytes, max_bytes is 500"):
@@ -39,10 +39,48 @@ def test_rows_in_memory_are_those_of_a_file(tmp_path: Path, order: str, scenario
     assert not path.exists() and not DealtSource.given
 
 
+CONFIGS = (
+    {},
+    {"batch_size": 4, "remainder": "wrap"},
+    {"batch_size": 4, "shuffle": False, "one_hot": 3},
+    {"one_hot": 3, "scale": "standard"},
+    {"batch_size": 7, "scale": "minmax"},
+)
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_source_that_shares_its_rows_gives_the_batches_of_one_that_has_them(tmp_path, config, labels):
+    if config.get("one_hot") and not labels:
+        pytest.skip("one-hot rows need labels")
+    rng = np.random.default_rng(3)
+    arrays = {"x": rng.random((50, 2, 3), np.float32)}
+    if labels:
+        arrays["y"] = rng.integers(0, 3, 50)
+    hand, path = Hand(arrays, np.array([7, 7, 49, 0, 12, 31, 30, 2, 7], np.uint8)), tmp_path / "dealt.npz"
+    env = ComponentEnv(slot="shard", config={"path": str(path), **config}, seed=3)
+    with handed_over(ArrayDataSource, path, hand):
+        own = ArrayDataSource.construct(env)
+    with handed_over(DealtSource, path, hand):
+        shares = DealtSource.construct(env)
+    held = sum(v.nbytes for v in vars(shares).values() if isinstance(v, np.ndarray))
+    assert held <= 8  # no rows: the number of samples alone
+    assert [a.tobytes() for a in own.batch_like()] == [a.tobytes() for a in shares.batch_like()]
+    for turn in range(6):
+        if turn == 4:
+            shares.restore(own.serialize())
+        batches = [source.next_batch(None) for source in (own, shares)]  # type: ignore[arg-type]
+        (x, y), (shared_x, shared_y) = batches
+        assert x.dtype == shared_x.dtype and x.shape == shared_x.shape and x.tobytes() == shared_x.tobytes()
+        assert (y is None) == (shared_y is None) == (not labels)
+        if y is not None and shared_y is not None:
+            assert y.dtype == shared_y.dtype and y.tobytes() == shared_y.tobytes()
+
+
 def test_rows_that_are_no_numbers_are_refused_as_they_are_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "client-0.npz"
     with (
-        handed_over(DealtSource, path, {"x": np.zeros(3, "datetime64[s]")}),
+        handed_over(DealtSource, path, Hand({"x": np.zeros(3, "datetime64[s]")}, np.arange(2))),
         pytest.raises(ComponentError, match="not numbers"),
     ):
         read(DealtSource, path)
