@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing import current_process, get_context
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from bb_edge.ir.errors import BBError
 
@@ -27,8 +28,9 @@ def apart(function: Callable[..., T], *arguments: object) -> T:
 
     As for every process that Python spawns: the function is one of a module, what goes in and comes out can
     be pickled, and a script calls this under `if __name__ == "__main__":`. What the function prints appears
-    as ever. Raises what it raises. A process that has imported onnx already, or may start none, computes it
-    itself: it would gain nothing.
+    as ever. Raises what it raises; of what no author is told by itself (a defect) the traceback there is the
+    cause. A process that has imported onnx already, or may start none, computes it itself: it would gain
+    nothing.
     """
     if COMPILER_NEEDS in sys.modules or current_process().daemon:
         return function(*arguments)
@@ -37,7 +39,7 @@ def apart(function: Callable[..., T], *arguments: object) -> T:
     process = context.Process(target=_compute, args=(theirs, function, arguments), name="bb-apart")
     process.start()
     theirs.close()
-    answer: tuple[str, Any] | None = None
+    answer: tuple[Any, BaseException | None, str] | None = None
     with contextlib.closing(ours):
         try:
             with contextlib.suppress(EOFError, ConnectionResetError):
@@ -47,43 +49,50 @@ def apart(function: Callable[..., T], *arguments: object) -> T:
             raise
         finally:
             process.join()
-    if answer is None:  # what ended it does so here too, where its traceback belongs to somebody
+    if answer is None:  # it was killed: what did so does it here too, where it belongs to somebody
         return function(*arguments)
-    kind, value = answer
-    if kind == "error":
-        raise value
-    result: T = value
-    return result
+    result, error, there = answer
+    if error is not None:
+        raise error from (ErrorApart(there) if there else None)
+    return cast("T", result)
+
+
+class ErrorApart(Exception):
+    """The traceback of an error in the process that raised it."""
+
+    def __str__(self) -> str:
+        return f"in a process of its own\n{self.args[0]}"
 
 
 def _compute(connection: Connection, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    """The life of the process: it answers with the result, with an error that can be sent, or not at all."""
-    told: tuple[str, object] | None = None
+    """The life of the process: it answers with the result, or with an error and where it was raised."""
+    told: tuple[object, BaseException | None, str]
     try:
-        told = "value", function(*arguments)
+        told = function(*arguments), None, ""
     except (BBError, OSError, SystemExit) as error:
-        told = "error", _sendable(error)
+        told = None, _sendable(error), ""
     except KeyboardInterrupt:
-        pass  # who asked was interrupted too
-    # The border to authors' code: whoever asked runs it again, and shows the traceback.
-    except Exception:  # noqa: BLE001
-        pass
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if told is not None:
-        with contextlib.suppress(BrokenPipeError):
-            connection.send(told)
+        return  # who asked was interrupted too
+    except Exception as error:  # noqa: BLE001 (the border to authors' code: who asked raises it)
+        told = None, _sendable(error), traceback.format_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    with contextlib.suppress(BrokenPipeError):
+        connection.send(told)
 
 
-def _sendable(error: BBError | OSError | SystemExit) -> BaseException:
+def _sendable(error: Exception | SystemExit) -> BaseException:
     """The error, or one with the same texts where its class cannot be sent."""
     # A class of the author's: its `__init__` may take or raise anything.
     with contextlib.suppress(Exception):
         copy = pickle.loads(pickle.dumps(error))
         if type(copy) is type(error) and str(copy) == str(error):
             return error
-    if not isinstance(error, BBError):
+    if isinstance(error, (OSError, SystemExit)):
         return BBError(str(error))
+    if not isinstance(error, BBError):
+        return RuntimeError(f"{type(error).__name__}: {error}")
     plain = BBError(error.what, error.where, error.hint)
     plain.table = getattr(error, "table", "")  # type: ignore[attr-defined]
     return plain

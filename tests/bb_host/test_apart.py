@@ -39,6 +39,11 @@ def bug(log):
         file.write("once ")
     raise ZeroDivisionError("in the author's code")
 
+def unsendable():
+    class Inner(Exception):
+        pass
+    raise Inner("of a class in a function")
+
 def die(log):
     with open(log, "a") as file:
         file.write("x")
@@ -69,8 +74,11 @@ if __name__ == "__main__":
     error = caught(BBError, jobs.strange)
     assert (str(error), error.table) == ("here: number 4 (take another)", "a table")
     assert caught(OSError, jobs.missing).filename == "/no/such/file"
-    caught(ZeroDivisionError, jobs.bug, "bug.log")
-    assert open("bug.log").read() == "once once "
+    error = caught(ZeroDivisionError, jobs.bug, "bug.log")
+    assert open("bug.log").read() == "once " and str(error) == "in the author's code"
+    assert "jobs.py" in str(error.__cause__) and "in bug" in str(error.__cause__)
+    error = caught(RuntimeError, jobs.unsendable)
+    assert str(error) == "Inner: of a class in a function" and "in unsendable" in str(error.__cause__)
     assert apart(jobs.die, "die.log") == "done here"
     print("all of it")
 """
