@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from bb_host.author_lines import authoring_error
 from bb_host.dsl.output import Output
-from bb_host.errors import AnswerModeError
+from bb_host.errors import AnswerModeError, UnknownAttributeError, ValueTypeError
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -27,6 +27,36 @@ class Parts(tuple[Output, ...]):
         if self.about:  # where they are unpacked into too few or too many names, Python does not say whose
             self[0].graph.unpacking(self.about)
         return super().__iter__()
+
+    def _no_value(self, *_: object) -> NoReturn:
+        """ValueTypeError: whoever computes with what was sent as a list means one of its values."""
+        raise authoring_error(
+            ValueTypeError, f"{self.about or 'a list was sent'}: a list arrives as a tuple", self._remedy()
+        )
+
+    def _remedy(self) -> str:
+        if len(self) == 1:
+            return "take its one value, [0], or send x, not [x]"
+        return "give each value a name, in the order of sending: a, b = …"
+
+    def __add__(self, other: object) -> tuple[Any, ...]:
+        return super().__add__(other) if isinstance(other, tuple) else self._no_value()
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __matmul__ = __rmatmul__ = _no_value
+    __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _no_value
+    __pow__ = __rpow__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _no_value
+    __neg__ = __pos__ = __abs__ = __invert__ = __float__ = __int__ = _no_value
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _no_value
+    __hash__ = tuple.__hash__
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise authoring_error(
+                UnknownAttributeError,
+                f"{self.about or 'a list was sent'}: a list arrives as a tuple, which has no {name!r}",
+                self._remedy(),
+            )
 
 
 class Answers(Parts):

@@ -78,7 +78,7 @@ class Request(Suggests):
         self._reasons: Output | None = None
         received = ask.outputs[1:-1]
         sender = ask.outputs[-1]
-        about = f"request {port!r} asks with {len(received)} values at {short_line(self._line)}"
+        about = f"request {port!r} asks with {_values(len(received))} at {short_line(self._line)}"
         self._value = one_or_many(received, sender, single, about)
 
     @property
@@ -186,7 +186,7 @@ class Request(Suggests):
     def _replied(self) -> str:
         assert self._reply is not None
         count = len(self._reply.outputs) - 1
-        return f"request {self.port!r} was replied with {count} values at {short_line(self._reply_line)}"
+        return f"request {self.port!r} was replied with {_values(count)} at {short_line(self._reply_line)}"
 
     def _both(self) -> AnswerModeError:
         return self._graph.error(
@@ -269,7 +269,7 @@ class WireOps:
             self.wire_facts(name, keys.CORRELATION_NONE, durable),
         )
         g.put(draft, after)
-        about = f"net_out {name!r} sends {len(values)} values at {draft.facts.source}"
+        about = f"net_out {name!r} sends {_values(len(values))} at {draft.facts.source}"
         found = one_or_many(values, sender, single, about)
         g.ports[name] = found
         return cast(Received, found)
@@ -384,3 +384,7 @@ class WireOps:
             raise self.graph.error(WireInBootstrap, f"{what} stands in a bootstrap", "record it in the body")
         if self.graph.parent is not None:
             raise self.graph.error(WireInSubgraph, f"{what} stands in a branch", "send outside If and Loop")
+
+
+def _values(count: int) -> str:
+    return "1 value" if count == 1 else f"{count} values"

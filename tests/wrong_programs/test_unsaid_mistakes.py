@@ -18,6 +18,8 @@ from bb_host.errors import (
     LearnError,
     ModuleError,
     TypeConstraintFailed,
+    UnknownAttributeError,
+    ValueTypeError,
 )
 from bb_host.learn import mlp, trainable
 from tests.aids.refusals import quiet, refused, warned
@@ -335,6 +337,54 @@ def test_what_is_sent_unpacked_into_fewer_names() -> None:
 
     with refused(ArityError, "net_out 'news' sends 2 values", "too many values"):
         Told(body).record()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda g, x: x + 1.0,  # <-
+        lambda g, x: 2.0 * x,  # <-
+        lambda g, x: x @ x,  # <-
+        lambda g, x: -x,  # <-
+        lambda g, x: x > 0.0,  # <-
+        lambda g, x: x == 1.0,  # <-
+        lambda g, x: g.onnx.relu(x),  # <-
+    ],
+    ids=["add", "times", "matmul", "minus", "greater", "equal", "relu"],
+)
+@pytest.mark.parametrize("mode", ["answer", "responses"])
+def test_a_reply_that_is_a_list_is_no_value(mode: str, use: Callable[[Graph, Any], Any]) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply([r.value])
+            g.app_emit("a", use(g, getattr(r, mode)))
+
+    with refused(ValueTypeError, "a list", "send x, not [x]"):
+        Told(body).record()
+
+
+def test_a_reply_that_is_a_list_has_no_attributes_of_a_value() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply([r.value, 1.0])
+            g.app_emit("a", r.answer.shape)  # <-
+
+    with refused(UnknownAttributeError, "replied with 2 values", "has no 'shape'", "a, b = …"):
+        Told(body).record()
+
+
+def test_a_reply_that_is_a_list_is_a_tuple_still() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply([r.value, 1.0])
+            both = r.answer + (r.answer.sender,)  # noqa: RUF005
+            assert len(both) == 3 and not hasattr(r.answer, "after_values") and hash(r.answer)
+            g.app_emit("a", g.bundle(both))
+
+    quiet(Told(body))
 
 
 def test_an_error_of_the_authors_own_unpacking_is_left_alone() -> None:
