@@ -169,9 +169,12 @@ class Graph(PortGraph, _Named):
         A round whose requests asked nobody does not count: behind a back-off it is run again, with the same
         number, and what it emitted comes again.
         """
-        for what, number in (("times", times), ("pause_ns", pause_ns)):
+        given: tuple[tuple[str, object], ...] = (("times", times), ("pause_ns", pause_ns))
+        for what, number in given:
             if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
                 hint = "1 or more, or None for ever" if what == "times" else "0 or more: 5 * MS"
+                if what == "times" and isinstance(number, Output):
+                    hint += "; what is known when it runs may end them: start.stop(condition)"
                 takes = "a whole number, not below 0,"
                 raise self.error(AttributeValueError, f"rounds: {what} is {takes} not {number!r}", hint)
         if times == 0:

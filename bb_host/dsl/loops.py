@@ -20,6 +20,7 @@ from bb_host.dsl.literals import lift, no_bundle
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.names import snake
 from bb_host.dsl.output import Output, Value
+from bb_host.dsl.received import counted
 from bb_host.dsl.recorder import OpenLoop, Recorder
 from bb_host.dsl.tape import After
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, LoopError, ValueTypeError
@@ -238,7 +239,7 @@ class Loop(Suggests):
         if len(given) != len(self._formals):
             raise g.error(
                 ArityError,
-                f"step.next gives {len(given)} values, and the loop carries {len(self._formals)}",
+                f"step.next gives {counted(len(given))}, and the loop carries {len(self._formals)}",
                 "give as many as carry= has",
             )
         found = [

@@ -21,6 +21,7 @@ from bb_host.dsl.literals import as_array, element_of, no_bfloat16, type_hint
 from bb_host.dsl.names import snake
 from bb_host.dsl.onnx_names import onnx_name, operator_names
 from bb_host.dsl.output import Output
+from bb_host.dsl.received import Received
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.rows import Attrs, Formal, Given, Row
 from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
@@ -258,6 +259,8 @@ class OnnxRow(Row):
                 return ()  # another backend may take it: the compiler knows which one is bound
             sizes = [f"{f.name} {v.type}" for (f, _), v in zip(given, inputs, strict=True) if v is not None]
             hint = f"the shapes are {', '.join(sizes)}"
+            if any(isinstance(v, Received) for v in inputs):
+                hint += "; each answer comes by itself, and r.responses stacks all of them"
             raise graph.error(ValueTypeError, f"{self.name}: {error}", hint) from error
         found = (first,) if fitted is None else tuple(t.shape for t in fitted)
         if asked is not None and len(graph.session.shapes) < MOST_REMEMBERED:

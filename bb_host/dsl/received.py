@@ -96,3 +96,8 @@ def unreplied_error(what: str, port: str) -> AnswerModeError:
     return authoring_error(
         AnswerModeError, f"request {port!r}: .{what} is read before .reply(…) says what an answer is"
     )
+
+
+def counted(count: int) -> str:
+    """`1 value`, `2 values`, for messages."""
+    return "1 value" if count == 1 else f"{count} values"

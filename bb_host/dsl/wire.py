@@ -25,7 +25,7 @@ from bb_host.dsl.literals import lift, type_hint
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.port_graph import PortGraph
-from bb_host.dsl.received import Received, one_or_many, unreplied_error
+from bb_host.dsl.received import Received, counted, one_or_many, unreplied_error
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.remarks import on_deadline, on_enough
 from bb_host.dsl.tape import UNORDERED, After
@@ -78,7 +78,7 @@ class Request(Suggests):
         self._reasons: Output | None = None
         received = ask.outputs[1:-1]
         sender = ask.outputs[-1]
-        about = f"request {port!r} asks with {_values(len(received))} at {short_line(self._line)}"
+        about = f"request {port!r} asks with {counted(len(received))} at {short_line(self._line)}"
         self._value = one_or_many(received, sender, single, about)
 
     @property
@@ -186,7 +186,7 @@ class Request(Suggests):
     def _replied(self) -> str:
         assert self._reply is not None
         count = len(self._reply.outputs) - 1
-        return f"request {self.port!r} was replied with {_values(count)} at {short_line(self._reply_line)}"
+        return f"request {self.port!r} was replied with {counted(count)} at {short_line(self._reply_line)}"
 
     def _both(self) -> AnswerModeError:
         return self._graph.error(
@@ -269,7 +269,7 @@ class WireOps:
             self.wire_facts(name, keys.CORRELATION_NONE, durable),
         )
         g.put(draft, after)
-        about = f"net_out {name!r} sends {_values(len(values))} at {draft.facts.source}"
+        about = f"net_out {name!r} sends {counted(len(values))} at {draft.facts.source}"
         found = one_or_many(values, sender, single, about)
         g.ports[name] = found
         return cast(Received, found)
@@ -384,7 +384,3 @@ class WireOps:
             raise self.graph.error(WireInBootstrap, f"{what} stands in a bootstrap", "record it in the body")
         if self.graph.parent is not None:
             raise self.graph.error(WireInSubgraph, f"{what} stands in a branch", "send outside If and Loop")
-
-
-def _values(count: int) -> str:
-    return "1 value" if count == 1 else f"{count} values"

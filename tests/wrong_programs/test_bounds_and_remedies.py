@@ -68,6 +68,8 @@ CASES: list[tuple[type, tuple[str, ...], Body]] = [
     (ValueTypeError, ("step of 0",), lambda g: x_of(g)[::0]),  # <-
     (ValueTypeError, ("g.address_at",), lambda g: g.own_addresses()[0:1]),  # <-
     (ValueTypeError, ("g.address_at",), lambda g: g.own_addresses()[0]),  # <-
+    (AttributeValueError, ("start.stop(condition)",), lambda g: g.rounds(g.input("n", "I64", ()))),  # <-
+    (AttributeValueError, ("5 * MS",), lambda g: g.rounds(3, pause_ns=g.input("n", "I64", ()))),  # <-
 ]
 
 

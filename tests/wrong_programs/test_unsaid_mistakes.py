@@ -364,6 +364,17 @@ def test_a_reply_that_is_a_list_is_no_value(mode: str, use: Callable[[Graph, Any
         Told(body).record()
 
 
+def test_the_mean_of_one_answer_names_the_stack_of_all() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, 1.0)
+            r.reply(r.value)
+            g.app_emit("a", g.onnx.reduce_mean(r.answer, [0]))  # <-
+
+    with refused(ValueTypeError, "axis 0 is out of range", "r.responses stacks all of them"):
+        Told(body).record()
+
+
 def test_a_reply_that_is_a_list_has_no_attributes_of_a_value() -> None:
     def body(m: Any, g: Graph) -> None:
         with g.rounds(2) as start:

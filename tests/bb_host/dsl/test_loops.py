@@ -274,7 +274,7 @@ def test_loops_that_say_too_little_or_too_much(record: Record) -> None:
         with g.loop(3, carry=[1.0, 2.0]) as step:
             step.next(step.carried[0])
 
-    refused(record, ArityError, "gives 1 values, and the loop carries 2", count)
+    refused(record, ArityError, "gives 1 value, and the loop carries 2", count)
 
     def kind(g: Graph) -> None:
         with g.loop(3, carry=g.input("x", "F32")) as step:
