@@ -149,14 +149,16 @@ class Launch:
         check_federation(self.config.federation)
 
     def _broker(self) -> None:
-        from bb_edge.transport.credentials import stranger
+        import time
+
+        from bb_edge.transport.credentials import expiry, stranger
 
         require(self.config, "broker")
         self.broker = self.config.broker_record()
         self.broker.tls_context()
         doubt = stranger(self.broker, self.peer) if self.config.peer else ""
-        if doubt:
-            self._log("warning", doubt)
+        for line in filter(None, (doubt, expiry(self.broker, time.time()))):
+            self._log("warning", line)
 
     def _settings(self) -> None:
         from bb_edge.run_config import (

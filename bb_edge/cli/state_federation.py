@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from bb_edge.ir.errors import BBError
+from bb_edge.transport.topics import TopicError, check_federation
 from bb_shims.single_file import write_whole
 
 FILE: Final = "federation"
@@ -47,7 +48,14 @@ def refuse_another(files: Files, federation: str, where: str, remedy: str) -> No
     """
     if FILE not in files.list():
         return
-    theirs = files.read(FILE).decode(errors="replace").strip()
+    try:
+        theirs = check_federation(files.read(FILE).decode().strip())
+    except (UnicodeDecodeError, TopicError):
+        raise StateRefused(
+            f"its file {FILE!r}, which says of which federation it is, is damaged",
+            where,
+            f"if the folder is one of {federation!r}, remove that file alone; the node writes it anew",
+        ) from None
     if theirs != federation:
         raise StateRefused(
             f"it is of federation {theirs!r:.80}, and this node is to join {federation!r}: what waits there"

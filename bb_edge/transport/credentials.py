@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+import time
 
-from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
-
-_COMMON_NAME = b"\x55\x04\x03"  # the object identifier 2.5.4.3
-_EXPLICIT_VERSION = 0xA0
-_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+from bb_edge.transport.certificate import Certificate
 
 _UNKNOWN_AUTHORITY = frozenset({2, 18, 19, 20, 21})
 """OpenSSL's codes (X509_V_ERR_…) for a certificate whose authority is not among those that are trusted."""
 _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = frozenset({62, 64})
 
-_MAX_CERTIFICATES = 1 << 20
-"""Bytes of a file of certificates; bundles of all public authorities have a quarter of that."""
+EXPIRES_SOON_S = 30 * 86400
+"""Seconds before a certificate's end from which on a node says so at its start."""
 
 REPEAT_S = 600.0
 """Seconds between two lines about a broker that refuses a node for the same reason."""
@@ -62,6 +58,29 @@ def dial_hint(error: BaseException, broker: Broker) -> str:
     if isinstance(error, ConnectionResetError | EOFError):
         return ""
     return f"is this machine in a network from which {at} is reached, and does a firewall let it through?"
+
+
+def expiry(broker: Broker, now_s: float) -> str:
+    """What to say where this client's certificate has ended, ends soon or begins later; else empty.
+
+    `now_s` is this machine's clock, in seconds since 1970.
+    """
+    if broker.cert_file is None:
+        return ""
+    begins_s, ends_s = Certificate.of(broker.cert_file)[1:]
+    what = f"the certificate {broker.cert_file} (broker.cert)"
+    if ends_s is not None and ends_s <= now_s:
+        fate = "brokers let nobody in with it (renew it, or set this machine's clock)"
+        return f"{what} has ended on {_date(ends_s)}: {fate}"
+    if begins_s is not None and begins_s > now_s:
+        return f"{what} begins on {_date(begins_s)}: set this machine's clock"
+    if ends_s is not None and ends_s - now_s < EXPIRES_SOON_S:
+        return f"{what} ends on {_date(ends_s)}: renew it before, or the broker lets this node in no more"
+    return ""
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def alert_hint(broker: Broker, fault: str) -> str:
@@ -143,7 +162,7 @@ def login_hint(broker: Broker, reason: str, wanted: str) -> str:
 def known_as(broker: Broker) -> str | None:
     """The name by which the broker knows this client: of its certificate, else the user; None for neither."""
     if broker.cert_file is not None:
-        return common_name(broker.cert_file)
+        return Certificate.of(broker.cert_file).name
     return broker.username
 
 
@@ -152,7 +171,7 @@ def node_login(broker: Broker) -> str | None:
 
     A broker that takes the user name for the client id ends the session of the node that is there.
     """
-    names = (broker.username, None if broker.cert_file is None else common_name(broker.cert_file))
+    names = (broker.username, None if broker.cert_file is None else known_as(broker))
     for name in filter(None, names):
         try:
             PeerId.from_text(name)
@@ -172,43 +191,3 @@ def stranger(broker: Broker, peer: PeerId) -> str:
         f"the broker knows this client as {name}, this node is {peer}: rules that go by name, as those of"
         f" bb-host acl do, refuse what it sends (make the {what} the peer id)"
     )
-
-
-def common_name(path: str) -> str | None:
-    """The common name of the first certificate in a PEM file; None where there is none to be read."""
-    try:
-        text = read_regular(path, _MAX_CERTIFICATES).decode("ascii")
-        pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
-        _, certificate, _ = _value(ssl.PEM_cert_to_DER_cert(pem), 0)
-        _, signed, _ = _value(certificate, 0)
-        fields = list(_values(signed))
-        if fields[0][0] == _EXPLICIT_VERSION:
-            del fields[0]
-        # Serial number, signature, issuer, validity, subject.
-        for _, names in _values(fields[4][1]):
-            for _, pair in _values(names):
-                (_, kind), (_, name) = _values(pair)
-                if kind == _COMMON_NAME:
-                    return name.decode()
-    except (FileRefused, OSError, ValueError, IndexError):
-        return None
-    return None
-
-
-def _values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The values of a DER sequence or set: tag and content."""
-    at = 0
-    while at < len(data):
-        tag, content, at = _value(data, at)
-        yield tag, content
-
-
-def _value(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """One DER value: tag, content, and where the next begins."""
-    tag, length = data[at], data[at + 1]
-    at += 2
-    if length & 0x80:
-        count = length & 0x7F
-        length = int.from_bytes(data[at : at + count], "big")
-        at += count
-    return tag, data[at : at + length], at + length

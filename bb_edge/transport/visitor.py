@@ -19,10 +19,13 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.connection_states import VERSIONS
-from bb_edge.transport.credentials import dial_fault, dial_hint, hang_up_hint, login_hint
+from bb_edge.transport.credentials import alert_hint, dial_fault, dial_hint, hang_up_hint, login_hint
+from bb_edge.transport.shared_socket import connect
 
 STEP_S = 5.0
 """Seconds that each step may take; the same as a node's dial."""
+ALERT_S = 1.0
+"""Seconds in which a broker that ends TLS says so: in TLS 1.3 that is behind the handshake."""
 
 Take = Callable[[str, bytes], None]
 """Takes the topic and payload of one message."""
@@ -44,6 +47,7 @@ class Visitor:
         self.protocol = protocol
         self.properties: Any = None
         v5 = VERSIONS[protocol] is MQTTProtocolVersion.MQTTv5
+        self._context = context
         self._client = client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=f"bb-visitor-{secrets.token_hex(6)}",
@@ -78,6 +82,9 @@ class Visitor:
             fault, hint = dial_fault(error, self.broker), dial_hint(error, self.broker)
             raise VisitError(f"not reachable: {fault}", where, hint) from error
         if not self.until(lambda: self._connack is not None):
+            fault = self._tls_fault() if self._gone else ""
+            if alert := alert_hint(self.broker, fault):
+                raise VisitError(f"it ended TLS: {fault}", where, alert)
             hint = hang_up_hint(self.broker) if self._gone else ""
             raise _NoAnswer(f"no answer to CONNECT{hint}", where)
         if self._connack.is_failure:
@@ -86,6 +93,20 @@ class Visitor:
             wanted = "broker.username and broker.password_file, or USER:PASSWORD@ in --broker"
             hint = login_hint(self.broker, str(self._connack), wanted)
             raise VisitError(f"the broker refuses the connection: {self._connack}", where, hint)
+
+    def _tls_fault(self) -> str:
+        """Why the broker ended TLS, asked once more: paho keeps to itself what came. Else empty."""
+        if self._context is None:
+            return ""
+        try:
+            with connect(self.broker.host, self.broker.port, STEP_S, self._context) as sock:
+                sock.settimeout(ALERT_S)
+                sock.recv(1)
+        except ssl.SSLError as error:
+            return str(error.strerror or error)
+        except OSError:  # it hung up, or waits for what a client says first
+            pass
+        return ""
 
     def leave(self) -> None:
         """Disconnects."""

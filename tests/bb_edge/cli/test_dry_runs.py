@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from certificates import OPENSSL, Authority
 from texts import compiled
 
 from bb_edge.cli import main
@@ -218,6 +219,15 @@ def test_check_takes_the_files_of_a_node_that_run_takes(flags, said, config, tmp
     assert main(["check", *given]) == 1
     assert f"refused: {refused}" in capsys.readouterr().out
     assert files_of(tmp_path) == before
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="no openssl on this machine")
+def test_a_certificate_that_ends_soon_is_a_warning(config, tmp_path, capsys):
+    certificate, key = map(str, Authority(tmp_path)("kitchen"))  # it ends in two days
+    path = config(broker={"url": S, "cert": certificate, "key": key})
+    assert main(["check", "--json", "--config", path]) == 0
+    warned = json.loads(capsys.readouterr().out)["warnings"]
+    assert any(f"{certificate} (broker.cert) ends on 20" in line for line in warned), warned
 
 
 @pytest.mark.parametrize("flag", ["--ca", "--cert", "--key", "--state"])

@@ -49,3 +49,16 @@ def test_a_look_notes_nothing(configured, start, tmp_path):
     (tmp_path / "state" / "federation").unlink()
     assert main(["check", "--config", str(configured(state="state", federation="office"))]) == 0
     assert not (tmp_path / "state" / "federation").exists()
+
+
+@pytest.mark.parametrize("held", [b"", b"farm\xff\n", b"f" * 65, b"a/b", bytes(range(256))])
+def test_a_file_that_names_no_federation_is_damaged(held, configured, tmp_path, capsys):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "federation").write_bytes(held)
+    path = str(configured(state="state", federation="farm"))
+    assert main(["run", "--config", path]) == Exit.REFUSED
+    said = capsys.readouterr().err
+    assert "its file 'federation', which says of which federation it is, is damaged" in said
+    assert "remove that file alone" in said
+    (tmp_path / "state" / "federation").unlink()
+    assert main(["check", "--config", path]) == 0

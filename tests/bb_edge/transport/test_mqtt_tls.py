@@ -14,7 +14,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.credentials import common_name, stranger
+from bb_edge.transport.certificate import Certificate, _seconds
+from bb_edge.transport.credentials import expiry, stranger
 from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, MqttOptions
 from bb_edge.transport.visitor import VisitError, visit
 from bb_edge.wire.envelope import Envelope, encode
@@ -160,14 +161,14 @@ def test_a_refused_publish_is_counted_and_told_to_the_node(tls_broker, admitted,
 
 @pytest.mark.parametrize("name", ["kitchen", str(PeerId.from_name("kitchen"))])
 def test_the_name_in_a_certificate_is_read(name, certificates):
-    assert common_name(certificates(name)[0]) == name
+    assert Certificate.of(certificates(name)[0]).name == name
 
 
 @pytest.mark.parametrize("text", ["", "x", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_a_file_without_a_certificate_has_no_name(text, tmp_path):
     (tmp_path / "x.crt").write_text(text)
-    assert common_name(str(tmp_path / "x.crt")) is None
-    assert common_name(str(tmp_path / "nowhere.crt")) is None
+    assert Certificate.of(str(tmp_path / "x.crt")) == (None, None, None)
+    assert Certificate.of(str(tmp_path / "nowhere.crt")) == (None, None, None)
 
 
 def test_who_the_broker_takes_a_client_for():
@@ -217,7 +218,7 @@ def test_a_node_without_a_certificate_is_not_let_in(tls_broker, certificates, lo
     assert all("wants a certificate of this client: give broker.cert" in line for line in loop.logs), (
         loop.logs
     )
-    with pytest.raises(VisitError, match=r"does it want a certificate\? --cert and --key"), visit(bare):
+    with pytest.raises(VisitError, match=r"ended TLS: .*wants a certificate of this client"), visit(bare):
         pass
 
 
@@ -235,7 +236,35 @@ def test_a_certificate_of_an_authority_that_the_broker_does_not_know(
     )
     loop.join(doors("a"), other)
     loop.until(lambda: any("next try" in line for line in loop.logs))
-    assert f"does the broker trust the authority that signed {certificate}" in loop.logs[0], loop.logs
+    trusts = f"does the broker trust the authority that signed {certificate}"
+    assert trusts in loop.logs[0], loop.logs
+    with pytest.raises(VisitError, match=re.escape(trusts)), visit(other):
+        pass
+
+
+def test_a_certificate_that_ends_is_told(certificates):
+    """Authorities of tests sign for two days."""
+    broker = Broker.from_url("mqtts://h", cert_file=(file := certificates("kitchen")[0]))
+    _, begins, ends = Certificate.of(file)
+    assert ends - begins == 2 * 86400
+    assert f"{file} (broker.cert) ends on 20" in expiry(broker, ends - 1)
+    assert "renew it" in expiry(broker, ends - 86400)
+    assert "has ended on" in expiry(broker, ends) and "set this machine's clock" in expiry(broker, ends)
+    assert "begins on" in expiry(broker, begins - 1)
+    assert expiry(broker, ends - 31 * 86400) != "" and expiry(Broker("h", 1883), ends) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "seconds"),
+    [
+        (0x17, b"700101000000Z", 0),
+        (0x17, b"491231235959Z", 2524607999),
+        (0x17, b"500101000000Z", -631152000),
+        (0x18, b"20500101000000Z", 2524608000),
+    ],
+)
+def test_the_times_of_certificates(kind, text, seconds):
+    assert _seconds(kind, text) == seconds
 
 
 def test_keys_that_do_not_fit_are_named_and_nobody_is_asked_for_a_password(certificates, tmp_path):
