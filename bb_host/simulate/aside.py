@@ -164,9 +164,10 @@ class Aside:
             return None
         region = self._regions[id(found)]
         data, start, last = memoryview(body), region.begins + region.at, len(body) & -mmap.PAGESIZE
-        # By the file: as memory each page would have to come first. The first page and the last are written
-        # by themselves, because what is written at once may come at once (see `joined`).
-        for written, end in ((0, mmap.PAGESIZE), (mmap.PAGESIZE, last), (last, len(body))):
+        # By the file: as memory each page would have to come first. Of a large body the first page and the
+        # last are written by themselves, because what is written at once may come at once (see `joined`).
+        parts = ((0, mmap.PAGESIZE), (mmap.PAGESIZE, last), (last, len(body)))
+        for written, end in parts if len(body) > AROUND else ((0, len(body)),):
             while written < end:
                 written += os.pwrite(self._file, data[written:end], start + written)
         view = found.data[: len(body)].toreadonly()
