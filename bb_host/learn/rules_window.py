@@ -47,18 +47,23 @@ class _Window:
         return [dim - r for dim, r in zip(self.dims, reach, strict=True)]
 
 
+def _spacing(op: Op, rank: int) -> tuple[list[int], list[int], list[int], list[int], str]:
+    """Strides, dilations, padding before and behind each axis as `pads` says it, and `auto_pad`."""
+    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
+    pads = op.integers("pads", [0] * 2 * rank)
+    auto = op.text("auto_pad", "NOTSET")
+    if auto == "VALID":
+        pads = [0] * 2 * rank
+    return strides, dilations, pads[:rank], pads[rank:], auto
+
+
 def _window(g: GradientBuilder, op: Op, kernel: list[int]) -> _Window:
     x, y = op.inputs[0], op.outputs[0]
     rank = len(kernel)
     dims = g.static_dims(op, x, range(2, 2 + rank))
     out = g.static_dims(op, y, range(2, 2 + rank))
-    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
-    pads = op.integers("pads", [0] * 2 * rank)
-    begin, end = pads[:rank], pads[rank:]
-    auto = op.text("auto_pad", "NOTSET")
-    if auto == "VALID":
-        begin, end = [0] * rank, [0] * rank
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+    strides, dilations, begin, end, auto = _spacing(op, rank)
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
         needed = [
             max(0, (o - 1) * s + d * (k - 1) + 1 - dim)
             for o, s, d, k, dim in zip(out, strides, dilations, kernel, dims, strict=True)
@@ -143,13 +148,8 @@ def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     weights = g.static_dims(op, w, range(g.rank(op, w)))
     rank = len(weights) - 2
     dims, out = g.static_dims(op, y, range(2, 2 + rank)), g.static_dims(op, x, range(2, 2 + rank))
-    strides, dilations = op.integers("strides", [1] * rank), op.integers("dilations", [1] * rank)
-    pads = op.integers("pads", [0] * 2 * rank)
-    begin, end = pads[:rank], pads[rank:]
-    auto = op.text("auto_pad", "NOTSET")
-    if auto == "VALID":
-        begin, end = [0] * rank, [0] * rank
-    elif "output_shape" in op.attrs or auto != "NOTSET":
+    strides, dilations, begin, end, auto = _spacing(op, rank)
+    if auto != "VALID" and ("output_shape" in op.attrs or auto != "NOTSET"):
         added = op.integers("output_padding", [0] * rank)
         total = [
             max(0, s * (o - 1) + e + d * (k - 1) + 1 - dim)

@@ -323,6 +323,7 @@ TRANSPOSED = [
     ("1,2,3,3", "2,2,3,3", "strides=[2, 2], output_shape=[6, 7]"),
     ("1,2,3,3", "2,2,3,3", 'strides=[2, 2], auto_pad="SAME_UPPER"'),
     ("1,2,3,3", "2,2,3,3", 'strides=[2, 2], auto_pad="SAME_LOWER"'),
+    ("1,2,3,3", "2,2,3,3", 'strides=[2, 2], auto_pad="VALID", output_padding=[1, 0]'),
     ("1,2,5", "2,2,3", "strides=[2]"),
 ]
 
