@@ -157,8 +157,9 @@ def node(
             index = slots.numbers[target, slot]
             for op, remote in core.control.add(ref, index, component, target, slot).items():
                 routing.register(ref, op, remote, index)
-    journal = Journal(runtime, core.links, core.outgoing.durable.records.marks, durable)
-    routing.register(0, MARKS_OP, MarksOp(runtime, core.outgoing.durable.records, journal).told)
+    records = core.outgoing.durable.records
+    journal = Journal(runtime, core.links, records.marks, records.writing.ahead, durable)
+    routing.register(0, MARKS_OP, MarksOp(runtime, records, journal).told)
     admission = Admission(
         runtime,
         scheduler.waiting,

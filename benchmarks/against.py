@@ -3,6 +3,10 @@
 A process per checkout does each act in turn with the other, so that both meet the same load of the machine
 (benchmarks/acts.py). Each line is CPU time in milliseconds: the least of both sides, the ratio of the two,
 and the median of the pairs' ratios. Where the two ratios differ much, the machine was busy.
+
+`--only federated_round` has whole federations of both checkouts in turns instead, each with and without
+`--durable` (benchmarks/federated_round.py): milliseconds of a round, how many times as long a durable one
+takes, and how often the server and a client sync in it. It needs mosquitto, and half a minute per pair.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.acts import FOLDERS, GROUPS  # noqa: E402
+
+FEDERATED = "federated_round"
 
 
 class Side:
@@ -56,6 +62,50 @@ class Side:
 _RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
+# By each checkout's own benchmark: with and without durable envelopes, in one process with one broker.
+_FEDERATIONS = """
+import itertools, statistics, tempfile
+from pathlib import Path
+from benchmarks import federated_round as fr
+with tempfile.TemporaryDirectory() as folder:
+    job = fr.prepare(Path(folder))
+    try:
+        for command in (fr.edge_command, fr.durable_command):
+            life = fr.federate(job, command, fr.ROUNDS, fr.CLIENTS)
+            times = itertools.pairwise(life.times[fr.WARM_UP + 1 :])
+            syncs = [life.syncs.get(name, 0) / fr.ROUNDS for name in ("server", "client-0")]
+            print(statistics.median(b - a for a, b in times) * 1e3, *syncs)
+    finally:
+        job.broker.stop()
+"""
+
+
+def _federations(root: Path) -> tuple[float, float, float, float]:
+    """Milliseconds of a round and of a durable one, and its synced calls at the server and a client."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root / folder) for folder in FOLDERS)}
+    words = [sys.executable, "-c", _FEDERATIONS]
+    done = subprocess.run(words, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    plain, durable = (line.split() for line in done.stdout.splitlines())
+    return float(plain[0]), float(durable[0]), float(durable[1]), float(durable[2])
+
+
+def federated(other: Path, pairs: int) -> Iterator[str]:
+    """A line per checkout."""
+    runs: dict[str, list[tuple[float, float, float, float]]] = {"there": [], "here": []}
+    for number in range(pairs):
+        for name in ("there", "here") if number % 2 else ("here", "there"):
+            runs[name].append(_federations(other if name == "there" else ROOT))
+    for name, found in runs.items():
+        plain, durable, server, client = zip(*found, strict=True)
+        ratios = " ".join(f"{b / a:.2f}" for a, b in zip(plain, durable, strict=True))
+        yield (
+            f"{name:6} a round {min(plain):6.2f} ms  durable {min(durable):6.2f} ms"
+            f"  ratio {min(durable) / min(plain):.2f}"
+            f"  median {statistics.median(durable) / statistics.median(plain):.2f}  each {ratios}"
+            f"  syncs {statistics.median(server):.2f} and {statistics.median(client):.2f}"
+        )
+
+
 @contextmanager
 def sides(other: Path, group: str) -> Iterator[tuple[Side, Side]]:
     """The other checkout, and this one."""
@@ -84,9 +134,17 @@ def compared(there: Side, here: Side, act: str, pairs: int) -> str:
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, help="a checkout of an older commit")
-    parser.add_argument("--only", action="append", choices=sorted(GROUPS), help="repeatable; default: all")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=sorted([*GROUPS, FEDERATED]),
+        help="repeatable; default: all but that one",
+    )
     parser.add_argument("--pairs", type=int, default=30)
     arguments = parser.parse_args(words)
+    if FEDERATED in (arguments.only or ()):
+        for line in federated(arguments.folder.resolve(), arguments.pairs):
+            print(line, flush=True)
     for group in GROUPS:
         if arguments.only and group not in arguments.only:
             continue

@@ -199,8 +199,7 @@ def _look(store: StateStore, where: str) -> Folder:
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     held = _held(body, rows)
-    over = body.get("outbound", {}).get("over", live)  # where older runtimes did not tell, nothing is missed
-    missing = tuple(number for number in rows.missing(live, held) if number not in over)
+    missing = durable_rows.missed(rows.missing(live, held), body.get("outbound", {}).get("over"))
     names, journal = _names(body), len(opened.journal)
     return Folder(_kept(rows, held), flows, rows.given, names, journal, opened.notes, missing, next_id)
 

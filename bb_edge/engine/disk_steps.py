@@ -31,6 +31,9 @@ class PersistOutbox(RecordStep):
     A row that is `with_snapshot` may be written in the file of the next snapshot, which is wanted in the same
     poll, and answered before that is taken: nothing leaves for it before the snapshot is on disk, and without
     the snapshot it says nothing.
+
+    No row of the outbox is on disk before the `ahead` rows of the journal that the same poll asks for: it may
+    be an answer to one of them. One that may go `with_journal` may share their write and sync, behind them.
     """
 
     record: bytes = field(repr=False)
@@ -38,6 +41,7 @@ class PersistOutbox(RecordStep):
     body_name: BodyName = NO_BODY
     name: int | RowName = 0
     with_snapshot: bool = False
+    with_journal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,16 @@ class Journal(RecordStep):
 
     A snapshot that is taken meanwhile holds it. Once two snapshots are on disk, it must not be written any
     more: what it was might be forgotten, and a replay would deliver it a second time.
+
+    One that is `ahead` has started something already. Nothing else of the poll may leave before it is on
+    disk, in a snapshot of after the poll or in the journal; where neither takes it, it is asked for again.
+
+    One that is `patient` waits for others of its kind: it may be written with them, some milliseconds later.
     """
 
     pieces: Sequence[Buffer] = field(repr=False)
+    ahead: bool = False
+    patient: bool = False
 
     @property
     def record(self) -> bytes:

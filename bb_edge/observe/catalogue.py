@@ -114,6 +114,7 @@ METRICS: Mapping[str, Metric] = {
         ingress__spoofed="envelopes that name another sender than their topic",
         ingress__blocked="envelopes of peers that the program has blocked",
         ingress__duplicates="envelopes that were here before",
+        ingress__disk="durable envelopes that came while the disk refused what has run already",
         ingress__below_window="envelopes too old to tell whether they were here before",
         ingress__beyond_window="envelopes too far ahead of the last one",
         ingress__no_room="envelopes for which there was no space",

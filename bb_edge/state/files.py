@@ -224,7 +224,8 @@ class Log:
         self.number = number
         self.floor = floor
         self.before = before
-        self.version = record_framing.VERSION
+        journal = kind == record_framing.JOURNAL
+        self.version = record_framing.ENCLOSING if journal else record_framing.VERSION
         self.length = 0
         """Bytes up to the end of the last whole record; 0 where there is none."""
         self.synced = 0
@@ -292,7 +293,8 @@ class Log:
         return size
 
     def _header(self) -> bytes:
-        return record_framing.header(self.kind, self.number, self.floor, self._files.owner, self.before)
+        owner = self._files.owner
+        return record_framing.header(self.kind, self.number, self.floor, owner, self.before, self.version)
 
     def create(self, bodies: Iterable[bytes]) -> None:
         """Writes the whole file at once, with its length. StateWriteError where the disk does not take it."""

@@ -1,8 +1,9 @@
 """The journal's rows on their way to the disk: several share one write and one sync.
 
-Rows of one poll are written together. Large ones are written by a `Writer` beside the poller's thread, which
-goes on reading meanwhile; what it takes in joins the next write. The order of the rows stays, and the node is
-told of each when it is on the medium. Old files are removed there, too, or, where they are small, in a pause.
+Rows of one poll are written together. Such as are patient wait for each other for some milliseconds. Large
+ones are written by a `Writer` beside the poller's thread, which goes on reading meanwhile; what it takes in
+joins the next write. The order of the rows stays, and the node is told of each when it is on the medium. Old
+files are removed there, too, or, where they are small, in a pause.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ AHEAD_BYTES: Final = 4 << 20
 """So much may wait while a write is under way; then the poller waits, too.
 
 It is the size at which cards write fastest, and what waits is in memory, and once more in a snapshot."""
+
+GATHERED_NS: Final = 5_000_000
+"""So long rows wait for others that are to come: about as long as a card takes for a sync."""
+GATHERED_BYTES: Final = 128 << 10
+"""So much does not wait: a writer's thread has something to do."""
 
 Answer = Callable[[Sequence[steps.Journal], StateError | None], None]
 """Tells the node that rows are on the medium, or why they are not."""
@@ -41,6 +47,8 @@ class Journaling:
         self._batch: list[steps.Journal] = []  # what the writer writes
         self._failed: Callable[[StateError], None] | None = None  # who hears of work that is no write
         self._chore: Callable[[], None] | None = None  # small work that waits for a pause
+        self.due_ns = 0
+        """When rows that wait for others are written at the latest, by `finish`; 0: none does."""
 
     @property
     def under_way(self) -> bool:
@@ -68,19 +76,36 @@ class Journaling:
         """How many bytes may wait beside a write. With those the journal stays below what it refuses at."""
         return min(AHEAD_BYTES, self._store.limits.journal_bytes // 4)
 
-    def take(self, rows: Sequence[steps.Journal], at_once: bool = False) -> None:
-        """Takes rows; has them written, or writes them now, which is certain with `at_once`."""
+    def take(self, rows: Sequence[steps.Journal], now_ns: int, at_once: bool = False) -> None:
+        """Takes rows; has them written, or writes them now, which is certain with `at_once`.
+
+        It waits for more where all of them are patient.
+        """
         self.tidy()
         self._rows.extend(rows)
         self._bytes += sum(map(_size, rows))
         if at_once:
             self.finish()
-            self._write_all()
         elif not self.under_way:
-            self._begin()
+            due_ns = self.due_ns or now_ns + GATHERED_NS
+            if now_ns < due_ns and self._bytes < GATHERED_BYTES and all(row.patient for row in rows):
+                self.due_ns = due_ns
+            else:
+                self._begin()
         elif self._bytes >= self.ahead_bytes:
             self._end_write()
             self._begin()
+
+    def write(
+        self, rows: Sequence[steps.Journal], outbox: Sequence[tuple[bytes, bytes]]
+    ) -> StateError | None:
+        """Writes rows now, behind all that were taken, with some of the outbox; answers none of them."""
+        self.finish()
+        try:
+            self._store.append_journal([row.pieces for row in rows], outbox)
+        except StateError as error:
+            return error
+        return None
 
     def settle(self, wait: bool) -> None:
         """Answers what the writer has written, and begins the next write.
@@ -94,6 +119,7 @@ class Journaling:
             self._begin()
 
     def _begin(self) -> None:
+        self.due_ns = 0
         if not self._rows:
             return
         writer = self._writer
@@ -107,10 +133,9 @@ class Journaling:
     def finish(self) -> bool:
         """Writes what waits, and waits for what is under way; returns whether the node was told of rows."""
         self.tidy()
-        if not self.under_way:
-            return False
         rows = bool(self._batch or self._rows)
-        self._end_write()
+        if self.under_way:
+            self._end_write()
         self._write_all()
         return rows
 
@@ -155,6 +180,7 @@ class Journaling:
             failed(error)
 
     def _write_all(self) -> None:
+        self.due_ns = 0
         while self._rows:
             batch = self._next_batch()
             try:

@@ -3,8 +3,9 @@
 The order is what makes it safe. The records of a poll are on the medium before the node is told so, and the
 node publishes and acknowledges only what it was told of, at the earliest in the next poll. A snapshot is
 taken last, between two polls, when everything that was handed out is written down. Rows that nothing leaves
-for before a snapshot are written in its file, with its sync, and stay there while the node needs them. Large
-rows of the journal may be written beside the polls (journaling.py).
+for before a snapshot are written in its file, with its sync, and stay there while the node needs them. What
+the node runs before its row of the journal is written comes before all rows of the outbox, or in one write
+with them. Other large rows of the journal may be written beside the polls (journaling.py).
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from bb_edge.wire.outbox import body_record
 
 RETRY_NS = 1_000_000_000
 MAX_RETRY_NS = 60_000_000_000
-ENCLOSED_BYTES = 128 << 10
-"""So many bytes of the outbox come with a snapshot at most, and are written with each one that follows while
-the node needs them: a disk syncs about as fast as it writes these."""
-ROUNDS_GAP_NS = 1_000_000_000
-"""Between two snapshots for rounds: rounds of milliseconds would wear out a card in weeks."""
 """A snapshot that failed is tried again after RETRY_NS, then after twice as long, up to MAX_RETRY_NS.
 
 A disk that was busy is free within a second; on one that is full, an attempt per minute wears nothing."""
+ROUNDS_GAP_NS = 1_000_000_000
+"""Between two snapshots for rounds: rounds of milliseconds would wear out a card in weeks."""
+ENCLOSED_BYTES = 128 << 10
+"""So many bytes of the outbox come with snapshots and the journal at most, and are written with each snapshot
+that follows while the node needs them: a disk syncs about as fast as it writes these."""
 
 
 class KeptNode(Protocol):
@@ -210,10 +211,16 @@ class Keeper:
         self._busy = self._busy or bool(emitted)
         if enclosed and not self._enclose(enclosed):
             outbox += enclosed
+        ahead = [step for step in journal if step.ahead]
+        if ahead:
+            journal = [step for step in journal if not step.ahead]
+            outbox = self._keep_ahead(ahead, outbox)
         if outbox:
             self._keep_outbox(outbox)
         if journal:
-            self._journaling.take(journal, at_once=self._put_off)
+            self._journaling.take(journal, now_ns, at_once=self._put_off)
+        elif self._journaling.due_ns and now_ns >= self._journaling.due_ns:
+            self._journaling.finish()
         if self._wants(now_ns) and now_ns >= self._retry_at_ns:
             if self._journaling.finish():
                 # What was written is delivered in the next poll; before that a snapshot would hold it, too.
@@ -243,9 +250,9 @@ class Keeper:
         """When to call `take` though the node is idle, for a snapshot that is due by itself; or None."""
         if self._put_off:
             return 0
-        if self._wanted and self._retry_at_ns:
-            return self._retry_at_ns
-        return self._rounds_due_ns or None
+        snapshot_ns = self._retry_at_ns if self._wanted else 0
+        times = [when for when in (snapshot_ns or self._rounds_due_ns, self._journaling.due_ns) if when]
+        return min(times, default=None)
 
     @property
     def failing(self) -> bool:
@@ -261,9 +268,7 @@ class Keeper:
         try:
             pieces = node.snapshot_pieces(now_ns)
             size += sum(map(len, pieces))
-            rows = {**store.enclosed, **self._enclosing}
-            needed = {key: row for key, row in rows.items() if node.needs_row(name_of_key(key))}
-            store.write_snapshot(pieces, needed)
+            store.write_snapshot(pieces, self._needed({**store.enclosed, **self._enclosing}))
         except BBError as error:
             self._failed("snapshot", error)
             self._retry_at_ns = now_ns + self._wait_ns
@@ -315,6 +320,9 @@ class Keeper:
         self._answer(requests, None)
         return True
 
+    def _needed(self, rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        return {key: row for key, row in rows.items() if self._node.needs_row(name_of_key(key))}
+
     def _rows(self, requests: Sequence[steps.PersistOutbox]) -> dict[bytes, bytes]:
         """The rows that are asked for, by their keys, each behind the body that it names."""
         rows: dict[bytes, bytes] = {}
@@ -324,6 +332,28 @@ class Keeper:
                 rows[name] = body_record(step.body)
             rows[key_bytes(step.name)] = step.record
         return rows
+
+    def _keep_ahead(
+        self, ahead: list[steps.Journal], outbox: list[steps.PersistOutbox]
+    ) -> list[steps.PersistOutbox]:
+        """Writes what has run, and what may go with it in one write; returns the rows that are to follow.
+
+        None of the outbox is written where that fails.
+        """
+        shared = [step for step in outbox if step.with_journal] if self._store.journal_encloses else []
+        rows = self._rows(shared)
+        if rows:  # those that are settled by now are in the journal as well, and go with it
+            self._store.enclosed = self._needed(self._store.enclosed)
+        if sum(map(len, (*rows.values(), *self._store.enclosed.values()))) > ENCLOSED_BYTES:
+            shared, rows = [], {}
+        error = self._journaling.write(ahead, list(rows.items()))
+        more = [step for step in outbox if not step.with_journal] if shared else outbox
+        self._answer(ahead, error)
+        self._answer(shared, error)
+        if error is None:
+            return more
+        self._answer(more, error)
+        return []
 
     def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
         self._journaling.finish()

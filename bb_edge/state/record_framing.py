@@ -8,7 +8,8 @@ file left in a reused block of flash never pass for a record of this one. A powe
 that were not synced yet: `parse` ends before the first one that is not whole.
 
 The header says whose file it is, and how long the file before it was on the medium when this one was begun.
-Files of version 1, which say neither, are read. Snapshots that enclose rows of the outbox are of version 3.
+Files of version 1, which say neither, are read. Snapshots that enclose rows of the outbox are of version 3,
+and so are journals: each of their records begins with a byte that tells of which kind it is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Body: TypeAlias = bytes | Sequence[Buffer]
 
 VERSION: Final = 2
 ENCLOSING: Final = 3
-"""The version of snapshots that have rows of the outbox behind them; the others are of `VERSION`."""
+"""The version of snapshots that have rows of the outbox behind them, and of journals, which may have some
+between their records; other files are of `VERSION`."""
 BEFORE_OWNERS: Final = 1
 """The version whose files name neither an owner nor the file before them."""
 MAGIC: Final = b"bbstate"

@@ -1,4 +1,7 @@
-"""The rows of the outbox's segments: one of kind ADD adds a record, one of kind DROP names dropped keys."""
+"""The rows of the outbox's segments: one of kind ADD adds a record, one of kind DROP names dropped keys.
+
+A journal has rows of kind ADD between its own records, which begin with INPUT.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from bb_edge.state.errors import StateDamagedError
+from bb_edge.state.record_framing import Body
 
 ADD: Final = 1
 DROP: Final = 2
+INPUT: Final = 3
 DISCARDED: Final = 0
 """The generation of what was dropped for every snapshot, not by one of them."""
 
@@ -26,6 +31,30 @@ def add_rows(records: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
 def drop_row(generation: int, keys: Iterable[bytes]) -> bytes:
     """A row that says which records the snapshot of a generation has dropped."""
     return _DROP.pack(DROP, generation) + b"".join(_KEY.pack(len(key)) + key for key in keys)
+
+
+def input_rows(records: Iterable[Body]) -> list[Body]:
+    """Rows of a journal, for records that may come in pieces."""
+    mark = bytes([INPUT])
+    return [mark + body if isinstance(body, bytes) else [mark, *body] for body in records]
+
+
+def split(rows: Sequence[bytes], where: str) -> tuple[tuple[bytes, ...], dict[bytes, bytes]]:
+    """Reads the rows of a journal: its own records, and those of the outbox by their keys, in their order.
+
+    Raises StateDamagedError for a row of neither kind.
+    """
+    inputs: list[bytes] = []
+    outbox: dict[bytes, bytes] = {}
+    for row in rows:
+        if row[:1] == bytes([INPUT]):
+            inputs.append(row[1:])
+            continue
+        kind, _, keys, record = read_row(row, where)
+        if kind != ADD:
+            raise StateDamagedError(f"a row of kind {kind}", where, "move the file aside")
+        outbox[keys[0]] = record
+    return tuple(inputs), outbox
 
 
 def read_row(row: bytes, where: str) -> tuple[int, int, list[bytes], bytes]:

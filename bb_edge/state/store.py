@@ -1,7 +1,8 @@
 """What a node has on disk, and how it finds that again.
 
     snapshot-<G>   the node as it was when generation G began, and maybe rows of the outbox that came with it
-    journal-<G>    the inputs that it took since then; journal-0 begins with an empty folder
+    journal-<G>    the inputs that it took since then, and maybe rows of the outbox that came of them;
+                   journal-0 begins with an empty folder
     outbox-<n>     what it sends and must not lose, whatever the generation (segments.py)
 
 The last two generations stay; older files may go several at a time, because a disk takes nearly as long to
@@ -36,7 +37,7 @@ from bb_edge.state.files import Files, Log, Storage, log_name, numbers
 from bb_edge.state.inventory import Inventory, Listed, pack, unpack
 from bb_edge.state.limits import StoreLimits
 from bb_edge.state.record_framing import NOBODY, Link, Owner
-from bb_edge.state.segment_rows import add_rows, read_row
+from bb_edge.state.segment_rows import add_rows, input_rows, read_row, split
 from bb_edge.state.segments import Segments
 from bb_edge.wire.cbor import Buffer
 
@@ -92,7 +93,9 @@ class StateStore:
         self._losses = 0
         self._kept_bytes = 0  # of the outbox, by the last snapshot
         self.enclosed: Mapping[bytes, bytes] = {}
-        """The rows of the outbox, by their keys, that the last snapshot's file has behind the snapshot."""
+        """The rows of the outbox, by their keys, that are in no segment: the last snapshot's file has them
+        behind the snapshot, or the journals since then between their records. Whoever knows that some are not
+        needed any more leaves them out."""
         self._old_generations = old_generations
         self._old = 0  # generations before the last two whose files are there still
         self._old_bytes = 0  # of these, about: as many as the generation had that ended then
@@ -165,11 +168,15 @@ class StateStore:
             if number >= self._base:
                 log = self._journals[number] = Log(self._files, record_framing.JOURNAL, number)
                 parsed = log.load()
+                inputs = parsed.bodies
+                if log.version == record_framing.ENCLOSING:
+                    inputs, outbox = split(inputs, log.name)
+                    self.enclosed = {**self.enclosed, **outbox}
                 inventory.check(log.name, parsed, old=old)
                 inventory.took(log, parsed)
                 if log.before is not None and log.before.number >= self._base:
                     inventory.claim(record_framing.JOURNAL, log.before, log.name)
-                replayed[number] = parsed.bodies
+                replayed[number] = inputs
         return replayed
 
     def _last_readable(
@@ -221,14 +228,24 @@ class StateStore:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def append_journal(self, records: Sequence[record_framing.Body]) -> None:
+    def append_journal(
+        self, records: Sequence[record_framing.Body], outbox: Sequence[tuple[bytes, bytes]] = ()
+    ) -> None:
         """Adds records, which may come in pieces, all or none; they are on the medium when it returns.
 
-        Raises StateFullError, StateWriteError and StateReadError.
+        Rows of the `outbox`, (key, record) pairs, come behind them, in the same write: none of them is there
+        without all of the records, and the next snapshot has to enclose those that it needs. Raises
+        StateFullError, StateWriteError and StateReadError.
         """
         if not records:
             return
-        size, held = record_framing.framed_bytes(records), self.journal_bytes
+        log = self._journals.get(self._generation)
+        if log is None:
+            log = Log(self._files, record_framing.JOURNAL, self._generation)
+        encloses = log.version == record_framing.ENCLOSING
+        assert encloses or not outbox
+        rows = [*input_rows(records), *add_rows(outbox)] if encloses else records
+        size, held = record_framing.framed_bytes(rows), self.journal_bytes
         if held + size > 2 * self.limits.journal_bytes:
             raise StateFullError(
                 f"the journal holds {held} bytes, {size} more are requested, "
@@ -236,17 +253,15 @@ class StateStore:
                 "journal",
                 "a snapshot frees space",
             )
-        log = self._journals.get(self._generation)
-        if log is None:
-            log = self._journals[self._generation] = Log(
-                self._files, record_framing.JOURNAL, self._generation
-            )
+        self._journals[self._generation] = log
         try:
-            log.append(records)
+            log.append(rows)
         except StateWriteError:
             self._make_room()
             raise
         self._present.add(log.name)
+        if outbox:
+            self.enclosed = {**self.enclosed, **dict(outbox)}
 
     def append_outbox(self, records: Sequence[tuple[bytes, bytes]]) -> None:
         """Adds (key, record) pairs, all or none; they are on the medium when it returns.
@@ -387,6 +402,12 @@ class StateStore:
     # --- accounts -----------------------------------------------------------------------------------------
 
     @property
+    def journal_encloses(self) -> bool:
+        """Whether the journal takes rows of the outbox: not one that an older version began."""
+        log = self._journals.get(self._generation)
+        return log is None or log.version == record_framing.ENCLOSING
+
+    @property
     def generation(self) -> int:
         """The generation of the last snapshot that is surely on disk; 0 where there is none."""
         return self._base
@@ -466,4 +487,4 @@ def _missing(notes: str, names: Collection[str]) -> StateDamagedError:
 
 def _instead(base: int) -> str:
     where = f"{log_name(record_framing.SNAPSHOT, base)} and the journals" if base else "the journals"
-    return f"nothing is lost, the node comes back from {where}"
+    return f"the node comes back from {where}, and asks anew what it had asked in that file alone"

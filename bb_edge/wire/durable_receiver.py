@@ -160,6 +160,11 @@ class DurableReceiver:
         source = self._sources.get(peer)
         return source is not None and any([window.owed for window in source.windows.values()])
 
+    def is_open(self, peer: PeerId) -> bool:
+        """Whether the peer knows marks, and has begun the epoch that is let in."""
+        source = self._sources.get(peer)
+        return source is not None and source.state is _OPEN
+
     def has_taken(self, peer: PeerId) -> bool:
         """Whether anything of the peer was taken."""
         source = self._sources.get(peer)

@@ -132,6 +132,14 @@ class Rows:
         return self.numbers.get(number) or (seq if known is not None and epoch == known.epoch else 0)
 
 
+def missed(missing: Iterable[int], over: Container[int] | None) -> tuple[int, ...]:
+    """Those of missing records that a snapshot needs: not such as are `over`, which may have gone with it.
+
+    None are where the snapshot does not tell which those are, as those of older runtimes do not.
+    """
+    return () if over is None else tuple([number for number in missing if number not in over])
+
+
 def record_row(number: int, record: OutboxRecord) -> bytes:
     """A record under its id."""
     return cbor.dumps([ROW_VERSION, number, record.to_bytes(), record.written_s])

@@ -270,9 +270,10 @@ class Outbox:
         """The snapshot needs it no more, and its row may go. TransitionError where it is not SETTLED."""
         self._turn(number, RecordEvent.SNAPSHOT)
 
-    def is_open_body(self, name: BodyName) -> bool:
-        """Whether a record that is not settled names the body."""
-        return any(named == name and not self.settled(number) for number, named in self._names.items())
+    def needs_body(self, name: BodyName) -> bool:
+        """Whether a record names the body that is not settled, or is ahead."""
+        numbers = [number for number, named in self._names.items() if named == name]
+        return any(self.is_ahead(number) or not self.settled(number) for number in numbers)
 
     def take_free_bodies(self, orphans: Iterable[BodyName] = ()) -> list[BodyName]:
         """The bodies that no record names any more: they may go with the records that did."""

@@ -38,6 +38,19 @@ function program.Main(x: F32[1], to: PeerIdVec, ask: PeerIdVec) -> () {{entry=1,
 """
 
 
+def tells(times: int, pause_ns: int, least: int = 0) -> str:
+    """A program whose rounds tell all that are there, and are put off where these are fewer than `least`."""
+    return f"""
+program Demo {{module=Demo, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}}
+function program.Main() -> () {{entry=1, partition=Main}}
+  slot peers: peer_selector peer_class=Main
+  round: I64[] = syscall.Repeat<times={times}, pause_ns={pause_ns}>()
+  some: PeerIdVec = role.peer_selector.Sample<n=9, min={least}>(round) {{slot=peers, control_inputs=1}}
+  x: F32[] = Cast<to=1>(round)
+  h: Trigger = wire.Send(x, some) {{wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}}
+"""
+
+
 def rows(steps: Iterable[EngineStep]) -> list[bytes]:
     """All that the node asks to have in its outbox, bodies first."""
     asked = of(PersistOutbox, steps)

@@ -24,8 +24,10 @@ class Model:
     hints: tuple[tuple[bytes, bytes], ...] = ()
     enclosed: tuple[tuple[bytes, bytes], ...] = ()
 
-    def matches(self, found: Recovered, part_of: int = 0) -> bool:
-        """`part_of`: so many records at the end may be missing, the last ones first."""
+    def matches(self, found: Recovered, part_of: int = 0, around: int = 0) -> bool:
+        """`part_of`: so many records at the end may be missing, the last ones first; `around`: so many of
+        those that are enclosed, and all of them where the journal lacks one.
+        """
         assert not found.losses, found.losses
         if found.snapshot != self.snapshot:
             return False
@@ -34,12 +36,17 @@ class Model:
         wanted = [record for _, record in self.enclosed + self.outbox]
         back = {record for _, record in self.hints}
         rest = [record for record in found.outbox if record not in back or record in wanted]
+        if around:
+            lacking = range(around if len(found.journal) < len(self.journal) else 0, around + 1)
+            enclosed = [self.enclosed[: len(self.enclosed) - n] for n in lacking]
+            return rest in [[record for _, record in pairs + self.outbox] for pairs in enclosed]
         return rest in [wanted[: len(wanted) - n] for n in range(part_of + 1)]
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call and its effect; `records`: how many it adds (a cut may leave the first few of them).
+    """One call and its effect; `records`: how many it adds (a cut may leave the first few of them), `around`:
+    how many of them are rows of the outbox in the journal.
 
     `begun` is what a cut may leave of one that does two things, and counts as not done.
     """
@@ -49,6 +56,7 @@ class Call:
     effect: Callable[[Model], Model]
     records: int = field(default=0)
     begun: Callable[[Model], Model] = field(default=lambda model: model)
+    around: int = field(default=0)
 
 
 def journal(*records: bytes) -> Call:
@@ -57,6 +65,18 @@ def journal(*records: bytes) -> Call:
         lambda s: s.append_journal(records),
         lambda m: replace(m, journal=m.journal + records),
         len(records),
+    )
+
+
+def answered(record: bytes, *keys: bytes) -> Call:
+    """An input, and rows of the outbox that came of it, in one write."""
+    pairs = tuple((key, key * 10) for key in keys)
+    return Call(
+        f"answered {record!r} {keys!r}",
+        lambda s: s.append_journal([record], pairs),
+        lambda m: replace(m, journal=(*m.journal, record), enclosed=m.enclosed + pairs),
+        1 + len(keys),
+        around=len(keys),
     )
 
 
@@ -120,8 +140,12 @@ PROGRAM = [
     discard(b"q", instead=b"Q"),
     discard(b"n", b"nobody's", instead=b"N"),
     outbox(b"f", size=120),
+    answered(b"k1", b"t", b"u"),
     journal(b"j6", b"j7"),
-    snapshot(b"third " * 9, b"r", b"s"),
+    answered(b"k2", b"v"),
+    discard(b"v"),
+    snapshot(b"third " * 9, b"r", b"s", b"u"),
+    answered(b"k3", b"w"),
     drop(b"f", b"s"),
     snapshot(b"fourth " * 9),
     drop(),  # compacts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def durable(federation):
                 return closed >= told and seen >= count
 
             self.f.wait(is_it, f"{count} answers are journaled", since=0)
+            time.sleep(0.5)  # they wait some milliseconds for further ones
 
     return Durable
 

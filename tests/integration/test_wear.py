@@ -16,7 +16,7 @@ from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk
 
 SERVER_BYTES, CLIENT_BYTES = 150_000, 25_000
-SERVER_SYNCS, CLIENT_SYNCS = 5, 3
+SERVER_SYNCS, CLIENT_SYNCS = 3, 1
 ROUNDS = 20
 
 

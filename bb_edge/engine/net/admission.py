@@ -111,7 +111,8 @@ class Admission:
                 return
         raw, message = arrival.raw, arrival.message
         if message.base and message.seq:
-            if self.journal.hold(arrival, now_ns):
+            patient = self._requests.has_company(message.wire_req_id, self.journal.held)
+            if self.journal.hold(arrival, now_ns, self._ingress.waiting_bytes, patient):
                 return
         elif raw.peer != self._own:  # what came from the node itself needs no acknowledgement
             self._links.mark(raw.peer, message, now_ns)
@@ -180,8 +181,7 @@ class Admission:
         """Refuses what has been taken before, which is acknowledged again, and numbers out of the window."""
         raw, message = arrival.raw, arrival.message
         if message.base and message.seq:
-            verdict = self.journal.verdict(raw.peer, message, now_ns)
-            return None if verdict is Verdict.NEW else Refusal[verdict.name]
+            return self.journal.refusal(raw.peer, message, now_ns)
         if raw.peer == self._own:
             return None
         verdict = self._links.receive(raw.peer, message, now_ns)
@@ -301,10 +301,10 @@ class Admission:
 
     def persist_failed(self, token: int, error: BaseException) -> bool:
         """A received envelope could not be written down. False for a token that is not ours."""
-        arrival = self.journal.persist_failed(token, error)
-        if arrival is not None:
-            self._ledger.release(arrival.raw.peer, len(arrival.raw.data))
-        return arrival is not None
+        freed = self.journal.persist_failed(token, error)
+        if freed is not None:
+            self._ledger.release(*freed)
+        return freed is not None
 
     # --- back-pressure --------------------------------------------------------------------------------
 

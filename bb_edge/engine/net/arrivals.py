@@ -61,6 +61,7 @@ class Refusal(enum.Enum):
     BEYOND_WINDOW = "beyond_window", False
     CLOSED = "closed", False
     NO_ROOM = "no_room", True
+    DISK = "disk", False
     BOOTSTRAPPING = "bootstrapping", True
     FULL = "full", True
     LATE_ANSWER = "late_answers", False

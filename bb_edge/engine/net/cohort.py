@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from bb_edge.engine.errors import OpError
+from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.units import Unit
 from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
@@ -23,6 +24,9 @@ from bb_edge.ir.transitions import Table
 from bb_edge.ir.types import ValueType
 from bb_edge.roles import TRIGGER
 from bb_edge.wire.outbox import Cause
+
+MANY: Final = 16
+"""So many envelopes share one write and sync gladly; more need not wait for each other."""
 
 
 class CohortState(str, enum.Enum):  # hashed as a text is: in C
@@ -187,6 +191,15 @@ class Cohort:
     def has_enough(self) -> bool:
         """Whether as many answers count as were wanted; False where all are wanted."""
         return 0 < self.enough <= len(self.accepted)
+
+    def has_company(self, held: Mapping[int, Arrival]) -> bool:
+        """Whether more answers are to come behind one more, and those of what is `held` that are its own."""
+        if len(held) >= MANY:
+            return False
+        came = 1 + sum([other.message.wire_req_id in self.by_req_id for other in held.values()])
+        if self.enough and len(self.accepted) + came >= self.enough:
+            return False
+        return len(self.gated) - len(self.settled) > came
 
     @property
     def lacks_answers(self) -> bool:

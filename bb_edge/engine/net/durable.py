@@ -31,12 +31,14 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.bodies import NO_BODY, BodyName
-from bb_edge.wire.durable_rows import OutboxName
+from bb_edge.wire.durable_rows import OutboxName, missed
 from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.outbox import Cause, OutboxFullError, OutboxRecord, name_of
 from bb_edge.wire.resend import EnvelopeKey, Outgoing
 
 NOT_SENT = "not sent before its deadline: no room, not on disk, or its peer has not said what it took"
+LATE = "not sent before its deadline, which had passed before it could be written down"
+WAITED = "not sent before its deadline: it waited for room"
 RECORD_BYTES = 128
 """About the bytes of an envelope beside its payloads: addresses of sites, numbers, acknowledgements."""
 
@@ -103,7 +105,7 @@ class Durable:
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
             if unit.kind == envelope.NONE:
-                yield unit, Fate(lost=NOT_SENT)
+                yield unit, Fate(lost=LATE)
             return
         # What waits for a peer leaves before what comes now, which may be small enough for the room there is.
         yield from self._try(unit, now_ns, {other.peer for other in self.waiting if other.to is None})
@@ -118,7 +120,7 @@ class Durable:
         """Begins a unit, or those that it is for; what finds no room waits, and holds its peer up."""
         if unit.deadline_ns and unit.deadline_ns <= now_ns:
             self._runtime.count("deadlines.expired")
-            yield unit, Fate(lost=NOT_SENT)
+            yield unit, Fate(lost=WAITED)
             return
         if unit.to is None:
             fate = None if unit.peer in held_up else self._begin(unit, now_ns)
@@ -250,10 +252,14 @@ class Durable:
             self.records.acknowledged(peer, acks)
 
     def needs_row(self, name: OutboxName) -> bool:
-        """Whether a record that is not settled needs the row, or the body, of that name."""
+        """Whether a record needs the row, or the body, of that name: one that is not settled, or that what
+        runs again after a restart is to find.
+        """
         if isinstance(name, BodyName):
-            return self.records.outbox.is_open_body(name)
-        return isinstance(name, int) and self.records.is_open(name)
+            return self.records.outbox.needs_body(name)
+        if not isinstance(name, int):
+            return False
+        return self.records.is_open(name) or self.records.outbox.is_ahead(name)
 
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[OutboxName]:
         """A snapshot is on disk; names the rows of the outbox that may go, and bodies."""
@@ -278,12 +284,9 @@ class Durable:
         if self.quiet:
             return []
         asks = self.records.adopt(rows, now_ns, wall_ns, awaits)
-        missing = (
-            [] if self._over is None else [n for n in self.records.sender.missing if n not in self._over]
-        )
-        if missing:
+        if missing := missed(self.records.sender.missing, self._over):
             self._runtime.count("outbound.missing", len(missing))
-            self._runtime.emit(steps.RecordsMissing(tuple(missing)))
+            self._runtime.emit(steps.RecordsMissing(missing))
         waiting = [unit for unit in queued if unit.to is not None]
         for req_id, _ in asks:
             for unit in waiting:

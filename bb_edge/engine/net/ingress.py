@@ -137,6 +137,10 @@ class Ingress:
 
     # --- the engine's thread --------------------------------------------------------------------------
 
+    def waiting_bytes(self) -> int:
+        """How many bytes of envelopes wait."""
+        return sum([len(raw.data) for raw in self.envelopes])
+
     def offer(self, entry: Entry) -> None:
         """Queues an entry. For those that are not internal, the caller has asked the ledger for a place."""
         if not entry.internal:

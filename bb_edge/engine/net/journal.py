@@ -1,7 +1,8 @@
 """Durable envelopes on their way in: written down before they count (docs/design/durability.md).
 
     NEW ──marked, no ack──► HELD ──persisted, or in a snapshot──► ACCEPTED (ack owed) ──next poll──► delivered
-                              └──not persisted──► withdrawn: never received, its sender repeats it
+      │                       └──not persisted──► withdrawn: never received, its sender repeats it
+      └──request──► HELD, delivered ──persisted, or in a snapshot──► ack owed (`Ahead`)
 
 `DurableReceiver` says which numbers are taken.
 
@@ -19,7 +20,8 @@ from typing import Any, TypeAlias
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import Ledger
-from bb_edge.engine.net.arrivals import Arrival, Data, Kind, Raw
+from bb_edge.engine.net.ahead import AHEAD_BYTES, Ahead
+from bb_edge.engine.net.arrivals import Arrival, Data, Kind, Raw, Refusal
 from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.plain import Shift
 from bb_edge.engine.runtime import Runtime
@@ -29,7 +31,7 @@ from bb_edge.wire import cbor, envelope
 from bb_edge.wire.dedup import Verdict
 from bb_edge.wire.delivery import Links
 from bb_edge.wire.durable_receiver import DurableReceiver
-from bb_edge.wire.envelope import RESPONSE, Envelope
+from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope
 from bb_edge.wire.marks import Ask, Open
 
 KindOf: TypeAlias = Callable[[Envelope], Kind]
@@ -90,6 +92,7 @@ class Journal:
     _runtime: Runtime
     _links: Links
     _marks: Marks
+    ahead: Ahead
     _kept: bool = True
     _sources: DurableReceiver = field(init=False)
     held: dict[int, Arrival] = field(default_factory=dict)
@@ -113,10 +116,21 @@ class Journal:
             self._links.owe_durable(peer, now_ns)
         return verdict
 
-    def hold(self, arrival: Arrival, now_ns: int) -> bool:
+    def refusal(self, peer: PeerId, message: Envelope, now_ns: int) -> Refusal | None:
+        """Why a durable envelope is not taken; nothing new is while the disk refuses what has run."""
+        verdict = self.verdict(peer, message, now_ns)
+        if verdict is Verdict.NEW:
+            return Refusal.DISK if self.ahead.failing else None
+        return Refusal[verdict.name]
+
+    def hold(
+        self, arrival: Arrival, now_ns: int, beside: Callable[[], int] = int, patient: bool = False
+    ) -> bool:
         """Takes the envelope's number, and asks the driver to write it down; True: it is delivered later.
 
-        False where nothing is kept: then it is owed its acknowledgement, and delivered at once.
+        False where it is delivered at once: where nothing is kept, and then it is owed its acknowledgement;
+        and where it runs while it is written, as a request may; `beside` tells how many bytes came with it. A
+        `patient` one may wait for others that are to come.
         """
         raw, message = arrival.raw, arrival.message
         self._sources.hold(raw.peer, message.epoch, message.seq, message.base)
@@ -129,8 +143,23 @@ class Journal:
         self._runtime.count("ingress.journaled")
         wall_ns = now_ns + self._runtime.clock_offset_ns
         record = JournalRecord(raw.peer, raw.data, wall_ns, raw.observed)
-        self._runtime.emit(steps.Journal(token, raw.peer, record.pieces()))
+        runs = arrival.kind is Kind.ENTRY and message.kind == REQUEST
+        if runs and self._may_run(raw.peer, len(raw.data) + beside()):
+            self.ahead.add(steps.Journal(token, raw.peer, record.pieces(), ahead=True), len(raw.data))
+            return False
+        self._runtime.emit(steps.Journal(token, raw.peer, record.pieces(), patient=patient))
         return True
+
+    def _may_run(self, peer: PeerId, size: int) -> bool:
+        """Whether an envelope is delivered while it is written.
+
+        Not before what came earlier and waits for the disk: rows are replayed in the order in which they have
+        run. Nor of a peer that knows no marks, which would not notice where a damaged snapshot takes along
+        what it alone has.
+        """
+        if len(self.held) - 1 != len(self.ahead):  # it is one of those that are held
+            return False
+        return self.ahead.bytes + size <= AHEAD_BYTES and self._sources.is_open(peer)
 
     def persisted(self, token: int) -> bool:
         """It is on disk: it is owed its acknowledgement, and delivered. False where the token is not ours."""
@@ -138,7 +167,10 @@ class Journal:
         if arrival is None:
             return False
         self._journaled(arrival, self._runtime.now_ns)
-        self.accepted.append(arrival)
+        if token in self.ahead:
+            self.ahead.written(token, len(arrival.raw.data))
+        else:
+            self.accepted.append(arrival)
         return True
 
     # --- marks ----------------------------------------------------------------------------------------
@@ -179,16 +211,25 @@ class Journal:
         self._links.owe_durable(peer, now_ns)
         self._carry_out()
 
-    def persist_failed(self, token: int, error: BaseException) -> Arrival | None:
-        """It could not be written, and counts as never received; None where the token is not ours."""
-        arrival = self.held.pop(token, None)
+    def persist_failed(self, token: int, error: BaseException) -> tuple[PeerId, int] | None:
+        """It could not be written: it counts as never received, or, where it has run, is asked for again.
+
+        Returns its peer, and how many bytes it holds no more; None where the token is not ours.
+        """
+        arrival = self.held.get(token)
         if arrival is None:
             return None
-        self._sources.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
-        self._carry_out()
+        size = 0
+        if token in self.ahead:
+            self.ahead.failed()
+        else:
+            del self.held[token]
+            size = len(arrival.raw.data)
+            self._sources.not_journaled(arrival.raw.peer, arrival.message.epoch, arrival.message.seq)
+            self._carry_out()
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("journal", error))
-        return arrival
+        return arrival.raw.peer, size
 
     def replay(self, records: Iterable[bytes]) -> None:
         """Queues the records of a journal, in their order. JournalRecordError, queueing none."""
@@ -216,7 +257,8 @@ class Journal:
     def save(self) -> dict[str, list[Any]]:
         """Plain values for a snapshot; it keeps what is held, whatever becomes of the journal's record."""
         self._saved = tuple(self.held)
-        arrivals = (*self.accepted, *self.held.values())
+        waiting = [arrival for token, arrival in self.held.items() if token not in self.ahead]
+        arrivals = (*self.accepted, *waiting)
         return {
             "accepted": [[*arrival.raw.save(), arrival.deadline_ns] for arrival in arrivals],
             "replaying": [record.to_bytes() for record in self.replaying],

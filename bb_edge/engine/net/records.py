@@ -54,10 +54,10 @@ class Records:
     _asking_ns: int = 0  # when the next question is due, 0: none is open
 
     def __post_init__(self) -> None:
-        config = self._links.config
         # The records are bounded where they are made; what is on disk is taken in any case.
-        self._queue = ResendQueue(1 << 62, 0, config.resend_longest_ns)
-        self.writing = RowWriter(self._runtime, self._is_over, self.persisted, self._is_held)
+        self._queue = ResendQueue(1 << 62, 0, self._links.config.resend_longest_ns)
+        held, alone, want = self._is_held, self.sender.goes_at_once, self.needs_snapshot.want
+        self.writing = RowWriter(self._runtime, self._is_over, self.persisted, held, alone, want)
         self._runtime.callbacks.register("marks.ask", self._ask_again)
 
     @property

@@ -18,12 +18,13 @@ Rules E16 to E18 of the specification.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.errors import CapacityError, OpError
+from bb_edge.engine.net.arrivals import Arrival
 from bb_edge.engine.net.children import Children
 from bb_edge.engine.net.cohort import Answer, Cohort, CohortEvent, CohortState
 from bb_edge.engine.net.firing import Firing
@@ -191,6 +192,11 @@ class Requests:
             and cohort.by_req_id[req_id] == peer
             and peer not in cohort.final
         )
+
+    def has_company(self, req_id: int, held: Mapping[int, Arrival]) -> bool:
+        """Whether answers are to come behind one with that id, and those that are being written."""
+        cohort = self.by_req_id.get(req_id)
+        return cohort is not None and cohort.has_company(held)
 
     def awaits(self, req_id: int) -> bool:
         """Whether a request of that id is open."""

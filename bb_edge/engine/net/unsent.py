@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
-from bb_edge.engine.net.durable import NOT_SENT
+from bb_edge.engine.net.durable import WAITED
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import PUT_OFF, Unit
 from bb_edge.engine.runtime import Runtime
@@ -79,7 +79,7 @@ class Unsent:
                     return
             elif unit.deadline_ns and unit.deadline_ns <= now_ns:
                 self._runtime.count("deadlines.expired")
-                self.lose(unit, NOT_SENT)
+                self.lose(unit, WAITED)
             elif not self._send(unit, self._peers.limits_of(unit.peer), now_ns):
                 return
             self.units.pop(0)

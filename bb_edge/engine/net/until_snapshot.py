@@ -41,9 +41,9 @@ class UntilSnapshot(Generic[K]):
             self._waiting[key] = None
             self._wish.want(self._reason)
 
-    def want(self) -> None:
-        """Asks for a snapshot for a key that is about to come."""
-        self._wish.want(self._reason)
+    def want(self, reason: str = "") -> None:
+        """Asks for a snapshot for a key that is about to come, or for another reason."""
+        self._wish.want(reason or self._reason)
 
     def drop(self, key: K) -> None:
         """Waits no more. A key that does not wait is fine."""

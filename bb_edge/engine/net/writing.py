@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bb_edge.engine import steps
+from bb_edge.engine.net.ahead import Ahead
 from bb_edge.engine.runtime import Runtime
 from bb_edge.wire.durable_flows import Write
 from bb_edge.wire.durable_rows import OutboxName, RowName
@@ -44,10 +45,12 @@ class RowWriter:
 
     `over(row)` tells, before a row is asked for again, that nobody needs it any more: then `end(token)` is
     called as if it had been written. `held(name)` tells that what the row says waits for a snapshot
-    that is wanted anyway.
+    that is wanted anyway, `alone(name)` that it says all of its record. While rows of the journal that have
+    run (`ahead`) are missing on the disk, no row is asked for but with a snapshot, which would hold those:
+    `want` asks for one.
     """
 
-    __slots__ = ("_end", "_held", "_over", "_rows", "_runtime")
+    __slots__ = ("_alone", "_end", "_held", "_over", "_rows", "_runtime", "ahead")
 
     def __init__(
         self,
@@ -55,8 +58,12 @@ class RowWriter:
         over: Callable[[Write], bool],
         end: Callable[[int], None],
         held: Callable[[OutboxName], bool],
+        alone: Callable[[OutboxName], bool],
+        want: Callable[[str], None],
     ) -> None:
         self._runtime = runtime
+        self.ahead = Ahead(runtime, want)
+        self._alone = alone
         self._over = over
         self._end = end
         self._held = held
@@ -68,8 +75,8 @@ class RowWriter:
 
     def write(self, row: Write) -> None:
         """Has a row written."""
-        self._rows[row.token] = Writing(row)
-        self._ask(row)
+        writing = self._rows[row.token] = Writing(row)
+        self._ask(writing)
 
     def written(self, token: int) -> bool:
         """A row is on disk. False where it is another's token."""
@@ -82,6 +89,9 @@ class RowWriter:
             return
         self._runtime.count("storage.failed")
         self._runtime.emit(steps.StorageFailed("outbox", error))
+        self._put_off(token, writing)
+
+    def _put_off(self, token: int, writing: Writing) -> None:
         self._runtime.timers.at(writing.put_off(self._runtime.now_ns), self._retry, token, reserved=True)
 
     def leave(self, names: Container[OutboxName]) -> None:
@@ -89,16 +99,21 @@ class RowWriter:
         for token in [token for token, writing in self._rows.items() if writing.row.name in names]:
             del self._rows[token]
 
-    def _ask(self, row: Write) -> None:
-        self._runtime.count("outbound.persisting")
+    def _ask(self, writing: Writing) -> None:
+        row = writing.row
         name, record = row.name, row.record
+        held = record is not None and self._held(name)
+        if self.ahead.failing and not held:
+            self._put_off(row.token, writing)
+            return
+        self._runtime.count("outbound.persisting")
         if record is None:
             assert isinstance(name, RowName)
             step = steps.PersistOutbox(row.token, name.peer, row.row, name=name)
         else:
             peer, body = record.key.peer, record.body
-            held = self._held(name)
-            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name, held)
+            shared = self._alone(name)
+            step = steps.PersistOutbox(row.token, peer, row.row, body, record.body_name, name, held, shared)
         self._runtime.emit(step)
 
     def _retry(self, now_ns: int, token: int) -> None:
@@ -108,4 +123,4 @@ class RowWriter:
         if self._over(writing.row):
             self._end(token)
         else:
-            self._ask(writing.row)
+            self._ask(writing)

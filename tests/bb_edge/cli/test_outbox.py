@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from durable_program import greeted, program, say
+from durable_program import greeted, program, say, tells
 from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
@@ -336,19 +336,8 @@ def test_rows_that_are_none_are_told(world, capsys):
     assert "its outbox cannot be read" in capsys.readouterr().err
 
 
-ROUNDS = """
-program Demo {module=Demo, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}
-function program.Main() -> () {entry=1, partition=Main}
-  slot peers: peer_selector peer_class=Main
-  round: I64[] = syscall.Repeat<times=3, pause_ns=1>()
-  some: PeerIdVec = role.peer_selector.Sample<n=9, min=1>(round) {slot=peers, control_inputs=1}
-  x: F32[] = Cast<to=1>(round)
-  h: Trigger = wire.Send(x, some) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}
-"""
-
-
 def test_what_rounds_that_run_again_would_send_anew_is_not_dropped(tmp_path, compile_text, capsys):
-    world = World(tmp_path / "state", compile_text(ROUNDS))
+    world = World(tmp_path / "state", compile_text(tells(3, 1, 1)))
     with detect().storage(world.folder) as storage:
         store = world.store(storage)
         node, _ = restore(store, world.make, (SnapshotError,), 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from durable_program import records, rows
+from durable_program import records, rows, tells
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
 from times import S
@@ -15,15 +15,7 @@ from bb_edge.engine.steps import EngineStep, PersistOutbox, RoundBackedOff, Roun
 from bb_edge.node import Node
 from bb_edge.wire.outbox import OutboxRecord
 
-TELLS = """
-program Demo {module=Demo, targets="Main", binding.Main.peers="peer_selector|bb.PresenceSelector|1"}
-function program.Main() -> () {entry=1, partition=Main}
-  slot peers: peer_selector peer_class=Main
-  round: I64[] = syscall.Repeat<times=1, pause_ns=1000000>()
-  some: PeerIdVec = role.peer_selector.Sample<n=9, min=0>(round) {slot=peers, control_inputs=1}
-  x: F32[] = Cast<to=1>(round)
-  h: Trigger = wire.Send(x, some) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}
-"""
+TELLS = tells(1, 1_000_000)
 
 
 class Life:

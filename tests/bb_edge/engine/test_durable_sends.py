@@ -14,7 +14,7 @@ from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import NOT_SENT
+from bb_edge.engine.net.durable import WAITED
 from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
@@ -93,7 +93,7 @@ def test_what_waited_for_room_until_its_deadline_is_too_late(make, at_ns, leaves
     assert [record.key.peer for record in records(found)] == [A] * leaves
     assert node.counters.get("deadlines.expired", 0) == (not leaves)
     told = [step.reason for step in of(OutboundDropped, found)]
-    assert told == ([] if leaves else [NOT_SENT])
+    assert told == ([] if leaves else [WAITED])
 
 
 def test_a_request_that_waits_for_room_beyond_its_deadline_is_told_as_not_sent(make):

@@ -16,7 +16,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.net.back_pressure import backoff_notice
-from bb_edge.engine.net.durable import NOT_SENT, Durable
+from bb_edge.engine.net.durable import LATE, Durable
 from bb_edge.engine.net.marks import Marks
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_limits import LIMITS_META
@@ -217,7 +217,7 @@ def test_what_comes_to_be_sent_at_its_deadline_is_told_unless_it_is_an_answer() 
     net.outgoing.units.extend([told, answer])
     net.outgoing.flush(NOW)
     found = net.runtime.take_steps()
-    assert [(step.peer, step.reason) for step in of(steps.OutboundDropped, found)] == [(PEERS[0], NOT_SENT)]
+    assert [(step.peer, step.reason) for step in of(steps.OutboundDropped, found)] == [(PEERS[0], LATE)]
     assert net.runtime.counters["deadlines.expired"] == 2
     assert not of(steps.PersistOutbox, found)
 

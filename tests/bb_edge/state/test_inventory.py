@@ -252,7 +252,8 @@ def test_a_missing_snapshot_is_known_by_what_it_let_go(make_store: Opened) -> No
     assert (found.snapshot, found.journal, found.losses) == (b"first", (b"j1", b"j2", b"j3"), ())
     (note,) = found.notes
     assert note == (
-        "snapshot-2 is missing: nothing is lost, the node comes back from snapshot-1 and the journals"
+        "snapshot-2 is missing: the node comes back from snapshot-1 and the journals"
+        ", and asks anew what it had asked in that file alone"
     )
 
 
@@ -265,7 +266,10 @@ def test_the_first_snapshot_is_missed_too(make_store: Opened) -> None:
     disk.crash(CrashMode.KEEP)
     remove(disk, "snapshot-1")
     assert reopened(make_store, disk, None).notes == (
-        "snapshot-1 is missing: nothing is lost, the node comes back from the journals",
+        (
+            "snapshot-1 is missing: the node comes back from the journals"
+            ", and asks anew what it had asked in that file alone"
+        ),
     )
 
 
@@ -306,7 +310,10 @@ def test_a_newest_snapshot_that_was_removed_is_said_though_its_journal_is_there(
     remove(disk, "snapshot-2")
     found = reopened(make_store, disk, None)
     assert (found.snapshot, found.journal) == (b"first", (b"first's", b"second's"))
-    said = "snapshot-2 is missing: nothing is lost, the node comes back from snapshot-1 and the journals"
+    said = (
+        "snapshot-2 is missing: the node comes back from snapshot-1 and the journals"
+        ", and asks anew what it had asked in that file alone"
+    )
     assert found.notes == (said,)
 
 
@@ -488,6 +495,6 @@ def test_zeros_after_the_last_record_are_torn_and_hide_no_whole_record(make_stor
     rewrite(disk, "journal-2", whole + bytes(100_000))
     assert any("journal-2 is torn: 100000 bytes" in note for note in reopened(make_store, disk).notes)
     broken = bytearray(whole)
-    broken[-15] ^= 1  # in the record before the last one
+    broken[-16] ^= 1  # in the record before the last one
     rewrite(disk, "journal-2", bytes(broken) + bytes(100_000))
     assert any("journal-2 is damaged" in note for note in reopened(make_store, disk).notes)

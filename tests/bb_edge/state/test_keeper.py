@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from stores import opened, rewrite
 from times import S
 
 from bb_edge.engine import steps
@@ -19,6 +20,7 @@ from bb_edge.state import (
     StoreLimits,
     record_framing,
 )
+from bb_edge.state.journaling import GATHERED_BYTES, GATHERED_NS
 from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, restore
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.durable_rows import OutboxName
@@ -120,6 +122,21 @@ def incoming(token: int, data: bytes = b"journaled") -> steps.Journal:
     return steps.Journal(token, PEER, [data])
 
 
+def ran(token: int, data: bytes = b"ran") -> steps.Journal:
+    """What the node has run already."""
+    return steps.Journal(token, PEER, [data], ahead=True)
+
+
+def answer(token: int, seq: int, size: int = 10) -> steps.PersistOutbox:
+    """A row that may come of what has run."""
+    return steps.PersistOutbox(token, PEER, record(seq, size).to_bytes(), name=seq, with_journal=True)
+
+
+def patient(token: int, data: bytes = b"patient") -> steps.Journal:
+    """What may wait for others."""
+    return steps.Journal(token, PEER, [data], patient=True)
+
+
 def event() -> steps.AppEvent:
     return steps.AppEvent("Main", 1, "x")
 
@@ -158,6 +175,130 @@ def test_a_failed_record_is_told_and_the_others_are_kept(world: Callable[..., Wo
     w.take(outgoing(4, 1))
     assert w.node.kept == [3, 4]
     assert w.on_disk.outbox == (record(1).to_bytes(),)
+
+
+def test_what_has_run_and_its_answer_are_one_write_and_one_sync(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.node.needed = {1, 2}
+    said: list[tuple[int, Recovered]] = []
+    w.node.persisted = lambda token: said.append((token, w.on_disk))  # type: ignore[method-assign]
+    w.disk.counts.clear()
+    w.take(answer(1, 1), ran(2, b"a"), ran(4, b"b"), answer(3, 2))
+    assert [token for token, _ in said] == [2, 4, 1, 3]
+    both = (record(1).to_bytes(), record(2).to_bytes())
+    assert all((found.journal, found.outbox) == ((b"a", b"b"), both) for _, found in said)
+    assert w.disk.counts["sync"] == 1 and not w.store.has_outbox(key_bytes(1))
+    w.node.needed = {2}
+    w.take(wanted())
+    assert (w.on_disk.journal, w.on_disk.outbox) == ((), both[1:]), "its snapshot has what is needed"
+
+
+def test_what_may_not_share_the_journal_is_written_behind_it(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.counts.clear()
+    w.take(outgoing(1, 1), ran(2), answer(3, 2), incoming(4))
+    assert w.node.kept == [2, 3, 1, 4]
+    assert w.store.has_outbox(key_bytes(1)) and not w.store.has_outbox(key_bytes(2))
+    assert w.on_disk.journal == (b"ran", b"journaled") and w.disk.counts["sync"] == 3
+
+
+def test_a_journal_that_refuses_what_has_run_holds_up_the_outbox(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    w.take(outgoing(1, 1), ran(2), answer(3, 2))
+    assert [*w.node.failed] == [2, 3, 1] and not w.node.kept
+    assert (w.on_disk.journal, w.on_disk.outbox) == ((), ())
+    w.take(ran(2))
+    assert w.node.kept == [2] and w.on_disk.journal == (b"ran",)
+
+
+def test_answers_that_are_settled_take_no_room_of_those_that_are_not(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    for number in range(1, 6):
+        w.node.needed = {number}  # the one before is acknowledged
+        w.take(ran(10 + number), answer(number, number, ENCLOSED_BYTES // 2))
+        assert not w.store.has_outbox(key_bytes(number)), number
+        assert [*w.store.enclosed] == [key_bytes(number)]
+    w.node.needed = {5, 6}
+    w.take(ran(20), answer(6, 6, ENCLOSED_BYTES // 2))
+    assert w.store.has_outbox(key_bytes(6)), "two of them are too much for each snapshot"
+    assert [*w.store.enclosed] == [key_bytes(5)]
+
+
+def test_a_journal_of_an_older_version_goes_on_without_rows_of_the_outbox(make_store: Opened) -> None:
+    disk, kind = FakeDisk(), record_framing.JOURNAL
+    opened(make_store, disk).append_journal([b"x"])
+    disk.crash(CrashMode.KEEP)
+    before = record_framing.header(kind, 0, version=record_framing.VERSION)
+    rewrite(disk, "journal-0", before + record_framing.framed(kind, 0, 1, [b"\x03as it was"]))
+    store = make_store(disk)
+    assert store.open().journal == (b"\x03as it was",)
+    node = Node()
+    keeper = Keeper(node, store)
+    store.append_journal([b"\x01and more"])
+    assert not store.journal_encloses
+    keeper.take([ran(1), answer(2, 1)], 0)
+    assert node.kept == [1, 2]
+    disk.crash(CrashMode.KEEP)
+    found = make_store(disk).open()
+    assert not store.enclosed and found.outbox == (record(1).to_bytes(),)
+
+
+def test_what_is_patient_shares_the_write_of_what_is_not(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.counts.clear()
+    w.take(patient(1, b"a"), now_ns=1 * S)
+    assert not w.node.kept and w.keeper.next_ns == 1 * S + GATHERED_NS
+    w.take(patient(2, b"b"), now_ns=1 * S + GATHERED_NS - 1)
+    assert not w.node.kept and w.keeper.next_ns == 1 * S + GATHERED_NS, "the first one decides"
+    w.take(incoming(3, b"c"), now_ns=1 * S + GATHERED_NS - 1)
+    assert w.node.kept == [1, 2, 3] and w.on_disk.journal == (b"a", b"b", b"c")
+    assert w.disk.counts["sync"] == 1 and w.keeper.next_ns is None
+
+
+def test_what_is_patient_is_written_in_time(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.take(patient(1), now_ns=S)
+    w.take(event(), now_ns=S + GATHERED_NS - 1)
+    assert not w.node.kept
+    w.take(now_ns=S + GATHERED_NS)
+    assert w.node.kept == [1] and w.keeper.next_ns is None
+    w.take(patient(2), now_ns=2 * S)
+    w.take(patient(3), now_ns=2 * S + GATHERED_NS)
+    assert w.node.kept == [1, 2, 3], "nobody waits for the next one"
+    w.take(patient(4), patient(5, bytes(GATHERED_BYTES)), now_ns=3 * S)
+    assert w.node.kept == [1, 2, 3, 4, 5], "so much is worth a write"
+
+
+def test_a_snapshot_waits_a_poll_for_what_is_patient(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.take(patient(1), now_ns=S)
+    w.take(wanted(), now_ns=S + 1)
+    assert w.node.kept == [1] and w.keeper.snapshots == 1 and w.keeper.next_ns == 0
+    w.take(now_ns=S + 2)
+    assert w.keeper.snapshots == 2
+
+
+def test_the_next_time_is_that_of_whatever_comes_first(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.take(patient(1), now_ns=S)
+    w.disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    w.keeper.snapshot(S)
+    assert w.node.failed.keys() == {1} and w.keeper.snapshots == 2
+    w.disk.inject(Fault(FaultKind.FULL, 1, "write"))
+    assert not w.keeper.snapshot(S)
+    w.take(patient(2), now_ns=S + 1)
+    assert w.keeper.next_ns == S + 1 + GATHERED_NS
+    w.take(now_ns=S + 1 + GATHERED_NS)
+    assert w.keeper.next_ns == 2 * S
 
 
 def test_a_snapshot_comes_last_and_lets_records_go(world: Callable[..., World]) -> None:
@@ -559,8 +700,8 @@ def test_a_disk_that_does_not_take_those_rows_ends_the_start(make_store: Opened)
 
 # --- the power goes -----------------------------------------------------------------------------------
 
-JOURNALED = {token: b"row %d" % token for token in (1, 3, 5, 7, 9)}
-SENT = {token: record(token).to_bytes() for token in (2, 4, 6, 8)}
+JOURNALED = {token: b"row %d" % token for token in (1, 3, 5, 7, 9, 11, 13)}
+SENT = {token: record(token).to_bytes() for token in (2, 4, 6, 8, 10, 12)}
 CRASHES = [(mode, 0) for mode in CrashMode if mode is not CrashMode.SEEDED]
 CRASHES += [(CrashMode.SEEDED, seed) for seed in range(6)]
 
@@ -574,6 +715,7 @@ def test_a_power_cut_at_any_system_call_leaves_what_the_node_was_told(
     while cut:
         at += 1
         w, cut = world(), False
+        w.node.needed = {10, 12}
         let_go: set[int] = set()
 
         def told(token: int, node: Node = w.node) -> None:
@@ -590,6 +732,9 @@ def test_a_power_cut_at_any_system_call_leaves_what_the_node_was_told(
             w.take(outgoing(6, 6), incoming(7, JOURNALED[7]), now_ns=3)
             w.take(wanted(), now_ns=4)
             w.take(outgoing(8, 8), incoming(9, JOURNALED[9]), now_ns=5)
+            w.take(ran(11, JOURNALED[11]), answer(10, 10), now_ns=6)
+            w.take(wanted(), now_ns=7)
+            w.take(ran(13, JOURNALED[13]), answer(12, 12), now_ns=8)
         except PowerCut:
             cut = True
         w.disk.crash(mode, seed)
@@ -600,4 +745,7 @@ def test_a_power_cut_at_any_system_call_leaves_what_the_node_was_told(
         assert len(known) >= len([token for token in w.node.kept if token in JOURNALED])
         kept = {SENT[token] for token in w.node.kept if token in SENT and token not in let_go}
         assert kept <= set(found.outbox)
-    assert at > 20 and w.node.kept == [2, 1, 3, 4, 5, 6, 7, 8, 9], "the last world ran to its end"
+        answers = {token for token in (10, 12) if SENT[token] in found.outbox}
+        assert all(JOURNALED[token + 1] in known for token in answers), "no answer without what it answers"
+    assert at > 20
+    assert w.node.kept == [2, 1, 3, 4, 5, 6, 7, 8, 9, 11, 10, 13, 12], "the last world ran to its end"

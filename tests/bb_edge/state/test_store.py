@@ -17,6 +17,7 @@ from bb_edge.state import (
     StoreLimits,
     record_framing,
 )
+from bb_edge.state.segment_rows import drop_row
 from bb_shims import AtomicStorage, StorageError
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind
 
@@ -354,13 +355,13 @@ def test_foreign_files_are_left_alone(make_store: Opened) -> None:
 
 def test_the_journal_asks_for_a_snapshot_and_refuses_at_twice_its_length(make_store: Opened) -> None:
     disk = FakeDisk()
-    record = b"x" * (100 - record_framing.OVERHEAD_BYTES)
+    record = b"x" * (99 - record_framing.OVERHEAD_BYTES)  # and a byte that tells its kind
     store = opened(make_store, disk, StoreLimits(journal_bytes=200 + record_framing.HEADER_BYTES))
     store.append_journal([record])
     assert not store.wants_snapshot
     store.append_journal([record])
     assert store.wants_snapshot
-    room = 2 * store.limits.journal_bytes - store.journal_bytes - record_framing.OVERHEAD_BYTES
+    room = 2 * store.limits.journal_bytes - store.journal_bytes - record_framing.OVERHEAD_BYTES - 1
     with pytest.raises(
         StateFullError, match=r"journal: the journal holds 255 bytes, .*a snapshot frees space"
     ):
@@ -446,3 +447,16 @@ def test_what_is_written_is_counted(make_store: Opened) -> None:
         store.append_journal([b"z"])
     assert store.counters["state.failed_writes"] == 1
     assert store.counters["state.generation"] == 1
+
+
+def test_a_journal_with_a_row_that_is_neither_an_input_nor_one_of_the_outbox_is_damaged(
+    make_store: Opened,
+) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_journal([b"one"], [(b"key", b"row")])
+    disk.crash(CrashMode.KEEP)
+    more = record_framing.framed(record_framing.JOURNAL, 0, 3, [drop_row(0, [b"key"])])
+    rewrite(disk, "journal-0", disk.files["journal-0"] + more)
+    with pytest.raises(StateDamagedError, match="journal-0: a row of kind 2"):
+        make_store(disk).open()

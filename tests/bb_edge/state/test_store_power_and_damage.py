@@ -22,7 +22,10 @@ class Generations:
         self.all: list[tuple[bytes | None, tuple[bytes, ...]]] = [(None, ())]
         self.model = Model()
         self.enclosed: list[set[bytes]] = [set()]
-        """The rows that came with each snapshot: with an older one a node sends them anew."""
+        """The rows that came with each snapshot: with an older one a node sends them anew. Those that the
+        journal behind it has are found from an older one, too.
+        """
+        self.journaled: set[bytes] = set()
         self.discarded: set[bytes] = set()
 
     def add(self, call: Call) -> None:
@@ -31,6 +34,10 @@ class Generations:
             self.all.append((self.model.snapshot, ()))
             self.enclosed.append({record for _, record in self.model.enclosed})
         else:
+            if call.label.startswith("answered"):
+                new = {record for _, record in self.model.enclosed[-call.around :]}
+                self.enclosed[-1] |= new
+                self.journaled |= new
             snapshot, rows = self.all[-1]
             self.all[-1] = snapshot, rows + self.model.journal[len(before.journal) :]
         if call.label.startswith("discard"):
@@ -69,7 +76,7 @@ def carried(found: Recovered, intact: Recovered, done: Generations) -> None:
     assert not found.losses
     assert (found.snapshot, found.generation) == (snapshot, intact.generation - 1)
     assert found.journal == rows + intact.journal
-    gone = done.enclosed[intact.generation] - done.enclosed[intact.generation - 1]
+    gone = done.enclosed[intact.generation] - done.enclosed[intact.generation - 1] - done.journaled
     kept = [record for record in found.outbox if record in intact.outbox]
     assert kept == [record for record in intact.outbox if record not in gone], "in their order"
     assert not {*found.outbox} & done.discarded - {*intact.outbox}, "an operator's drops stay"

@@ -248,7 +248,7 @@ def test_what_is_full_says_by_how_much(make_store: Opened) -> None:
     with pytest.raises(StateFullError) as caught:
         store.append_journal([bytes(100)])
     assert said(caught) == (
-        f"journal: the journal holds {held} bytes, 112 more are requested, 200 allowed "
+        f"journal: the journal holds {held} bytes, 113 more are requested, 200 allowed "
         "(a snapshot frees space)"
     )
     store.append_outbox([(b"key", bytes(100))])
@@ -307,7 +307,10 @@ def test_whether_a_failed_snapshot_is_there_is_open_where_the_folder_cannot_be_r
         assert ("append", f"journal-{generation}", True) in storage.asked, "the other answer would lose it"
         store.append_journal([b"b"])
         found = store.open()
-        said = "snapshot-1 is missing: nothing is lost, the node comes back from the journals"
+        said = (
+            "snapshot-1 is missing: the node comes back from the journals"
+            ", and asks anew what it had asked in that file alone"
+        )
         assert (found.snapshot, found.journal) == (None, (b"a", b"b"))
         assert found.notes == ((said,) if generation else ()), "it was begun, and what follows is behind it"
 
