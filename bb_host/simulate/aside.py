@@ -54,7 +54,10 @@ class Lying(bytes):
     def read(self, files: OpenFiles) -> bytes:
         """Returns the bytes. WorkerError where the file does not have them."""
         start, size, path = self.split(b" ", 2)
-        found = os.pread(files.descriptor(path), int(size), int(start))
+        try:
+            found = os.pread(files.descriptor(path), int(size), int(start))
+        except FileNotFoundError as error:
+            raise WorkerError("the worker that keeps an envelope has ended", os.fsdecode(path)) from error
         if len(found) != int(size):
             raise WorkerError(
                 f"{len(found)} of {int(size)} bytes of an envelope are there", os.fsdecode(path)
@@ -128,8 +131,13 @@ class Aside:
     """Bodies that `keep` knows again: one is given to a node and to the network, one after the other."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        # Without a name it is gone with its processes, however they end. Linux still opens it for others.
+        held = Path(f"/proc/{os.getpid()}/fd/{self._file}")
+        if held.exists():
+            path.unlink()
+            path = held
+        self.path = path
         self._end = 0
         self._open: tuple[mmap.mmap, int, int] | None = (
             None  # the last segment, where it begins, what is taken

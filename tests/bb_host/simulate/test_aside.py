@@ -6,6 +6,9 @@ import errno
 import gc
 import mmap
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -151,3 +154,19 @@ def test_more_than_a_piece_of_the_file_fits(aside, monkeypatch):
     assert large is not None and len(large) == 20 * FROM
     for seed, array in enumerate(arrays):
         assert np.array_equal(array, np.random.default_rng(seed).integers(0, 256, SIZE).astype(np.uint8))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="a system without /proc")
+def test_the_file_has_no_name_and_another_process_reads_it(aside, tmp_path):
+    """A simulation that is killed leaves nothing behind on the disk."""
+    view = aside.keep(bytes(range(256)) * (FROM // 256 + 1))
+    assert list(tmp_path.iterdir()) == []
+    read = "import sys; from bb_host.simulate.aside import Lying, OpenFiles\n"
+    read += "sys.stdout.buffer.write(Lying(sys.argv[1].encode()).read(OpenFiles()))"
+    where = aside.lying(view).decode()
+    assert subprocess.run([sys.executable, "-c", read, where], capture_output=True, check=True).stdout == view
+
+
+def test_a_file_whose_worker_has_ended_is_a_typed_error(files):
+    with pytest.raises(WorkerError, match="has ended"):
+        Lying.at(Path("/proc/0/fd/7"), 0, 10).read(files)
