@@ -43,6 +43,7 @@ CODES: Final[Mapping[str, str]] = {
     "shared-parameter": "a parameter that several layers read: it is trained as one",
     "short-deadline": "a deadline below a millisecond",
     "short-period": "an interval or a delay below a millisecond",
+    "spent-aggregate": "a second aggregate of a sum that another one has taken: its result is empty",
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
     "too-few-rows": "batches with fewer rows than the normalizations of a trained model need",
     "unknown-class": "a selector of peers of a class that the program does not have, but for a letter or two",

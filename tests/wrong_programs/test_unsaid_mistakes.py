@@ -139,6 +139,72 @@ def test_an_aggregate_whose_total_is_read_alone() -> None:
     warned("unread-aggregate", "'agg'", "the total", "load_parameters", program=Sums(body))
 
 
+def summed_twice(*closing: Callable[[Any, Graph, Any, Any, Any], Any]) -> Any:
+    """A body with one aggregate per function of `closing`: of module, graph, start, request and value."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            for number, close in enumerate(closing):
+                g.app_emit(f"mean.{number}", close(m, g, start, r, x)[0])
+
+    return body
+
+
+def test_a_second_aggregate_of_one_sum() -> None:
+    def first(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=r.closed)
+
+    def second(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=r.closed)  # <-
+
+    def behind(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        mean, _ = m.agg.aggregate(g, after=r.closed)
+        return m.agg.aggregate(g, after=g.app_emit("norm", g.onnx.reduce_sum(mean)))  # <-
+
+    words = ("slot 'agg'", "takes the same sum", "test_unsaid_mistakes.py:", "use both of its results")
+    warned("spent-aggregate", *words, program=Sums(summed_twice(first, second)))
+    warned("spent-aggregate", *words, program=Sums(summed_twice(behind)))
+
+
+def test_aggregates_of_two_sums_are_quiet() -> None:
+    def closed(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=r.closed)
+
+    def a_stack(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, g.constant(np.zeros((2, 4), np.float32)), after=r.closed)
+
+    def of_a_second_request(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        peers = m.clients.sample(g, n=2, after=r.closed)
+        again = g.request("again", peers, x, deadline_ns=S)
+        again.reply(again.value)
+        m.agg.contribute(g, again.answer, peer=again.answer.sender, sent=x)
+        return m.agg.aggregate(g, after=again.closed)
+
+    def later(m: Any, g: Graph, start: Any, r: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=g.sleep(r.closed, S))
+
+    for other in (a_stack, of_a_second_request, later):
+        quiet(Sums(summed_twice(closed, other)))
+
+
+def test_aggregates_of_two_rounds_are_quiet() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x, round=start.round)
+            before = start.round - 1
+            for number, at in enumerate((start.round, before)):
+                g.app_emit(f"mean.{number}", m.agg.aggregate(g, round=at, after=r.closed)[0])
+
+    quiet(Sums(body))
+
+
 def answered(read: Callable[[Any, Graph], Any]) -> Any:
     """A body that replies with two values, and whose asking side reads what `read` emits."""
 

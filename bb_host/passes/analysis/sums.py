@@ -5,16 +5,18 @@
    starts it all. Each op says how many executions up the asking one is.
 2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
-4. An `Aggregate` that does not wait for the answers that it should sum gives a warning.
+4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, and so does one of
+   a sum that another `Aggregate` of the same execution has taken.
 5. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
    `sent` is refused, and so is a weight that can never be one number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from bb_edge.ir import keys
+from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
@@ -30,6 +32,9 @@ _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 """Where the ops have their round."""
 
 _WEIGHT_INPUT, _SENT_INPUT = 1, 4
+_STACK_INPUT = 0
+_TELLS = frozenset({"PassThrough", "AppEmit", "AppNotify", "Record", "IncrMetric"})
+_DECIDES = frozenset({"Contribute", *BODY_ATTRS})
 _OWN = ("", "0", keys.COHORT_ROUND)
 """Cohorts of contributions that are no answers to a request."""
 
@@ -57,6 +62,7 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
     joins = check_joins(function)
     changed: dict[int, Op] = {}
     _warn_of_early(function, [op for found in by_slot.values() for _, op in found], stats)
+    _warn_of_spent(function, by_slot.values(), stats)
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
@@ -110,6 +116,47 @@ def _warn_of_early(function: Function, found: Sequence[Op], stats: Stats) -> Non
                 source(op),
                 "aggregate(g, after=r.closed), r being the request",
             )
+
+
+def _warn_of_spent(function: Function, slots: Iterable[list[tuple[int, Op]]], stats: Stats) -> None:
+    """Warns of aggregates whose sum an earlier one of the same execution has taken.
+
+    Two aggregates meet in one sum where they have the same round, and where nothing that brings or delays a
+    contribution, and no condition, comes between: what one of them alone waits for computes, no more.
+    """
+    makers: dict[str, Op] = {}
+    for found in slots:
+        closing = [op for _, op in found if op.op_type == "Aggregate" and not _has(op, _STACK_INPUT)]
+        if len(closing) < 2:
+            continue
+        makers = makers or {name: op for op in function.ops for name in op.outputs}
+        before: list[tuple[Op, dict[int, Op]]] = []
+        for op in closing:
+            above = {id(one): one for one in _above(op, makers)}
+            for first, others in before:
+                between = [one for key, one in (above | others).items() if (key in above) != (key in others)]
+                if _round(op) == _round(first) and all(map(_only_computes, between)):
+                    stats.warn(
+                        "spent-aggregate",
+                        f"the aggregate of slot {op.slot!r} at {source(first)} takes the same sum: nothing is"
+                        " left for this one, whose result is empty and whose total is 0",
+                        source(op),
+                        "call it once and use both of its results: mean, total = agg.aggregate(g, …)",
+                    )
+                    break
+            else:
+                before.append((op, above))
+
+
+def _only_computes(op: Op) -> bool:
+    """Whether an op neither waits, asks, contributes nor decides."""
+    if op.domain == keys.SYSCALL_DOMAIN:
+        return op.op_type in _TELLS
+    return op.domain not in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN) and op.op_type not in _DECIDES
+
+
+def _round(op: Op) -> str:
+    return flow.data_inputs(op)[_ROUND_INPUT["Aggregate"]] if _has_round(op) else ""
 
 
 def _started_by_readers(op: Op, function: Function, makers: Mapping[str, Op]) -> bool:
