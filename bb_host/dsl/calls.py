@@ -230,7 +230,7 @@ def _attrs(graph: Recorder, row: Row, kwargs: Mapping[str, object]) -> Attrs:
         if isinstance(value, SubgraphDraft):
             found[attr.name] = value
             continue
-        plain = attr.kind is AttrKind.STRING and type(value) is str
+        plain = attr.kind is AttrKind.STRING and type(value) is str and "<" not in value
         converted = value.encode() if plain else as_attribute(graph, row.name, attr.name, attr.kind, value)
         if not isinstance(attr.default, str) or converted != attr.default.encode():
             found[attr.name] = converted

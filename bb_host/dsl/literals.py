@@ -14,6 +14,7 @@ from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.opsets import AttrKind
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType
+from bb_host.dsl.names import VALUE_IN_NAME, holds_value
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.errors import AttributeValueError, TooLargeError, ValueTypeError
@@ -167,6 +168,8 @@ def _natural(graph: Recorder, value: object) -> Array:
     hint = "pass what a DSL call returned"
     if hasattr(value, "after_values"):
         hint = "it says when, and holds no value: pass it as after="
+    elif isinstance(value, (str, bytes)):
+        hint = f"g.constant({value!r}) makes Bytes of a text, which events and requests take"
     raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)
 
 
@@ -256,6 +259,9 @@ KINDS = {
 def as_attribute(graph: Recorder, op: str, name: str, kind: AttrKind, value: object) -> AttrValue:
     """The attribute value of a kind. AttributeValueError where the author's value is none."""
     converted = _to_attribute(graph, name, kind, value)
+    if isinstance(value, str) and holds_value(value):
+        what = f"{op}: {name} {value!r} holds the text of a recorded value, which has no number yet"
+        raise graph.error(AttributeValueError, what, VALUE_IN_NAME)
     if converted is None:
         takes = "True or False" if name in _FLAGS else KINDS.get(kind, "a value")
         numbers = value if isinstance(value, (list, tuple)) else [value]

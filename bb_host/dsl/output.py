@@ -28,6 +28,12 @@ _Operator: TypeAlias = "Callable[[Output, Value], Output]"
 
 _FLOATS = (types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16)
 
+_LISTS = {
+    types.PEER_ID_VEC: "g.peer_count(peers) counts them, g.peer_at(peers, i) takes one",
+    types.ADDRESS_VEC: "g.address_at(addresses, 0) takes one",
+}
+"""What to do instead of counting a list or going through it, by its type."""
+
 _FAR = int(np.iinfo(np.int64).max)
 """Beyond the end of every axis."""
 
@@ -311,6 +317,12 @@ class Output:
         )
 
     def __iter__(self) -> Iterator[Output]:
+        if self.node in _LISTS:
+            raise authoring_error(
+                ValueTypeError,
+                f"{self!r} has no items while a program is recorded: each run has a list of its own",
+                _LISTS[self.node],
+            )
         # Typed as if it could: `weights, n = r.answer` is a tuple where the reply was a list.
         raise authoring_error(
             ValueTypeError,
@@ -333,7 +345,11 @@ class Output:
     __contains__ = _refused(
         "`in`", "record x == item and reduce it: g.onnx.reduce_max(g.onnx.cast(x == item, 'I32'))"
     )
-    __len__ = _refused("len(x)", "x.shape[0] where it is known, else g.onnx.shape(x)[0]")
+
+    def __len__(self) -> NoReturn:
+        hint = _LISTS.get(self.node, "x.shape[0] where it is known, else g.onnx.shape(x)[0]")
+        raise self._refusal("len(x)", hint)
+
     __float__ = _refused("float(x)", "use g.onnx.cast(x, to='F32')")
     __int__ = _refused("int(x)", "use g.onnx.cast(x, to='I64')")
     __index__ = _refused(

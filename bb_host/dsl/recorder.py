@@ -16,7 +16,7 @@ from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.drafts import Draft, Names, finish
 from bb_host.dsl.misuse import Suggests
-from bb_host.dsl.names import PORT_NAME
+from bb_host.dsl.names import PORT_NAME, VALUE_IN_NAME, holds_value
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.session import Session
 from bb_host.dsl.tape import UNORDERED, After
@@ -302,7 +302,9 @@ class Recorder(Suggests, ABC):
             raise self.error(
                 PortNameError,
                 f"{name!r} is no name for {kind}",
-                "letters, digits, '_', '-' and '.', and a letter first",
+                VALUE_IN_NAME
+                if isinstance(name, str) and holds_value(name)
+                else "letters, digits, '_', '-' and '.', and a letter first",
             )
         if name in taken:
             raise self.error(PortNameError, f"{kind} {name!r} is there already", "choose another name")

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.ir.opsets import onnx as onnx_opset
+from bb_host.author_lines import author_line, short_line
 from bb_host.errors import LearnError
 
 
@@ -23,9 +24,11 @@ def mlp(sizes: Sequence[int], seed: int = 0) -> onnx.ModelProto:
     for index, size in enumerate(sizes):
         if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
             what = f"sizes[{index}] is {size!r}: the width of a layer is a whole number"
-            raise LearnError(what, "mlp", "write mlp([64, 32, 10])")
+            raise LearnError(f"mlp: {what}", short_line(author_line()), "write mlp([64, 32, 10])")
     if len(sizes) < 2 or min(sizes) < 1:
-        raise LearnError(f"sizes {list(sizes)} make no layers", "mlp", "give at least input and output size")
+        what = f"mlp: sizes {list(sizes)} make no layers"
+        hint = "give at least input and output size: mlp([64, 10])"
+        raise LearnError(what, short_line(author_line()), hint)
     rng = np.random.default_rng(seed)
     nodes, initializers = [], []
     value, last = "x", len(sizes) - 1

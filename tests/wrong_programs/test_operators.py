@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bb_host import Graph, Output
-from bb_host.errors import UnknownAttributeError, ValueTypeError
+from bb_host.errors import AttributeValueError, PortNameError, UnknownAttributeError, ValueTypeError
 from tests.aids.refusals import refused
 
 X = np.array([0, 1, 2.5, -3], np.float32)
@@ -177,6 +177,15 @@ REFUSED: list[Case] = [
     (ValueTypeError, "g.onnx.cast", lambda g, x, i, t: math.trunc(x)),  # <-
     (ValueTypeError, "g.onnx.cast", lambda g, x, i, t: math.sqrt(x)),  # <-
     (ValueTypeError, "x.shape[0]", lambda g, x, i, t: len(x)),  # <-
+    (ValueTypeError, "g.peer_count(peers)", lambda g, x, i, t: len(g.input("ps", "PeerIdVec"))),  # <-
+    (ValueTypeError, "g.peer_at(peers, i)", lambda g, x, i, t: list(g.input("ps", "PeerIdVec"))),  # <-
+    (ValueTypeError, "g.address_at", lambda g, x, i, t: list(g.input("ads", "AddressVec"))),  # <-
+    (ValueTypeError, "g.constant('hello')", lambda g, x, i, t: g.app_emit("s", "hello")),  # <-
+    (AttributeValueError, "beside it: g.app_emit", lambda g, x, i, t: g.app_emit(f"x {x}", x)),  # <-
+    (AttributeValueError, "name 'n <i: ", lambda g, x, i, t: g.app_notify(f"n {i}", x)),  # <-
+    (AttributeValueError, "holds the text", lambda g, x, i, t: g.record(f"x {[x]}", x)),  # <-
+    (AttributeValueError, "holds the text", lambda g, x, i, t: g.incr_metric(f"m {t}", t)),  # <-
+    (PortNameError, "beside it: g.app_emit", lambda g, x, i, t: g.output(f"y {x}", x)),  # <-
     (ValueTypeError, "g.onnx.loop", lambda g, x, i, t: range(i)),  # <-
     (ValueTypeError, "cannot be unpacked", lambda g, x, i, t: [v for v in x]),  # <-
     (ValueTypeError, "cannot be unpacked", lambda g, x, i, t: statistics.mean(x)),  # <-

@@ -493,10 +493,13 @@ def test_a_misspelt_argument_of_trainable() -> None:
         trainable(mlp([2, 1]), **misspelt)  # <-
 
 
-@pytest.mark.parametrize(("sizes", "named"), [([2, 1.5], "sizes[1] is 1.5"), (["2", 1], "sizes[0] is '2'")])
+@pytest.mark.parametrize(
+    ("sizes", "named"),
+    [([4], "sizes [4] make no layers"), ([2, 1.5], "sizes[1] is 1.5"), (["2", 1], "sizes[0] is '2'")],
+)
 def test_a_width_that_is_no_whole_number(sizes: Any, named: str) -> None:
-    with refused(LearnError, named, marked=False):
-        mlp(sizes)
+    with refused(LearnError, f"mlp: {named}"):
+        mlp(sizes)  # <-
 
 
 def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:
