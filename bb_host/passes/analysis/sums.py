@@ -33,7 +33,9 @@ _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 
 _WEIGHT_INPUT, _SENT_INPUT = 1, 4
 _STACK_INPUT = 0
-_TELLS = frozenset({"PassThrough", "AppEmit", "AppNotify", "Record", "IncrMetric"})
+_BESIDE = frozenset(
+    {"PassThrough", "GateDispatch", "GateManyDispatch", "AppEmit", "AppNotify", "Record", "IncrMetric"}
+)
 _DECIDES = frozenset({"Contribute", *BODY_ATTRS})
 _OWN = ("", "0", keys.COHORT_ROUND)
 """Cohorts of contributions that are no answers to a request."""
@@ -151,7 +153,7 @@ def _warn_of_spent(function: Function, slots: Iterable[list[tuple[int, Op]]], st
 def _only_computes(op: Op) -> bool:
     """Whether an op neither waits, asks, contributes nor decides."""
     if op.domain == keys.SYSCALL_DOMAIN:
-        return op.op_type in _TELLS
+        return op.op_type in _BESIDE
     return op.domain not in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN) and op.op_type not in _DECIDES
 
 
