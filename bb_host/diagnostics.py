@@ -50,6 +50,7 @@ CODES: Final[Mapping[str, str]] = {
     "unknown-component": "a component type that this host does not know",
     "unread-aggregate": "an aggregate of which the total is read alone: nothing takes the mean",
     "unread-answer": "a part of an answer that nothing reads, and that every peer sends",
+    "unread-request": "what a request sends and the asked peer does not use, or waits for and no more",
     "unread-result": "a result that has no effect and that nothing reads",
     "unused-binding": "a binding that no op of the program uses",
     "unused-slot": "a slot that no op uses",

@@ -132,6 +132,11 @@ class Output:
     __array_priority__ = 1000.0
 
     @property
+    def is_constant(self) -> bool:
+        """Whether its numbers are known at recording."""
+        return self._array is not None
+
+    @property
     def node(self) -> TypeNode:
         """The type without its shape."""
         return self.type.node

@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.composition import ModuleCall
 from bb_host.dsl.misuse import Suggests
-from bb_host.dsl.remarks import unread_sends, unused_slots
+from bb_host.dsl.remarks import unread_requests, unread_sends, unused_slots
 from bb_host.dsl.session import RECORDING, ModuleRecord, Session
 from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Function, Program
@@ -66,6 +66,7 @@ class Part(Suggests):
         unused = [ProgramWarning("unused-slot", *about) for about in unused_slots(session)]
         functions = (root.function, *bodies, *bootstraps, *components)
         unused += [ProgramWarning("unread-result", *about) for about in unread_sends(session, functions)]
+        unused += [ProgramWarning("unread-request", *about) for about in unread_requests(session, functions)]
         return Program(
             root.function.name,
             functions,

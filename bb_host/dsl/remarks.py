@@ -12,7 +12,7 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
-from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, OP_SEND_RESP
+from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, OP_SEND_REQ, OP_SEND_RESP
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
@@ -32,6 +32,9 @@ _TIMES = {"Interval": "period_ns", "After": "delay_ns", "Sleep": "duration_ns", 
 _TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
 _FORWARD = frozenset({"Forward", "ForwardKeyed"})
 _BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
+_GATES = frozenset({"GateDispatch", "GateManyDispatch"})
+"""They pass their first input, and wait for the others."""
+
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
 
 
@@ -155,11 +158,16 @@ def _sampled(graph: Recorder, peers: Output) -> int | None:
 def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     """Warns, at the end of a body, about ops without effect whose results nothing reads."""
     read = {id(value) for value in (*graph.outputs.values(), *graph.may_go_unread)}
-    drafts = list(_all(graph.drafts, read))
+    used = set(read)
+    drafts = list(_all(graph.drafts, read, used))
     backward = {d.facts.slot for d in drafts if d.op_type in _BACKWARD}
     called = {f.key: f for f in functions}
     for draft in drafts:
         _half_read(graph, draft, read)
+        if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND_REQ:
+            unused = tuple(_unused(draft, used))
+            if unused:
+                graph.session.unread_requests[draft.facts.wire_id] = unused, draft.facts.source
         if not draft.outputs or not read.isdisjoint(map(id, draft.outputs)):
             continue
         if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND:
@@ -204,15 +212,38 @@ def _half_read(graph: Recorder, draft: Draft, read: set[int]) -> None:
         )
 
 
-def _all(drafts: Iterable[Draft], read: set[int]) -> Iterator[Draft]:
-    """The drafts, those of branches included; adds to `read` the values that they read."""
+def _unused(draft: Draft, used: set[int]) -> Iterator[int]:
+    """The outputs of a request that the asked peer does not use.
+
+    Where it uses none of them they are a signal, which may be a number or a constant.
+    """
+    unread = [index for index in range(1, len(draft.outputs) - 1) if id(draft.outputs[index]) not in used]
+    some = len(unread) < len(draft.outputs) - 2
+    for index in unread:
+        sent = draft.inputs[index - 1]
+        if some or (sent is not None and not sent.is_constant and _holds_many(sent)):
+            yield index
+
+
+def _holds_many(value: Output) -> bool:
+    """Whether a value is known to be more than a number; a shape that nothing tells may be that of one."""
+    return types.compatible(value.node, types.TENSOR) and bool(value.shape)
+
+
+def _all(drafts: Iterable[Draft], read: set[int], used: set[int]) -> Iterator[Draft]:
+    """The drafts, those of branches included; adds to `read` the values that they read, and to `used` those
+    of which they need more than that they are there.
+    """
     for draft in drafts:
         read.update(map(id, draft.inputs))
+        count = 1 if draft.op_type in _GATES else len(draft.inputs) - draft.facts.control
+        used.update(map(id, draft.inputs[:count]))
         yield draft
         for value in draft.attrs.values():
             if isinstance(value, SubgraphDraft):
                 read.update(map(id, value.outputs))
-                yield from _all(value.drafts, read)
+                used.update(map(id, value.outputs))
+                yield from _all(value.drafts, read, used)
 
 
 def matters(domain: str, op_type: str, called: Mapping[tuple[str, str], Function]) -> bool:
@@ -269,6 +300,25 @@ def unread_sends(session: Session, functions: Iterable[Function]) -> Iterator[tu
                     f"nothing reads what net_out {op.facts.port!r} sends: no device takes it",
                     line,
                     "use what it returns, or say g.wire.send where another program receives it",
+                )
+
+
+def unread_requests(session: Session, functions: Iterable[Function]) -> Iterator[tuple[str, str, str]]:
+    """(what, where, hint) per request of which the asked peer does not use all, in any module."""
+    waiting = session.unread_requests
+    for function in functions if waiting else ():
+        for op in function.ops:
+            if op.op_type != OP_SEND_REQ or op.facts.wire_id not in waiting:
+                continue
+            indices, line = waiting[op.facts.wire_id]
+            numbers = [str(i) for i in indices if op.outputs[i] not in function.outputs]
+            count = len(op.outputs) - 2
+            part = f"part {', '.join(numbers)} of the {count} that request" if count > 1 else "what request"
+            if numbers:
+                yield (
+                    f"no asked peer uses {part} {op.facts.port!r} sends",
+                    line,
+                    "use r.value, as model.load_parameters(g, r.value) does; or send a number as a signal",
                 )
 
 

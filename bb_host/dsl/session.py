@@ -91,6 +91,8 @@ class Session:
     open_graphs: list[Caller] = field(default_factory=list)  # of the bodies that are being recorded
     seen: list[Recordable] = field(default_factory=list)  # kept alive: `recorded` knows modules by their id
     warnings: list[ProgramWarning] = field(default_factory=list)
+    unread_requests: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Wire id → the outputs of a request that its module does not use, and its line."""
     unread_sends: dict[str, str] = field(default_factory=dict)
     """Wire id and line of sends that nothing reads in their own body; a caller may."""
     unpacked: tuple[str, tuple[str, int]] = ("", ("", 0))  # what was iterated over last, and where

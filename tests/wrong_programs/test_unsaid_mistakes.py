@@ -224,6 +224,71 @@ def test_a_part_of_an_answer_that_nothing_reads() -> None:
     warned("unread-answer", "part 2 of the 2", "leave it out of r.reply", program=Told(answered(each)))
 
 
+class Sends(Told):
+    """A server with a model whose parameters it can send, and clients with one."""
+
+    model = ModelSlot("model", GraphModel, trainable(mlp([4, 2])))
+
+
+def asking(sent: Callable[[Any, Any, Any], Any], read: Callable[[Any, Graph, Any], Any]) -> Any:
+    """A body that sends what `sent` gives of module, parameters and round; the peer replies with `read`."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            params = m.model.params(g, after=start)
+            peers = m.clients.sample(g, n=2, after=start)
+            r = g.request("ask", peers, sent(m, params, start), deadline_ns=S)  # <-
+            r.reply(read(m, g, r))
+            g.app_emit("answer", r.answer)
+
+    return body
+
+
+def test_what_a_request_sends_and_the_asked_peer_only_waits_for() -> None:
+    waits = asking(lambda m, p, start: p, lambda m, g, r: m.model.params(g, after=r.value))
+    warned("unread-request", "what request 'ask' sends", "load_parameters", program=Sends(waits))
+    gated = asking(lambda m, p, start: p, lambda m, g, r: g.onnx.relu(m.model.params(g, after=r.value)))
+    warned("unread-request", "what request 'ask' sends", program=Sends(gated))
+    half = asking(lambda m, p, start: [p, start.round], lambda m, g, r: r.value[0] * 2.0)
+    warned("unread-request", "part 2 of the 2 that request 'ask'", program=Sends(half))
+
+
+def test_requests_that_are_used_and_those_that_are_a_signal_are_quiet() -> None:
+    quiet(Sends(asking(lambda m, p, start: p, lambda m, g, r: r.value * 2.0)))
+    loaded = asking(
+        lambda m, p, start: p,
+        lambda m, g, r: m.model.params(g, after=m.model.load_parameters(g, r.value)),
+    )
+    quiet(Sends(loaded))
+    signal = asking(
+        lambda m, p, start: p.graph.onnx.reduce_sum(p, keepdims=False),
+        lambda m, g, r: m.model.params(g, after=r.value),
+    )
+    quiet(Sends(signal))
+
+
+@pytest.mark.parametrize("uses", [True, False])
+def test_a_request_of_a_module_is_used_by_its_caller_or_by_nobody(uses: bool) -> None:
+    class Child(Module):
+        def body(self, g: Graph) -> None:
+            x = g.input("x", "F32", (4,))
+            r = g.request("ask", g.input("peers", "PeerIdVec"), x, deadline_ns=S)  # <-
+            r.reply(g.constant(FOUR), after=r.value)
+            g.output("closed", r.closed)
+
+    def body(m: Any, g: Graph) -> None:
+        peers = m.all(g)
+        called = g.call(Child(), peers=peers, x=g.onnx.relu(g.constant(FOUR)))
+        g.app_notify("closed", called.output("closed"))
+        if uses:
+            g.app_emit("asked", called.output("ask"))
+
+    if uses:
+        quiet(Told(body))
+    else:
+        warned("unread-request", program=Told(body))
+
+
 def test_answers_that_are_read_whole_or_not_at_all_are_quiet() -> None:
     quiet(Told(answered(lambda r, g: g.app_emit("both", g.bundle(list(r.answer))))))
     quiet(Told(answered(lambda r, g: g.app_notify("closed", r.closed))))
