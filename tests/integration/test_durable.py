@@ -12,6 +12,7 @@ import pytest
 from node_processes import id_of
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.state import record_framing, segment_rows
 from federated_digits.processes import Ended, Line
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -47,9 +48,18 @@ def durable(federation):
                 return closed >= told and seen >= count
 
             self.f.wait(is_it, f"{count} answers are journaled", since=0)
-            time.sleep(0.5)  # they wait some milliseconds for further ones
+            folder = Path(self.f.state("server")[1])
+            while journaled(folder) < count:  # they wait some milliseconds for further ones
+                time.sleep(0.005)
 
     return Durable
+
+
+def journaled(folder: Path) -> int:
+    """How many answers the newest journal of a folder holds."""
+    number, newest = max((int(file.name.partition("-")[2]), file) for file in folder.glob("journal-*"))
+    parsed = record_framing.parse(newest.read_bytes(), record_framing.JOURNAL, number, newest.name)
+    return len(segment_rows.split(parsed.bodies, newest.name)[0])
 
 
 def test_a_server_killed_in_a_round_goes_on_in_it_with_the_answers_that_it_had(mosquitto_broker, durable):
