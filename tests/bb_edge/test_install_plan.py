@@ -67,9 +67,9 @@ def test_nodes_of_many_make_their_frames_when_they_run_and_as_many_as_others(tra
     frames, node = frames_of(program, plan)
     (region, *_) = frames
     assert len(frames[region]) == (0 if many else planned)
-    taken = [frames.take(region) for _ in range(planned)]
-    assert len(set(map(id, taken))) == planned and not node.counters["frames.grown"]
-    frames.take(region)
+    made = list(frames[region]) or [frames.make(region) for _ in range(planned)]
+    assert len(set(map(id, made))) == planned and not node.counters["frames.grown"]
+    frames.make(region)
     assert node.counters["frames.grown"] == 1
 
 

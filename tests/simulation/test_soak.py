@@ -12,7 +12,7 @@ SHORT = replace(PLAN, report_ms=30)
 
 
 def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
-    soak = Soak(10, every_ns=700 * MS, plan=SHORT).soak(4_000, checkpoints=4)
+    soak = Soak(12, every_ns=700 * MS, plan=SHORT).soak(4_000, checkpoints=4)
     assert soak.faults["full disk"] and soak.faults["clock jumps"]
     assert soak.ledger.seen["restored"] >= 2
     assert soak.ledger.seen["StorageFailed"]
@@ -22,6 +22,6 @@ def test_a_long_life_needs_no_more_memory_and_writes_no_more_than_its_budget():
 
 
 def test_a_snapshot_between_a_restart_and_what_ran_before_it_forgets_no_number():
-    soak = Soak(7, every_ns=700 * MS, plan=SHORT).soak(2_400, checkpoints=2)
+    soak = Soak(9, every_ns=700 * MS, plan=SHORT).soak(2_400, checkpoints=2)
     assert soak.ledger.seen["restored"]
     assert sum(m.node.counters.get("outbound.reused", 0) for m in soak.machines if m.node is not None)

@@ -107,11 +107,9 @@ class FreeFrames(dict[BoundRegion, list[Frame]]):
         else:
             self._planned[region] = max(self._planned.get(region, 0), count - len(free))
 
-    def take(self, region: BoundRegion) -> Frame:
-        """A clean frame of a region, made where none is free."""
-        free = self.setdefault(region, [])
-        if free:
-            return free.pop()
+    def make(self, region: BoundRegion) -> Frame:
+        """One more frame of a region, of which none is free."""
+        self.setdefault(region, [])
         left = self._planned.get(region, 0)
         self._planned[region] = max(left - 1, 0)
         self.grown += not left
@@ -338,7 +336,8 @@ class Execution:
 
     def new_frame(self, region: BoundRegion) -> Frame:
         """One more frame of the execution in that region: of a called function, or of a snapshot."""
-        frame = self._free.take(region)
+        free = self._free.get(region)
+        frame = free.pop() if free else self._free.make(region)
         frame.execution = self
         self.frames.append(frame)
         return frame
