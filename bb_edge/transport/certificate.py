@@ -31,7 +31,7 @@ class Certificate(NamedTuple):
 
     @classmethod
     def of(cls, path: str) -> Certificate:
-        """The first certificate in a PEM file; one that says nothing where there is none to be read."""
+        """The first certificate in a PEM file; all fields are None where it cannot be read."""
         try:
             text = read_regular(path, _MAX_CERTIFICATES).decode("ascii")
             pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]

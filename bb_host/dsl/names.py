@@ -15,7 +15,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\.")
 
 
 def holds_value(name: str) -> bool:
-    """Whether a name was made of a recorded value: f"loss {total}" holds no number, for there is none yet."""
+    """Whether a name was made of a recorded value: f"loss {total}" holds no number: programs are recorded without values."""
     return "<" in name and _VALUE.search(name) is not None
 
 

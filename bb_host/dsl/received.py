@@ -29,7 +29,7 @@ class Parts(tuple[Output, ...]):
         return super().__iter__()
 
     def _no_value(self, *_: object) -> NoReturn:
-        """ValueTypeError: whoever computes with what was sent as a list means one of its values."""
+        """ValueTypeError for computing with a list that was sent: one of its values is meant."""
         raise authoring_error(
             ValueTypeError, f"{self.about or 'a list was sent'}: a list arrives as a tuple", self._remedy()
         )
