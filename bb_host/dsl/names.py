@@ -15,7 +15,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|\.")
 
 
 def holds_value(name: str) -> bool:
-    """Whether a name was made of a recorded value: f"loss {total}" holds no number: programs are recorded without values."""
+    """Whether a name was made of a recorded value, as f"loss {total}", which has no number yet."""
     return "<" in name and _VALUE.search(name) is not None
 
 
