@@ -16,6 +16,10 @@ from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
 RECORD = st.binary(max_size=60)
 
 
+def _pairs(records: list[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(record.partition(b":")[0], record) for record in records]
+
+
 class Machine(RuleBasedStateMachine):
     """What must be found, and what may be: records of a call that was interrupted, drops that were lost."""
 
@@ -27,9 +31,11 @@ class Machine(RuleBasedStateMachine):
         self.snapshots: list[bytes | None] = [None]  # those of the last two generations
         self.enclosed: list[list[bytes]] = [[]]  # in these
         self.journals: list[list[bytes]] = [[]]
+        self.answers: list[list[bytes]] = [[]]  # rows of the outbox that went with those
         self.records: dict[bytes, bytes] = {}
         self.dropped: list[dict[bytes, bytes]] = [{}]  # by the snapshots above
         self.maybe: set[bytes] = set()  # keys whose drop may have been lost
+        self.behind: list[bytes] = []  # of the journal's pending records
         self.serial = 0
         self.pending: tuple[str, list[bytes]] | None = None
         self.start()
@@ -43,18 +49,22 @@ class Machine(RuleBasedStateMachine):
         self.serial += 1
         return b"%d:" % self.serial + data
 
-    @rule(data=st.lists(RECORD, max_size=4))
-    def journal(self, data: list[bytes]) -> None:
+    @rule(data=st.lists(RECORD, max_size=4), answers=st.lists(RECORD, max_size=2))
+    def journal(self, data: list[bytes], answers: list[bytes]) -> None:
+        """Answers go behind the records, in the same write."""
         records = [self.record(item) for item in data]
+        rows = [self.record(item) for item in answers] if records else []
         self.pending = ("journal", records)
-        self.store.append_journal(records)
+        self.behind = rows
+        self.store.append_journal(records, _pairs(rows))
         self.journals[-1] += records
+        self.answers[-1] += rows
         self.pending = None
 
     @rule(data=st.lists(RECORD, max_size=3))
     def outbox(self, data: list[bytes]) -> None:
         records = [self.record(item) for item in data]
-        pairs = [(record.partition(b":")[0], record) for record in records]
+        pairs = _pairs(records)
         self.pending = ("outbox", records)
         self.store.append_outbox(pairs)
         self.records.update(pairs)
@@ -64,7 +74,7 @@ class Machine(RuleBasedStateMachine):
     def snapshot(self, data: bytes, rows: list[bytes]) -> None:
         data, rows = self.record(data), [self.record(row) for row in rows]
         self.pending = ("snapshot", [data, *rows])
-        self.store.write_snapshot(data, {row.partition(b":")[0]: row for row in rows})
+        self.store.write_snapshot(data, dict(_pairs(rows)))
         self.began(data, rows)
         self.pending = None
         keys = [key for key in self.records if int(key) % 3]
@@ -79,6 +89,7 @@ class Machine(RuleBasedStateMachine):
         self.snapshots = [self.snapshots[-1], data]
         self.enclosed = [self.enclosed[-1], rows]
         self.journals = [self.journals[-1], []]
+        self.answers = [self.answers[-1], []]
         self.dropped = [self.dropped[-1], {}]
 
     @rule(
@@ -104,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         if act == "snapshot":
             self.snapshot(data[0], data[1:])
         elif act == "journal":
-            self.journal(data)
+            self.journal(data, data[1:])
         else:
             self.outbox(data)
 
@@ -139,11 +150,13 @@ class Machine(RuleBasedStateMachine):
             if act == "snapshot" and found.snapshot == data[0]:
                 self.began(data[0], data[1:])
             elif act == "journal":
-                self.journals[-1] += [record for record in data if record in found.journal]
+                left = [record for record in data if record in found.journal]
+                answers = [row for row in self.behind if row in found.outbox]
+                assert left == data or not answers, "an answer is on disk, and what it follows from is not"
+                self.journals[-1] += left
+                self.answers[-1] += answers
             elif act == "outbox":
-                self.records.update(
-                    (record.partition(b":")[0], record) for record in data if record in found.outbox
-                )
+                self.records.update(_pairs([record for record in data if record in found.outbox]))
             self.pending = None
         self.check(found)
 
@@ -156,6 +169,7 @@ class Machine(RuleBasedStateMachine):
         assert found.snapshot == self.snapshots[-2]
         assert list(found.journal) == self.journals[-2] + self.journals[-1]
         wanted = {*self.records.values(), *self.dropped[-1].values(), *self.enclosed[-2]}
+        wanted.update(*self.answers)
         assert wanted <= set(found.outbox)
         self.check(self.store.open())
 
@@ -163,7 +177,7 @@ class Machine(RuleBasedStateMachine):
         assert not found.losses, "a restart or a power cut is no loss"
         assert found.snapshot == self.snapshots[-1]
         assert list(found.journal) == self.journals[-1]
-        wanted = [*self.enclosed[-1], *self.records.values()]
+        wanted = [*self.enclosed[-1], *self.answers[-1], *self.records.values()]
         extra = set(found.outbox) - set(wanted)
         assert [record for record in found.outbox if record not in extra] == wanted
         assert {record.partition(b":")[0] for record in extra} <= self.maybe
