@@ -156,6 +156,15 @@ class DurableSender:
             return False
         return self._flows[held.record.key.peer].state is FlowState.OPEN
 
+    def is_being_written(self, number: int) -> bool:
+        """Whether a row of a record that is held is not on disk yet."""
+        return not self._records[number].on_disk
+
+    def is_numbered(self, number: int) -> bool:
+        """Whether a record that is held has a number in a flow whose peer has said what it took."""
+        held = self._records[number]
+        return bool(held.seq) and self._flows[held.record.key.peer].state in _NUMBERING
+
     def payload(self, number: int) -> tuple[PeerId, bytes, bytes] | None:
         """What goes out: (peer, body, the rest of the bytes). None while it must not, or need not."""
         held = self._records.get(number)

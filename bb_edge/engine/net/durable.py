@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bb_edge.engine import steps
+from bb_edge.engine.net.never_left import LATE, WAITED
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.records import Records
 from bb_edge.engine.net.units import Unit
@@ -36,9 +37,6 @@ from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.outbox import Cause, OutboxFullError, OutboxRecord, name_of
 from bb_edge.wire.resend import EnvelopeKey, Outgoing
 
-NOT_SENT = "not sent before its deadline: no room, not on disk, or its peer has not said what it took"
-LATE = "not sent before its deadline, which had passed before it could be written down"
-WAITED = "not sent before its deadline: it waited for room"
 RECORD_BYTES = 128
 """About the bytes of an envelope beside its payloads: addresses of sites, numbers, acknowledgements."""
 

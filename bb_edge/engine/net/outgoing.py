@@ -9,6 +9,7 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.net.durable import RECORD_BYTES, Durable, Fate
+from bb_edge.engine.net.never_left import WAITED, held_back
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import Joined, Unit, join_large
 from bb_edge.engine.net.unsent import Unsent
@@ -145,18 +146,19 @@ class Outgoing:
             return self._links.is_pending(key)
         return any(unit.asks(req_id) for unit in self.queued)
 
-    def forget_ask(self, req_id: int) -> bool:
-        """Nobody waits for the answer any more: the request is not repeated. False where it never left."""
+    def forget_ask(self, req_id: int) -> str:
+        """Nobody waits for the answer any more: it is not repeated. Returns why it never left, if so."""
         key = self._asks.pop(req_id, None)
         if isinstance(key, int):
-            left = self.durable.records.published(key)
-            self.durable.records.drop(key)
-            return left
-        if key is not None:
-            left = self._links.published(key)
+            records = self.durable.records
+            why = "" if records.published(key) else held_back(records.sender, key)
+            records.drop(key)
+        elif key is not None:
+            why = "" if self._links.published(key) else WAITED
             self._links.cancel(key)
-            return left
-        return not any(unit.forget(req_id) for unit in self.queued)
+        else:
+            why = WAITED if any(unit.forget(req_id) for unit in self.queued) else ""
+        return why
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -217,12 +219,10 @@ class Outgoing:
 
     def _send(self, unit: Unit, limits: PeerLimits, now_ns: int) -> bool:
         """Sends a unit, or reports that it never leaves; False, with nothing changed, where it must wait."""
-        remaining = size = 0
-        if unit.deadline_ns:
-            remaining = unit.deadline_ns - now_ns
-            if remaining <= 0:
-                self._runtime.count("deadlines.expired")
-                return True
+        size, remaining = 0, unit.deadline_ns - now_ns if unit.deadline_ns else 0
+        if remaining <= 0 and unit.deadline_ns:
+            self._runtime.count("deadlines.expired")
+            return True
         message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
         to_self = unit.peer == self._runtime.own_peer
         greets = bool(self._runtime.local_addresses) and unit.peer not in self._greeted

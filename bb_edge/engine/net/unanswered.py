@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from bb_edge.engine.net.durable import NOT_SENT
+from bb_edge.engine.net.never_left import NO_CONNECTION
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
-
-NO_CONNECTION = "not sent before its deadline: this node has no connection"
 
 
 class Unanswered:
@@ -28,10 +26,10 @@ class Unanswered:
         Returns why the peer is missing, and whether that has taken it down. DEADLINE alone counts under
         `counter`, and is a failure of the peer, unless the connection has just come back.
         """
-        handed_out, uplink = self._outgoing.forget_ask(number), self._peers.uplink
+        never_left, uplink = self._outgoing.forget_ask(number), self._peers.uplink
         here = peer == self._runtime.own_peer
-        if not handed_out or (uplink.lost_since(stretch) and not here):
-            self._outgoing.unsent.not_sent(peer, NOT_SENT if uplink.connected else NO_CONNECTION)
+        if never_left or (uplink.lost_since(stretch) and not here):
+            self._outgoing.unsent.not_sent(peer, never_left if uplink.connected else NO_CONNECTION)
             return MissingReason.NOT_SENT, False
         if here or (uplink.held_since(stretch) and uplink.reaches(peer)):
             self._runtime.count(counter)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
-from bb_edge.engine.net.durable import WAITED
+from bb_edge.engine.net.never_left import WAITED
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import PUT_OFF, Unit
 from bb_edge.engine.runtime import Runtime

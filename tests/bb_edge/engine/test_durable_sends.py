@@ -14,7 +14,8 @@ from times import S
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import WAITED
+from bb_edge.engine.net import features
+from bb_edge.engine.net.never_left import UNSAVED, UNTOLD, UNWRITTEN, WAITED
 from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.net.writing import RETRY_NS
 from bb_edge.engine.steps import Journal, OutboundDropped, PersistOutbox, SendEnvelope, SnapshotWanted
@@ -110,7 +111,32 @@ def test_a_request_that_waits_for_room_beyond_its_deadline_is_told_as_not_sent(m
     again.snapshot_written()
     found += kept(again, 3 * S + 1)
     assert [step.value for step in of(steps.AppEvent, found)] == [(A, C)]
+    assert {step.reason for step in of(OutboundDropped, found)} == {WAITED}
     assert not records(found)
+
+
+@pytest.mark.parametrize(
+    ("writes", "holds", "knows", "reason"),
+    [
+        (False, False, False, UNWRITTEN),
+        (True, False, False, UNSAVED),
+        (True, False, True, UNTOLD),
+        (True, True, False, None),
+    ],
+)
+def test_a_request_that_never_left_is_told_with_what_held_it_back(make, writes, holds, knows, reason):
+    """A, which is asked, knows marks or does not, and says nothing at all."""
+    node = make()
+    if knows:
+        node.peer_presence(A, True, (HERE,), {features.META: [features.MARKS]}, epoch=2)
+    say(node, ask=(A,))
+    found = kept(node, 2) if writes else node.poll(2)
+    if holds:
+        node.snapshot(2)
+        node.snapshot_written()
+    found = [*node.poll(3), *node.poll(3 * S), *node.poll(3 * S)]
+    assert bool(sent(found)) is (reason is None)
+    assert [step.reason for step in of(OutboundDropped, found)] == ([] if reason is None else [reason])
 
 
 def test_a_request_that_waited_in_a_snapshot_and_is_on_disk_is_asked_once(make):

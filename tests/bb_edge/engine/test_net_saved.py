@@ -16,8 +16,9 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.net.back_pressure import backoff_notice
-from bb_edge.engine.net.durable import LATE, Durable
+from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.marks import Marks
+from bb_edge.engine.net.never_left import LATE
 from bb_edge.engine.net.outgoing import Outgoing
 from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.net.peer_state import PeerStates

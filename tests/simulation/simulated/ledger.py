@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bb_edge.engine import steps
-from bb_edge.engine.net.durable import LATE, NOT_SENT, WAITED
+from bb_edge.engine.net.never_left import LATE, UNSAVED, UNTOLD, UNWRITTEN, WAITED
 from bb_edge.ir.ids import PeerId
 from bb_edge.state.keeper import Restored
 from bb_edge.wire import durable_rows, envelope
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simulated.machine import Machine
     from simulated.world import World
 
+NOT_SENT = (LATE, WAITED, UNWRITTEN, UNTOLD, UNSAVED)
 ALLOWED = (
     steps.StorageFailed,
     steps.SendEnvelope,
@@ -77,7 +78,7 @@ class Ledger:
         self.seen[type(step).__name__] += 1
         if isinstance(step, steps.PeerRestarts):
             self._restarts(step)
-        elif isinstance(step, steps.OutboundDropped) and step.reason in (NOT_SENT, LATE, WAITED):
+        elif isinstance(step, steps.OutboundDropped) and step.reason in NOT_SENT:
             # A durable request to a peer that is up, and that does not say in time what it has taken.
             self.seen["not sent"] += 1
             assert self.world.plan.durable, f"{machine.name}: {step}"
