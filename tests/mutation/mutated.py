@@ -67,12 +67,15 @@ MODULES: dict[str, tuple[str, ...]] = {
                 for t in (
                     *("durable", "durable_sends", "durable_room", "durable_repetitions", "durable_receipts"),
                     *("shared_on_disk", "marks", "older_states", "failed_answers", "known_peers"),
+                    *("ahead", "enclosed_rows"),
                 )
             ),
             *RESTARTS,
         )
         for name in ("durable", "records", "marks", "marks_op", "writing")
     },
+    "bb_edge/engine/net/ahead.py": (f"{ENGINE}ahead.py", f"{ENGINE}enclosed_rows.py", *RESTARTS),
+    "bb_edge/engine/net/never_left.py": (f"{ENGINE}durable_sends.py", f"{ENGINE}shared_on_disk.py"),
     "bb_edge/engine/older_snapshots.py": (f"{ENGINE}older_snapshots.py",),
     "bb_edge/engine/snapshot.py": (
         *(f"{ENGINE}{name}.py" for name in ("replay", "durable", "shared_on_disk")),
