@@ -8,8 +8,11 @@ from durable_program import program, say
 from kinds_of_steps import of
 from times import MS, S
 
-from bb_edge import PeerId
-from bb_edge.engine.net.ahead import AHEAD_BYTES
+from bb_edge import NodeConfig, PeerId
+from bb_edge.engine.drawing import Drawing
+from bb_edge.engine.net.ahead import AHEAD_BYTES, Ahead
+from bb_edge.engine.plain import Shift
+from bb_edge.engine.runtime import Runtime
 from bb_edge.engine.steps import (
     EngineStep,
     Journal,
@@ -102,24 +105,26 @@ def test_of_a_peer_without_marks_nothing_runs_before_it_is_written(compile_text)
     assert not row.ahead and not of(PersistOutbox, found)
 
 
-def test_what_only_tells_waits_for_its_row(compile_text):
-    net = machines(compile_text)
+def word(net: Net) -> bytes:
+    """What the boss tells the hand and needs no answer to, on its way."""
     boss = net.machines["boss"]
     say(boss.node, to=(HAND,))
     net.run(net.now_ns + 50 * MS, deliver=False)
-    told = next(step for peer, step in reversed(net.sent) if peer == BOSS and step.durable)
-    (row,) = of(Journal, hear(net, (BOSS, told.payload)))
+    told: SendEnvelope = next(step for peer, step in reversed(net.sent) if peer == BOSS and step.durable)
+    return told.payload
+
+
+def test_what_only_tells_waits_for_its_row(compile_text):
+    net = machines(compile_text)
+    (row,) = of(Journal, hear(net, (BOSS, word(net))))
     assert not row.ahead
 
 
 def test_nothing_overtakes_what_waits_for_the_disk(compile_text):
     net = machines(compile_text)
-    boss = net.machines["boss"]
-    say(boss.node, to=(HAND,))
-    net.run(net.now_ns + 50 * MS, deliver=False)
-    told = next(step for peer, step in reversed(net.sent) if peer == BOSS and step.durable)
+    told = word(net)
     asked = question(net, "other")
-    found = hear(net, (BOSS, told.payload), (OTHER, asked))
+    found = hear(net, (BOSS, told), (OTHER, asked))
     assert [row.ahead for row in of(Journal, found)] == [False, False]
     assert not of(PersistOutbox, found)
 
@@ -257,3 +262,81 @@ def test_a_crash_at_any_write_answers_each_question_once(compile_text, crash: in
     assert hand.disk.crash_at is None or crash > 6
     assert boss.events == [("missing", [])] * 4
     assert "ingress.late_answers" not in boss.node.counters
+
+
+# --- rows that are asked for again ---------------------------------------------------------------------
+
+
+class Alone:
+    """What runs ahead in a node that has nothing else, not even a place for a timer."""
+
+    def __init__(self) -> None:
+        self.runtime = Runtime(NodeConfig(max_timers=1), BOSS, Drawing(1), Drawing(2))
+        self.runtime.timers.at(3600 * S, print)
+        self.wanted: list[str] = []
+        self.ahead = Ahead(self.runtime, self.wanted.append)
+
+    def add(self, *tokens: int, size: int = 10) -> None:
+        for token in tokens:
+            self.ahead.add(Journal(token, BOSS, (b"row",), ahead=True), size)
+
+    def asked(self, now_ns: int) -> list[int]:
+        """The rows that are asked for by then."""
+        self.runtime.advance(now_ns)
+        while (due := self.runtime.timers.pop_due(now_ns)) is not None:
+            due.callback(now_ns, *due.args)
+        found = [step.token for step in of(Journal, self.runtime.steps)]
+        self.runtime.steps.clear()
+        return found
+
+
+def test_bytes_are_those_of_all_rows_that_are_on_no_disk():
+    alone = Alone()
+    alone.add(1)
+    alone.add(2, size=5)
+    assert alone.ahead.bytes == 15
+    alone.ahead.written(1, 10)
+    assert alone.ahead.bytes == 5 and 2 in alone.ahead and 1 not in alone.ahead
+    alone.ahead.written(2, 5)
+    assert alone.ahead.bytes == 0 and not alone.ahead
+
+
+def test_rows_are_asked_for_again_a_second_later_and_then_after_twice_that():
+    alone = Alone()
+    alone.add(1, 2)
+    assert alone.asked(0) == [1, 2]
+    now_ns = 0
+    for wait_ns in (S, 2 * S, 4 * S, 8 * S, 16 * S, 32 * S, 64 * S, 64 * S):
+        alone.ahead.failed()
+        alone.ahead.failed()  # a further row of the same write
+        assert alone.ahead.failing
+        assert not alone.asked(now_ns + wait_ns - 1)
+        now_ns += wait_ns
+        assert alone.asked(now_ns) == [1, 2]
+    assert set(alone.wanted) == {"journal"}, "a snapshot would hold them as well"
+
+
+def test_the_timer_of_rows_that_are_on_disk_asks_for_no_others():
+    alone = Alone()
+    alone.add(1)
+    alone.ahead.failed()
+    alone.ahead.written(1, 10)
+    assert not alone.ahead.failing
+    alone.asked(S // 2)
+    alone.add(2)
+    assert alone.asked(S // 2) == [2]
+    assert not alone.asked(S)
+    alone.ahead.failed()
+    assert not alone.asked(2 * S - 1) and alone.asked(2 * S) == [2], "a second again, not two"
+
+
+def test_the_timer_of_an_earlier_run_finds_a_node_that_has_nothing_to_ask_for():
+    """Its name is that of older snapshots."""
+    alone = Alone()
+    alone.ahead.failed()
+    saved = alone.runtime.timers.save(alone.runtime.callbacks)
+    assert [row[2] for row in saved[1]] == ["journal.retry"]
+    again = Alone()
+    again.runtime.timers.restore(saved, Shift(0), again.runtime.callbacks)
+    again.add(1)
+    assert again.asked(0) == [1] and not again.asked(S)
