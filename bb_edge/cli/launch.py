@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bb_edge.state.store import StateStore
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.mqtt import MqttTransport
+    from bb_edge.transport.renewal import CertificateWatch
     from bb_edge.wire.durable_rows import OutboxName
     from bb_shims import Board, Conditions
 
@@ -69,6 +70,7 @@ class Launch:
         self.peer = PeerId.from_name(config.peer or TRIAL_PEER)
         self.board: Board
         self.broker: Broker
+        self.certificates: CertificateWatch
         self.program: Program
         self.targets: tuple[Target, ...]
         self.node: Node
@@ -149,16 +151,15 @@ class Launch:
         check_federation(self.config.federation)
 
     def _broker(self) -> None:
-        import time
-
-        from bb_edge.transport.credentials import expiry, stranger
+        from bb_edge.transport.credentials import stranger
+        from bb_edge.transport.renewal import CertificateWatch
 
         require(self.config, "broker")
         self.broker = self.config.broker_record()
         self.broker.tls_context()
-        doubt = stranger(self.broker, self.peer) if self.config.peer else ""
-        for line in filter(None, (doubt, expiry(self.broker, time.time()))):
-            self._log("warning", line)
+        if self.config.peer and (doubt := stranger(self.broker, self.peer)):
+            self._log("warning", doubt)
+        self.certificates = CertificateWatch(self.broker, self._log)
 
     def _settings(self) -> None:
         from bb_edge.run_config import (

@@ -184,7 +184,14 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         every = 1 if config.save_every is None else config.save_every
         saved = open_saved(config.save_model, every, config.state, node, board, output, stack)
     with Service(
-        board, node, transport, output, keeper, trace=launch.trace, metrics=launch.metrics
+        board,
+        node,
+        transport,
+        output,
+        keeper,
+        launch.certificates,
+        trace=launch.trace,
+        metrics=launch.metrics,
     ) as service:
 
         def beat(now_ns: int) -> None:

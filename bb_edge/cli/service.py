@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bb_edge.observe.trace import Trace
     from bb_edge.state.keeper import Keeper
     from bb_edge.transport.mqtt import MqttTransport
+    from bb_edge.transport.renewal import CertificateWatch
     from bb_shims import Board
 
 PETS_PER_TIMEOUT = 3
@@ -38,6 +39,7 @@ class Service:
         transport: MqttTransport,
         output: Output,
         keeper: Keeper | None,
+        certificates: CertificateWatch,
         trace: Trace | None,
         metrics: MetricsServer | None,
     ) -> None:
@@ -46,6 +48,7 @@ class Service:
         self._transport = transport
         self._output = output
         self._keeper = keeper
+        self._certificates = certificates
         self._stack = ExitStack()
         self._trace = trace
         self._metrics = metrics
@@ -89,10 +92,11 @@ class Service:
     # --- the driver's loop ----------------------------------------------------------------------------
 
     def beat(self, now_ns: int) -> None:
-        """Pets the watchdog, publishes counters and status; called once per turn of the loop."""
+        """Pets the watchdog, watches certificates, tells counters and status; once per turn of the loop."""
         if self._pet_every_ns and now_ns >= self._next_pet_ns and self._board.watchdog is not None:
             self._next_pet_ns = now_ns + self._pet_every_ns
             self._tell(self._board.watchdog.pet)
+        self._certificates.beat()
         if self._metrics is not None and self._metrics.due(now_ns):
             self._publish()
         notifier = self._board.notifier
@@ -129,6 +133,7 @@ class Service:
                 **counts(self._node.bootstraps),
                 **({} if self._keeper is None else self._keeper.counters),
                 **{f"mqtt.{name}": value for name, value in transport.counters.items()},
+                **self._certificates.counters,
                 "mqtt.connected": int(transport.connected),
                 "mqtt.waiting": transport.waiting,
                 "process.rss_bytes": memory.rss_bytes,

@@ -198,6 +198,8 @@ METRICS: Mapping[str, Metric] = {
     **_gauges(
         mqtt__connected="1 while the broker is connected, else 0",
         mqtt__waiting="envelopes that wait for the broker",
+        certificate__seconds_left="seconds until broker.cert ends; below 0 once it has; +Inf without one",
+        certificate__ca_seconds_left="seconds until the last certificate of broker.ca ends; +Inf without one",
     ),
     # --- the state folder; all 0 without one ---
     **_counters(

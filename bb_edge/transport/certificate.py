@@ -32,19 +32,39 @@ class Certificate(NamedTuple):
     @classmethod
     def of(cls, path: str) -> Certificate:
         """The first certificate in a PEM file; all fields are None where it cannot be read."""
+        return next(cls._all(path), cls())
+
+    @classmethod
+    def last_of(cls, path: str) -> Certificate:
+        """The certificate in a PEM file that ends last: a file of authorities serves until then.
+
+        All fields are None where none can be read.
+        """
+        return max(cls._all(path), key=lambda found: found.ends_s or 0, default=cls())
+
+    @classmethod
+    def _all(cls, path: str) -> Iterator[Certificate]:
+        """The certificates of a PEM file up to the first that cannot be read."""
         try:
-            text = read_regular(path, _MAX_CERTIFICATES).decode("ascii")
-            pem = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
-            _, certificate, _ = _value(ssl.PEM_cert_to_DER_cert(pem), 0)
-            _, signed, _ = _value(certificate, 0)
-            fields = list(_values(signed))
-            if fields[0][0] == _EXPLICIT_VERSION:
-                del fields[0]
-            # Serial number, signature, issuer, validity, subject.
-            begins, ends = (_seconds(*when) for when in _values(fields[3][1]))
-            return cls(_common_name(fields[4][1]), begins, ends)
+            text = read_regular(path, _MAX_CERTIFICATES).decode("ascii", "replace")
+            at = text.find(_BEGIN)
+            while at >= 0:
+                end = text.index(_END, at) + len(_END)
+                yield cls._of_pem(text[at:end])
+                at = text.find(_BEGIN, end)
         except (FileRefused, OSError, ValueError, IndexError):
-            return cls()
+            return
+
+    @classmethod
+    def _of_pem(cls, pem: str) -> Certificate:
+        _, certificate, _ = _value(ssl.PEM_cert_to_DER_cert(pem), 0)
+        _, signed, _ = _value(certificate, 0)
+        fields = list(_values(signed))
+        if fields[0][0] == _EXPLICIT_VERSION:
+            del fields[0]
+        # Serial number, signature, issuer, validity, subject.
+        begins, ends = (_seconds(*when) for when in _values(fields[3][1]))
+        return cls(_common_name(fields[4][1]), begins, ends)
 
 
 def _common_name(subject: bytes) -> str | None:

@@ -33,6 +33,7 @@ from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, hang
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
+from bb_edge.transport.renewal import TlsContext
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
 CONNACK_S = 3.0
@@ -101,7 +102,7 @@ class Connection:
         self._log = log
         self._dialing = Dialing(jitter, wake)
         self._opened, self._up, self._down = opened, up, down
-        self._tls = broker.tls_context()
+        self._tls = TlsContext(broker, log)
         self._version = VERSIONS.get(version, MQTTProtocolVersion.MQTTv5)
         self._may_fall_back = version == "auto"
         self.client: EnvelopeClient = self._new_client()
@@ -238,7 +239,7 @@ class Connection:
         )
         if self._broker.username is not None:
             client.username_pw_set(self._broker.username, self._broker.password)
-        broker, tls = self._broker, self._tls
+        broker, tls = self._broker, self._tls.current()
         client.connector = lambda: connect(broker.host, broker.port, CONNECT_TIMEOUT_S, tls)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect

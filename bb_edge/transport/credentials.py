@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from collections.abc import Iterator
 
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
@@ -16,7 +17,7 @@ _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = frozenset({62, 64})
 
 EXPIRES_SOON_S = 30 * 86400
-"""Seconds before a certificate's end from which on a node says so at its start."""
+"""Seconds before a certificate's end from which on a node says so."""
 
 REPEAT_S = 600.0
 """Seconds between two lines about a broker that refuses a node for the same reason."""
@@ -60,23 +61,39 @@ def dial_hint(error: BaseException, broker: Broker) -> str:
     return f"is this machine in a network from which {at} is reached, and does a firewall let it through?"
 
 
-def expiry(broker: Broker, now_s: float) -> str:
-    """What to say where this client's certificate has ended, ends soon or begins later; else empty.
+def expiry(broker: Broker, client: Certificate, authority: Certificate, now_s: float) -> list[str]:
+    """What to say where the client's certificate or the authority's has ended, ends soon or begins later.
 
-    `now_s` is this machine's clock, in seconds since 1970.
+    Both are as in the files of `broker`; `now_s` is this machine's clock, in seconds since 1970.
     """
-    if broker.cert_file is None:
-        return ""
-    begins_s, ends_s = Certificate.of(broker.cert_file)[1:]
-    what = f"the certificate {broker.cert_file} (broker.cert)"
+    own = f"the certificate {broker.cert_file} (broker.cert)"
+    root = f"the authority {broker.ca_file} (broker.ca)"
+    return [
+        *_expiry(
+            own,
+            client,
+            now_s,
+            "brokers let nobody in with it (renew it, or set this machine's clock)",
+            "renew it before, or the broker lets this node in no more",
+        ),
+        *_expiry(
+            root,
+            authority,
+            now_s,
+            "no broker passes as genuine (renew it, or set this machine's clock)",
+            "add its successor to the file before, or no broker passes as genuine",
+        ),
+    ]
+
+
+def _expiry(what: str, certificate: Certificate, now_s: float, ended: str, soon: str) -> Iterator[str]:
+    begins_s, ends_s = certificate.begins_s, certificate.ends_s
     if ends_s is not None and ends_s <= now_s:
-        fate = "brokers let nobody in with it (renew it, or set this machine's clock)"
-        return f"{what} has ended on {_date(ends_s)}: {fate}"
-    if begins_s is not None and begins_s > now_s:
-        return f"{what} begins on {_date(begins_s)}: set this machine's clock"
-    if ends_s is not None and ends_s - now_s < EXPIRES_SOON_S:
-        return f"{what} ends on {_date(ends_s)}: renew it before, or the broker lets this node in no more"
-    return ""
+        yield f"{what} has ended on {_date(ends_s)}: {ended}"
+    elif begins_s is not None and begins_s > now_s:
+        yield f"{what} begins on {_date(begins_s)}: set this machine's clock"
+    elif ends_s is not None and ends_s - now_s < EXPIRES_SOON_S:
+        yield f"{what} ends on {_date(ends_s)}: {soon}"
 
 
 def _date(seconds: float) -> str:

@@ -46,10 +46,10 @@ def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
     node.says("connected to")
     node.says("tick")
 
-    def scrape() -> dict[str, int]:
+    def scrape() -> dict[str, float]:
         with urllib.request.urlopen(address, timeout=20) as answer:
             lines = answer.read().decode().splitlines()
-        return {line.partition("{")[0]: int(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+        return {line.partition("{")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
     names = {
         "bb_frontier_depth_peak",
@@ -68,6 +68,7 @@ def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
     while scrape()["bb_cycle_duration_ns_count"] <= first["bb_cycle_duration_ns_count"]:
         pass
     assert scrape()["bb_mqtt_connected"] == 1
+    assert scrape()["bb_certificate_seconds_left"] == float("inf")  # it has none, which is no alarm
     assert scrape()["bb_frontier_depth_peak"] >= 1
     assert node.end() == 0
     events = json.loads((tmp_path / "trace.json").read_text())

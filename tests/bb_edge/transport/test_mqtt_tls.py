@@ -15,7 +15,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.certificate import Certificate, _seconds
-from bb_edge.transport.credentials import expiry, stranger
+from bb_edge.transport.credentials import stranger
 from bb_edge.transport.mqtt import Broker, BrokerFileError, BrokerUrlError, MqttOptions
 from bb_edge.transport.visitor import VisitError, visit
 from bb_edge.wire.envelope import Envelope, encode
@@ -242,16 +242,27 @@ def test_a_certificate_of_an_authority_that_the_broker_does_not_know(
         pass
 
 
-def test_a_certificate_that_ends_is_told(certificates):
-    """Authorities of tests sign for two days."""
-    broker = Broker.from_url("mqtts://h", cert_file=(file := certificates("kitchen")[0]))
-    _, begins, ends = Certificate.of(file)
-    assert ends - begins == 2 * 86400
-    assert f"{file} (broker.cert) ends on 20" in expiry(broker, ends - 1)
-    assert "renew it" in expiry(broker, ends - 86400)
-    assert "has ended on" in expiry(broker, ends) and "set this machine's clock" in expiry(broker, ends)
-    assert "begins on" in expiry(broker, begins - 1)
-    assert expiry(broker, ends - 31 * 86400) != "" and expiry(Broker("h", 1883), ends) == ""
+def test_a_certificate_that_is_renewed_serves_the_next_connection(
+    tls_broker, certificates, tmp_path, loop, doors
+):
+    """No restart: a node whose certificate has ended would wait for somebody to log in to the device."""
+    broker = tls_broker(acl=False)
+    (tmp_path / "other").mkdir()
+    certificate, key = Authority(tmp_path / "other")("a")
+    ours = Broker.from_url(
+        f"mqtts://{broker.host}:{broker.port}",
+        ca_file=certificates("ca")[0],
+        cert_file=str(certificate),
+        key_file=str(key),
+    )
+    ta = loop.join(doors("a"), ours)
+    loop.until(lambda: any("does the broker trust the authority" in line for line in loop.logs))
+    new_certificate, new_key = map(Path, certificates("a"))
+    certificate.write_bytes(new_certificate.read_bytes())  # its key is still the old one
+    loop.until(lambda: any("is not the key of" in line for line in loop.logs))
+    assert not ta.connected
+    key.write_bytes(new_key.read_bytes())
+    loop.until(lambda: ta.connected)
 
 
 @pytest.mark.parametrize(
