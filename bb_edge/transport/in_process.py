@@ -203,10 +203,9 @@ class Simulation:
         node.set_waker(lambda: self._touched.add(peer))
         if self._presence:
             node.presences_come()
-        for other in tuple(self._members.values()):
-            if other.node is not node:
-                self._tell(other.node, node, True)
-                self._tell(node, other.node, True)
+        for other in self._others_of(node):
+            self._tell(other, node, True)
+            self._tell(node, other, True)
         self._touched.add(peer)
 
     def remove(self, peer: PeerId) -> None:
@@ -220,8 +219,8 @@ class Simulation:
             raise SimulationError(f"there is no node {peer.short()}", "simulation")
         gone.due_ns = None
         gone.node.set_waker(None)
-        for other in self._members.values():
-            self._tell(other.node, gone.node, False)
+        for other in self._others_of(gone.node):
+            self._tell(other, gone.node, False)
 
     def connect(self, peer: PeerId, up: bool) -> None:
         """Takes a node's connection away, or gives it back, as if its broker were gone.
@@ -242,17 +241,21 @@ class Simulation:
         if (waits := self._cut_off.pop(peer, None)) is None:
             return
         self._sessions[peer] += 1
-        for other in self._members.values():
-            if other is not member and other.node.peer_id not in self._cut_off:
-                self._tell(other.node, node, True)
-                self._tell(node, other.node, True)
+        for other in self._others_of(node):
+            if other.peer_id not in self._cut_off:
+                self._tell(other, node, True)
+                self._tell(node, other, True)
         for until_ns, step in waits:
             if not until_ns or until_ns > self.now_ns:
                 self._send(peer, step)
 
+    def _others_of(self, node: DrivenNode) -> list[DrivenNode]:
+        """Whom this network tells of the node, and the node of them; nobody where presences come from
+        elsewhere, to as many nodes as there may be.
+        """
+        return [m.node for m in self._members.values() if m.node is not node] if self._presence else []
+
     def _tell(self, listener: DrivenNode, about: DrivenNode, up: bool) -> None:
-        if not self._presence:
-            return
         classes = classes_heard(listener, about)
         if not classes:
             return
