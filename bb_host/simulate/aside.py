@@ -38,6 +38,10 @@ AROUND = 1 << 16
 TAIL = 512
 """Bytes behind each body for what else its envelope says: some sixty, and more with acknowledgements."""
 
+IN_MEMORY = 1 << 20
+"""Bytes of bodies that stay in a worker's memory before others go aside. To write a body to the file, and to
+have its pages come back, takes a tenth of a small client's round."""
+
 _CAN = hasattr(os, "posix_fallocate") and hasattr(mmap, "MADV_DONTNEED")
 
 
@@ -120,6 +124,19 @@ class _Region(weakref.ref["Array"]):
         self.segment.madvise(mmap.MADV_DONTNEED, start, end - start)
 
 
+class _Kept(weakref.ref["Array"]):
+    """A body that stays in memory, as long as its array lives; with what is called when that is gone."""
+
+    __slots__ = ("size",)
+
+    def __new__(cls, array: Array, gone: Callable[[_Kept], None]) -> _Kept:
+        return super().__new__(cls, array, gone)
+
+    def __init__(self, array: Array, gone: Callable[[_Kept], None]) -> None:
+        super().__init__(array, gone)  # type: ignore[call-arg]
+        self.size = array.nbytes
+
+
 class Aside:
     """Memory of one worker that lies in a file of its own.
 
@@ -145,8 +162,11 @@ class Aside:
         self._free: dict[int, list[tuple[mmap.mmap, int, int]]] = {}  # by size: segment, its beginning, place
         self._regions: dict[int, _Region] = {}  # by the identity of their arrays, as long as those live
         self._joined: dict[int, _Region] = {}  # the same of what `joined` has returned
-        self._let_go, self._read = self._give_back, self._was_read  # made once: each region has one
+        # Made once: each region has one.
+        self._let_go, self._read, self._drop = self._give_back, self._was_read, self._dropped
         self._known: OrderedDict[int, tuple[bytes, memoryview]] = OrderedDict()
+        self._kept: dict[int, _Kept] = {}  # by identity: a reference is as hashable as what it refers to
+        self._kept_bytes = 0
         self._full = not _CAN
 
     def array(self, nbytes: int) -> Array | None:
@@ -163,12 +183,40 @@ class Aside:
         return found
 
     def keep(self, body: Body) -> memoryview | None:
-        """Returns bytes that lie here, equal to these; for the same object the same ones again."""
+        """Returns bytes that lie here, equal to these; for the same object the same ones again.
+
+        The first `IN_MEMORY` bytes stay where they are.
+        """
         known = self._known.get(id(body))
         if known is not None:
             return known[1]
-        found = self.array(len(body) + TAIL) if type(body) is bytes else None
-        if found is None or type(body) is not bytes:
+        if type(body) is not bytes or len(body) + TAIL < FROM:
+            return None
+        view = self._in_memory(body) or self._written(body)
+        if view is not None:
+            self._known[id(body)] = body, view  # the body stays, so its id stays its own
+            while len(self._known) > self.REMEMBERED:
+                self._known.popitem(last=False)
+        return view
+
+    def _in_memory(self, body: bytes) -> memoryview | None:
+        """A view of the body, which is counted as long as somebody has it; None where many are."""
+        if self._kept_bytes + len(body) > IN_MEMORY:
+            return None
+        array: Array = np.frombuffer(body, np.uint8)
+        kept = _Kept(array, self._drop)
+        self._kept[id(kept)] = kept
+        self._kept_bytes += len(body)
+        return array.data
+
+    def _dropped(self, kept: _Kept) -> None:
+        del self._kept[id(kept)]
+        self._kept_bytes -= kept.size
+
+    def _written(self, body: bytes) -> memoryview | None:
+        """The body as it lies in the file; None where it finds no room there."""
+        found = self.array(len(body) + TAIL)
+        if found is None:
             return None
         region = self._regions[id(found)]
         data, start, last = memoryview(body), region.begins + region.at, len(body) & -mmap.PAGESIZE
@@ -178,11 +226,7 @@ class Aside:
         for written, end in parts if len(body) > AROUND else ((0, len(body)),):
             while written < end:
                 written += os.pwrite(self._file, data[written:end], start + written)
-        view = found.data[: len(body)].toreadonly()
-        self._known[id(body)] = body, view  # the body stays, so its id stays its own
-        while len(self._known) > self.REMEMBERED:
-            self._known.popitem(last=False)
-        return view
+        return found.data[: len(body)].toreadonly()
 
     def forget(self) -> None:
         """Knows no body again."""

@@ -21,7 +21,9 @@ SIZE = 3 * FROM + 100
 
 
 @pytest.fixture
-def aside(tmp_path):
+def aside(tmp_path, monkeypatch):
+    """Where nothing stays in memory first."""
+    monkeypatch.setattr(aside_module, "IN_MEMORY", 0)
     made = Aside(tmp_path / "aside")
     yield made
     made.close()
@@ -143,6 +145,21 @@ def test_without_room_on_the_disk_it_stays_in_memory(aside, monkeypatch):
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     assert aside.array(SIZE) is None and aside.keep(bytes(SIZE)) is None
+
+
+def test_the_first_bodies_stay_in_memory_and_make_room_for_others_as_they_go(aside, monkeypatch):
+    monkeypatch.setattr(aside_module, "IN_MEMORY", 2 * SIZE)
+    bodies = [np.random.default_rng(seed).bytes(SIZE) for seed in range(5)]
+    first, second, third = (aside.keep(body) for body in bodies[:3])
+    assert [aside.lying(view) is not None for view in (first, second, third)] == [False, False, True]
+    assert aside.keep(bodies[0]) is first, "the node and the network have the same one"
+    aside.leave(first)
+    assert (first, second, third) == tuple(bodies[:3])
+    assert aside.joined(first, b"rest") == bodies[0] + b"rest"
+    aside.forget()
+    del first
+    fourth, fifth = (aside.keep(body) for body in bodies[3:])
+    assert [aside.lying(view) is not None for view in (fourth, fifth)] == [False, True]
 
 
 def test_more_than_a_piece_of_the_file_fits(aside, monkeypatch):

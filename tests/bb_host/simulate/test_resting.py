@@ -80,8 +80,15 @@ def in_memory(learning):
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_what_lies_aside_is_what_it_would_be_in_memory(learning, in_memory, workers):
+@pytest.fixture
+def nothing_stays(monkeypatch):
+    """No body stays in memory before others go aside."""
+    monkeypatch.setattr(aside_module, "IN_MEMORY", 0)
+
+
+@pytest.mark.parametrize(("workers", "stays"), [(1, 0), (2, 0), (3, 0), (1, 2 << 20), (2, 2 << 20)])
+def test_what_lies_aside_is_what_it_would_be_in_memory(learning, in_memory, workers, stays, monkeypatch):
+    monkeypatch.setattr(aside_module, "IN_MEMORY", stays)
     assert shown(simulate(learning, workers, "here")) == in_memory
 
 
@@ -110,6 +117,7 @@ def placed(monkeypatch):
     return seen
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_parameters_and_answers_of_clients_lie_aside(learning, placed):
     outcome = simulate(learning, 2, "here")
     woke = outcome.awake - 1
@@ -125,6 +133,7 @@ def test_a_network_without_jitter_brings_much_at_once_and_the_bits_stay(learning
     assert len(set(map(repr, found))) == 1
 
 
+@pytest.mark.usefixtures("nothing_stays")
 def test_an_answer_that_changed_in_the_file_would_be_seen(learning, in_memory, monkeypatch):
     keep = aside_module.Aside.keep
 
