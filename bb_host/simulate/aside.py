@@ -39,8 +39,8 @@ TAIL = 512
 """Bytes behind each body for what else its envelope says: some sixty, and more with acknowledgements."""
 
 IN_MEMORY = 1 << 20
-"""Bytes of bodies that stay in a worker's memory before others go aside. To write a body to the file, and to
-have its pages come back, takes a tenth of a small client's round."""
+"""Bytes of bodies, and as many of parameters, that stay in a worker's memory before others go aside. To write
+a body to the file, and to have pages come back, takes an eighth of a small client's round."""
 
 _CAN = hasattr(os, "posix_fallocate") and hasattr(mmap, "MADV_DONTNEED")
 

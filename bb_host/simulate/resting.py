@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bb_edge.transport.in_process import Arrival, Presence
+from bb_host.simulate import aside
 from bb_host.simulate.aside import Aside, Lying, OpenFiles
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Resting:
         self._files = OpenFiles()
         self._nodes: dict[PeerId, tuple[Node, Sequence[Model], Sequence[Array]]] = {}
         self._placing: list[Array] | None = None  # of the node that is being made
+        self._stay_bytes = 0  # of parameters that stay in memory: those of the first nodes
         # What others read of this file: since the last step, and since the one before.
         self._sent: list[Body] = []
         self._sent_before: list[Body] = []
@@ -52,8 +54,13 @@ class Resting:
         return np.empty(size, np.float32) if found is None else found.view(np.float32)
 
     def _place(self, nbytes: int) -> Array | None:
-        found = None if self._placing is None else self._aside.array(nbytes)
-        if found is not None and self._placing is not None:
+        if self._placing is None:
+            return None
+        if self._stay_bytes + nbytes <= aside.IN_MEMORY:
+            self._stay_bytes += nbytes
+            return None
+        found = self._aside.array(nbytes)
+        if found is not None:
             self._placing.append(found)
         return found
 
