@@ -250,9 +250,7 @@ class Simulation:
                 self._send(peer, step)
 
     def _others_of(self, node: DrivenNode) -> list[DrivenNode]:
-        """Whom this network tells of the node, and the node of them; nobody where presences come from
-        elsewhere, to as many nodes as there may be.
-        """
+        """Who is told of the node here, and it of them; nobody where presences come from elsewhere."""
         return [m.node for m in self._members.values() if m.node is not node] if self._presence else []
 
     def _tell(self, listener: DrivenNode, about: DrivenNode, up: bool) -> None:
@@ -360,11 +358,8 @@ class Simulation:
 
     def _poll_these(self, peers: Iterable[PeerId]) -> None:
         """Polls nodes that were given something until they have no work at this instant."""
-        for peer in peers:
-            member = self._members.get(peer)
+        for member in filter(None, map(self._members.get, peers)):
             for _ in range(POLLS_PER_INSTANT):
-                if member is None:
-                    break
                 when = next_due_ns(member.node, member.keeper)
                 if when is None or when > self.now_ns:
                     break
