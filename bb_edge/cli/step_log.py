@@ -29,6 +29,8 @@ ANSWERED = frozenset(
     )
 )
 """Why peers are missing that have answered."""
+WRITTEN_AGAIN = frozenset(("outbox", "journal", "snapshot"))
+"""What of a state folder is tried again until the disk takes it; then there is a `StorageRecovered`."""
 MAX_FAILURE = 200
 """Letters of a failure in a presence: a line of text, as many bytes as the rest of it."""
 MAX_LAST_WORD = 60
@@ -58,6 +60,7 @@ class StepLog:
         self._names = names
         self._tell = tell
         self._failure = ""  # the last one, without its time
+        self._refused: set[str] = set()  # what of the state the disk refuses, and was logged
         self._waiting: set[str] = set()  # targets that were logged as waiting for a bootstrap
         self.unfinished = node.open_rounds
         self.in_vain = 0
@@ -84,7 +87,13 @@ class StepLog:
             level = "debug" if step.target in self._waiting else "info"
             self._waiting.add(step.target)
             output.log(level, "waiting for a bootstrap", target=step.target, op=step.op)
+        elif isinstance(step, steps.StorageFailed) and step.what in self._refused:
+            pass  # it is counted, and said once until the disk has taken it
         else:
+            if isinstance(step, steps.StorageFailed) and step.what in WRITTEN_AGAIN:
+                self._refused.add(step.what)
+            elif isinstance(step, steps.StorageRecovered):
+                self._refused.clear()
             if isinstance(step, steps.RoundBackedOff):
                 self.in_vain = step.reached_nobody
             elif isinstance(step, steps.RequestClosed):
@@ -241,4 +250,5 @@ _LEVEL = {
     steps.StateForgotten: "warning",
     steps.StateUpgraded: "warning",
     steps.StorageFailed: "error",
+    steps.StorageRecovered: "warning",
 }

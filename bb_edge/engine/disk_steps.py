@@ -117,3 +117,15 @@ class StateUpgraded(EngineStep):
 
     version: int
     anew: str
+
+
+@dataclass(frozen=True, slots=True)
+class StorageRecovered(EngineStep):
+    """The disk takes again what it had refused (`StorageFailed`): all of it is written, or no longer needed.
+
+    `failures` is how many writes it had refused, a write of several records counting once; `lasted_ns` the
+    time from the first of them to the last. The keeper of a state folder tells it.
+    """
+
+    failures: int
+    lasted_ns: int

@@ -28,6 +28,7 @@ StateUpgraded = disk_steps.StateUpgraded
 RecordExpired = disk_steps.RecordExpired
 RecordsMissing = disk_steps.RecordsMissing
 SentToNobody = disk_steps.SentToNobody
+StorageRecovered = disk_steps.StorageRecovered
 DataLeftOut = device_steps.DataLeftOut
 DataNoted = device_steps.DataNoted
 ModelNoted = device_steps.ModelNoted

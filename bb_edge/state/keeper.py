@@ -19,6 +19,7 @@ from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
 from bb_edge.state.errors import StateError
 from bb_edge.state.journaling import Journaling
+from bb_edge.state.refusals import Refusals
 from bb_edge.state.store import Recovered, StateStore
 from bb_edge.state.writer import Writer
 from bb_edge.wire.bodies import BodyName
@@ -145,11 +146,12 @@ class Keeper:
     a snapshot is taken after every `rounds` of them (0: none is), once a second at most, in the poll after
     the round's end: a round that begins there with a durable question wants one too, and one serves both.
 
-    `report` gets a `StorageFailed` for each snapshot that could not be written; the node itself reports about
-    its records. `announce` is for programs with ops that a snapshot starts: it starts them in the next poll,
-    and the snapshot is taken after that poll. `writer` writes large rows of the journal beside the polls; it
-    has to see to it that another poll comes when it is done. It removes large old files, too; small ones are
-    removed by `tidy`. `close` waits for it.
+    `report` gets a `StorageFailed` for each snapshot that could not be written, and a `StorageRecovered` once
+    all is written that the disk had refused; the node itself reports about its records. `announce` is for
+    programs with ops that a snapshot starts: it starts them in the next poll, and the snapshot is taken after
+    that poll. `writer` writes large rows of the journal beside the polls; it has to see to it that another
+    poll comes when it is done. It removes large old files, too; small ones are removed by `tidy`. `close`
+    waits for it.
     """
 
     def __init__(
@@ -184,6 +186,8 @@ class Keeper:
         self._wait_ns = RETRY_NS
         self._idle_counters: Mapping[str, int] = {}
         self._busy = True
+        self._refusals = Refusals()
+        self._now_ns = 0  # of the last poll
         self.snapshots = 0
         """How many snapshots were written."""
         self.failures = 0
@@ -196,6 +200,7 @@ class Keeper:
 
     def take(self, emitted: Sequence[steps.EngineStep], now_ns: int) -> None:
         """Takes the steps of a poll: writes records, tells the node, and takes a snapshot if one is due."""
+        self._now_ns = now_ns
         outbox: list[steps.PersistOutbox] = []
         enclosed: list[steps.PersistOutbox] = []
         journal: list[steps.Journal] = []
@@ -229,6 +234,8 @@ class Keeper:
                 self.snapshot(now_ns)
             else:
                 self.announce()
+        if (ended := self._refusals.end(now_ns)) is not None and self._report is not None:
+            self._report(steps.StorageRecovered(*ended))
 
     def announce(self) -> None:
         """Starts the ops that a snapshot starts in the program, if any; a snapshot follows the next poll."""
@@ -270,12 +277,14 @@ class Keeper:
             size += sum(map(len, pieces))
             store.write_snapshot(pieces, self._needed({**store.enclosed, **self._enclosing}))
         except BBError as error:
+            self._refusals.snapshot_refused(now_ns)
             self._failed("snapshot", error)
             self._retry_at_ns = now_ns + self._wait_ns
             self._wait_ns = min(2 * self._wait_ns, MAX_RETRY_NS)
             self._wanted = True
             return False
         self._enclosing = {}
+        self._refusals.snapshot_written()
         gone = [key_bytes(key) for key in node.snapshot_written()]
         self.snapshots += 1
         self._wanted = self._busy = self._announced = False
@@ -317,7 +326,8 @@ class Keeper:
             return False
         self._enclosing = rows
         self._wanted = True
-        self._answer(requests, None)
+        for step in requests:
+            self._node.persisted(step.token)
         return True
 
     def _needed(self, rows: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -367,11 +377,16 @@ class Keeper:
     def _answer(self, requests: Sequence[steps.RecordStep], error: StateError | None) -> None:
         """Tells the node what became of records."""
         node = self._node
+        tokens = [step.token for step in requests]
         if error is None:
-            for step in requests:
-                node.persisted(step.token)
+            self._refusals.written(tokens)
+            for token in tokens:
+                node.persisted(token)
             return
         self.failures += 1
+        # What of the journal has not run is not asked for again: its sender repeats it.
+        again = [s.token for s in requests if not isinstance(s, steps.Journal) or s.ahead]
+        self._refusals.refused(again, self._now_ns)
         for step in requests:
             node.persist_failed(step.token, error)
 

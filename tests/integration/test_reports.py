@@ -5,7 +5,9 @@ Every report that the device has counted as told reaches the hub's program, whoe
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import resource
 import shutil
 import signal
@@ -56,9 +58,10 @@ class Reporting:
             self._artifacts[target] = folder / f"Reports.{target}.edge.onnx"
             self._artifacts[target].write_bytes(data)
 
-    def run(self, target: str) -> Child:
+    def run(self, target: str, state: Path | None = None) -> Child:
         name = target.lower()
-        found: Child = self.f.run(name, self._artifacts[target], target, *self.f.state(name))
+        kept = self.f.state(name) if state is None else ("--state", str(state))
+        found: Child = self.f.run(name, self._artifacts[target], target, *kept)
         return found
 
     def said(self, event: str) -> Counter[int]:
@@ -205,5 +208,52 @@ def test_a_device_whose_disk_is_full_tells_of_nothing_that_is_lost(reporting):
     told = r.more("told", 20)
     resource.prlimit(device.pid, resource.RLIMIT_FSIZE, (hard, hard))
     r.all_of(told)
+    assert_one_failure_and_one_recovery(r, device)
+    assert r.f.end(hub)[0] == r.f.end(device)[0] == 0
+    assert set(r.said("report").values()) == {1}
+
+
+def assert_one_failure_and_one_recovery(r, node):
+    """However many records waited for the disk: one line for each kind, and one at the end."""
+    recovered = r.f.says(node, "StorageRecovered")
+    assert int(recovered.partition("failures=")[2].split()[0]) > 2
+    lines = [e.text for e in r.f.heard if isinstance(e, Line) and e.child is node]
+    refused = [re.search("what=([a-z]+)", line)[1] for line in lines if "StorageFailed" in line]
+    assert refused and len(refused) == len({*refused}), refused
+    assert sum("StorageRecovered" in line for line in lines) == 1
+
+
+@pytest.fixture
+def small_partition(tmp_path):
+    """A file system of 4 MiB in memory, where the user of the tests may mount one."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False, timeout=20).returncode == 0
+    except OSError:
+        mounted = False
+    if not mounted:
+        pytest.skip("nobody but root may mount a file system")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=20)
+
+
+def test_a_small_partition_that_is_full_is_one_failure_and_once_it_is_freed_one_recovery(
+    reporting, small_partition
+):
+    r = reporting
+    hub = r.run("Hub")
+    device = r.run("Device", small_partition / "device")
+    r.more("report")
+    ballast = small_partition / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    assert "No space left" in r.f.says(device, "StorageFailed")
+    told = r.more("told", 20)
+    ballast.unlink()
+    r.all_of(told)
+    assert_one_failure_and_one_recovery(r, device)
     assert r.f.end(hub)[0] == r.f.end(device)[0] == 0
     assert set(r.said("report").values()) == {1}

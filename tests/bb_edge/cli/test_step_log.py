@@ -42,3 +42,34 @@ def test_giving_up_tells_answers_that_do_not_count_from_none(whys: tuple[str, st
     log = StepLog("own", Quiet(), Quiet(), output, PeerNames(lambda _: {}, ["own"]), lambda *_: None)  # type: ignore[arg-type]
     log(steps.RequestClosed("Server", 1, "train", 2, 0, "all settled", tuple(zip((A, B), whys, strict=True))))
     assert log.in_vain_text(3) == text
+
+
+def test_what_the_disk_refuses_is_one_line_until_it_takes_it_again() -> None:
+    written, told = io.StringIO(), list[object]()
+    output = Output(False, "info", io.StringIO(), written)
+    log = StepLog(
+        "own",
+        Quiet(),  # type: ignore[arg-type]
+        Quiet(),  # type: ignore[arg-type]
+        output,
+        PeerNames(lambda _: {}, ["own"]),
+        lambda _, value: told.append(value),
+    )
+    full = OSError("full")
+    for what in ("outbox", "journal", "outbox", "outbox", "snapshot", "snapshot", "tidying up", "tidying up"):
+        log(steps.StorageFailed(what, full))
+    log(steps.StorageRecovered(6, 3_000_000_000))
+    log(steps.StorageFailed("outbox", full))
+    lines = written.getvalue().splitlines()
+    kinds = [line.split()[3] + " " + line.partition("what=")[2].partition(" error")[0] for line in lines]
+    assert kinds == [
+        *("StorageFailed outbox", "StorageFailed journal", "StorageFailed snapshot"),
+        *(
+            "StorageFailed tidying up",
+            "StorageFailed tidying up",
+            "StorageRecovered ",
+            "StorageFailed outbox",
+        ),
+    ]
+    assert "failures=6 lasted_ns=3000000000" in lines[5]
+    assert len(told) == 5, "the presence has what failed last, each time that it is something else"

@@ -422,8 +422,59 @@ def test_a_snapshot_that_fails_is_reported_and_tried_again_after_a_while(world: 
     w.take(now_ns=243 * S)
     assert w.keeper.next_ns is None and not w.keeper.failing
     assert (w.node.written, w.on_disk.generation) == (2, 2)
+    w.take(now_ns=244 * S)
+    assert isinstance(w.reported[-1], steps.StorageRecovered)
     w.take(wanted(), now_ns=244 * S)
     assert w.on_disk.generation == 3
+
+
+def recovered(w: World) -> list[steps.EngineStep]:
+    found = [step for step in w.reported if isinstance(step, steps.StorageRecovered)]
+    w.reported.clear()
+    return found
+
+
+def test_a_disk_that_takes_all_again_is_told_once(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.capacity_bytes = 0
+    for second in range(4):
+        w.take(outgoing(1, 1), outgoing(2, 2), now_ns=second * S)
+    assert [*w.node.failed] == [1, 2] and not recovered(w)
+    w.disk.capacity_bytes = 100_000
+    w.take(now_ns=4 * S)
+    assert not recovered(w), "nothing was written yet"
+    w.take(outgoing(1, 1), now_ns=20 * S)
+    assert not recovered(w), "the other one waits for its turn"
+    w.take(outgoing(2, 2), now_ns=21 * S)
+    assert recovered(w) == [steps.StorageRecovered(4, 3 * S)]
+    w.take(outgoing(3, 3), now_ns=22 * S)
+    assert not recovered(w)
+
+
+def test_a_disk_that_takes_every_second_write_has_not_recovered(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    for second in range(0, 20, 2):
+        w.disk.capacity_bytes = 0
+        w.take(incoming(second), now_ns=second * S)
+        w.disk.capacity_bytes = 100_000
+        w.take(incoming(100 + second), now_ns=(second + 1) * S)
+    assert len(w.node.failed) == 10 and not recovered(w)
+    w.take(incoming(200), now_ns=24 * S)
+    assert recovered(w) == [steps.StorageRecovered(10, 18 * S)]
+
+
+def test_records_that_nobody_asks_for_again_hold_up_no_recovery(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.capacity_bytes = 0
+    w.take(outgoing(1, 1), now_ns=0)  # it expires
+    w.disk.capacity_bytes = 100_000
+    w.take(outgoing(2, 2), now_ns=30 * S)
+    assert not recovered(w)
+    w.take(now_ns=71 * S)
+    assert recovered(w) == [steps.StorageRecovered(1, 0)]
 
 
 def test_a_node_that_cannot_be_written_down_is_reported(world: Callable[..., World]) -> None:
