@@ -24,6 +24,7 @@ CODES: Final[Mapping[str, str]] = {
     "doubtful-setting": "a configuration value that hardly anybody wants, such as a learning rate of 0",
     "early-aggregate": "an aggregate that does not wait for the answers that its slot sums",
     "empty-body": "a body records nothing",
+    "empty-loop": "a loop of 0 iterations: what is recorded in it never runs",
     "empty-name": "an event, a metric or a record without a name",
     "enough-above-n": "a request waits for more answers than it asks peers",
     "event-like-output": "an event has the name of a declared output",

@@ -101,6 +101,8 @@ class Loop(Suggests):
         if not isinstance(times, Output):
             if times < 0:
                 raise g.error(AttributeValueError, f"loop: {times} iterations", "say 0 or more")
+            if not times:
+                g.warn("empty-loop", "a loop of 0 iterations never runs", "say 1 or more, or give a value")
             return g.tensor_constant(np.array(int(times), np.int64))
         value = g.own(times)
         if not types.compatible(value.node, types.TENSOR_I64):

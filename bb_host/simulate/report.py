@@ -135,7 +135,7 @@ class Columns:
         if not found:
             return None
         topic = max(sorted(found), key=lambda name: found[name])
-        first = next(event for event in events if event.topic == topic)
+        first = next(event for event in events if event.topic == topic and isinstance(event.value, list))
         return cls(topic, {index: f"{topic}[{index}]" for index in _numbers(first.value)})
 
     def rows(self, events: Sequence[Event]) -> list[dict[str, float]]:

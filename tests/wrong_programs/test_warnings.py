@@ -511,6 +511,20 @@ def test_more_answers_than_peers_are_enough():
     quiet(asking(S, enough=2), PEERS)
 
 
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_loop_of_no_iterations(times):
+    class Loops(Module):
+        def body(self, g):
+            with g.loop(times, carry=g.input("x", "F32", (4,))) as step:  # <-
+                step.next(step.carried * 2.0)
+            g.output("y", step.result)
+
+    if times:
+        quiet(Loops())
+    else:
+        warned("empty-loop", "0 iterations", "1 or more", program=Loops())
+
+
 @pytest.mark.parametrize("deadline_ns", [10, 30, 999_999])
 def test_a_deadline_in_the_wrong_unit(deadline_ns):
     warned("short-deadline", str(deadline_ns), "30 * S", program=asking(deadline_ns), compiler=PEERS)

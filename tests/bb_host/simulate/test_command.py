@@ -225,6 +225,13 @@ def test_numbers_that_are_not_finite_are_said_and_shown():
     ]
 
 
+def test_a_topic_of_numbers_and_of_lists_is_shown_by_its_lists():
+    events = [Event(1, "server", "round", 0.5), Event(2, "server", "round", [1.0, 0.25])]
+    columns = Columns.of(events)
+    assert columns is not None
+    assert columns.rows(events) == [{"round[0]": 0.5}, {"round[0]": 1.0, "round[1]": 0.25}]
+
+
 def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(program, rows, tmp_path):
     script = tmp_path / "script.py"
     arguments = ["simulate", program, "--clients", "3", "--data", f"shard={rows}", "--quiet"]
