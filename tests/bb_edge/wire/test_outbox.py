@@ -304,6 +304,27 @@ def test_a_body_goes_with_the_last_record_that_names_it() -> None:
     assert outbox.take_free_bodies([body]) == []
 
 
+def test_a_body_is_needed_by_what_is_open_and_by_what_is_to_find_it_again() -> None:
+    outbox, large = Outbox(), name_of(b"large")
+
+    def add(number: int, body: bytes, cause: Cause | None = None) -> None:
+        found = OutboxRecord(EnvelopeKey(A, 0, 0), b"", 0, cause, body=body, body_name=name_of(body))
+        outbox.add(number, found, ahead=cause is not None)
+
+    for number, body in ((1, b"large"), (2, b"large"), (3, b"other")):
+        add(number, body)
+    assert outbox.needs_body(large) and not outbox.needs_body(name_of(b"nobody's"))
+    outbox.settle(1)
+    assert outbox.needs_body(large), "the second record has it too"
+    outbox.settle(2)
+    assert not outbox.needs_body(large) and outbox.needs_body(name_of(b"other"))
+    add(4, b"large", CAUSE)
+    outbox.settle(4)
+    assert outbox.needs_body(large), "its cause may run again"
+    outbox.caught_up(4)
+    assert not outbox.needs_body(large)
+
+
 def test_a_record_is_decided_by_its_table() -> None:
     def taken(outbox: Outbox, may_run: bool = True) -> list[int]:
         free = outbox.snapshot_taken(lambda _cause: may_run)
