@@ -8,6 +8,7 @@ it, hangs up on it or does not answer is spoken to in 3.1.1.
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from bb_edge.transport.connection_states import (
     Failure,
     State,
 )
-from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, hang_up_hint
+from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, dial_hint, hang_up_hint
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.packets import PacketError
@@ -270,7 +271,10 @@ class Connection:
             return
         if dialing.error is not None:
             self._enter(Event.UNREACHABLE)
-            self._later(f"broker {self._broker} is not reachable: {dial_fault(dialing.error, self._broker)}")
+            fault, hint = dial_fault(dialing.error, self._broker), ""
+            if isinstance(dialing.error, socket.gaierror):  # what it says names neither the host nor the DNS
+                hint = f" ({dial_hint(dialing.error, self._broker)})"
+            self._later(f"broker {self._broker} is not reachable: {fault}{hint}")
             return
         self._enter(Event.REACHED)
         self.shared = self.client.shared

@@ -319,3 +319,15 @@ def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
         waits = waits_told(mute.logs)
         assert waits == sorted(waits) and waits[-1] == 0.1
         assert sum("does not speak MQTT 5" in line for line in mute.logs) == 1
+
+
+def test_a_host_that_no_dns_knows_is_named(monkeypatch, patience):
+    def no_such_host(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(module, "connect", no_such_host)
+    with driven(patience) as lost:
+        lost.comes_back_from(State.DIALING)
+        assert (
+            "Name or service not known (is 127.0.0.1 the broker's name, and does this machine" in lost.logs[0]
+        )
