@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import paho.mqtt.publish as publish
@@ -127,6 +128,28 @@ def test_a_node_told_to_end_says_goodbye(mosquitto_broker, federation):
     assert code == 0
     assert summary["peak_rss_bytes"] > 0
     assert summary["transport"]["sent_bytes"] > 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP])
+def test_whoever_goes_goes_once(mosquitto_broker, federation, tmp_path, how):
+    """By its own word, by its will at once, and by its will once its keep-alive is over."""
+    f = federation(mosquitto_broker, rounds=0, pause_ms=20)
+    config = tmp_path / "short.json"
+    config.write_text(json.dumps({"broker": {"keepalive_s": 5}}))
+    clients = [f.client(number, "--config", str(config)) for number in range(3)]
+    server = f.server()
+    f.full_round()
+    before = len(f.heard)
+    clients[0].signal(how)
+    f.says(server, "PeerDown", since=before)
+    last = f.round(lambda v: 0 < v[3] < f.artifacts.samples, "the others go on")
+    f.round(lambda v: v[0] > last[0] + 20, "and go on")
+    lines = [e.text for e in f.heard[before:] if isinstance(e, Line) and e.child is server]
+    assert [line.count("client-0") for line in lines if "PeerDown" in line] == [1], lines
+    assert not [line for line in lines if "PeerUp" in line]
+    if how is signal.SIGSTOP:
+        clients[0].signal(signal.SIGCONT)
+        f.says(server, "PeerUp", since=before)
 
 
 def test_an_unreachable_broker_does_not_end_a_node(federation):

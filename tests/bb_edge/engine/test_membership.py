@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from bb_edge.engine import steps
@@ -200,3 +202,29 @@ def test_a_device_that_says_goodbye_before_it_sleeps_is_not(told):
         told(True, epoch=epoch, session=1, seq=1)
         told(False, epoch=epoch, session=1)
     assert restarts(told) == [(A, 5, False)]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_nobody_goes_twice_without_having_come(bench, seed):
+    """Goodbyes and wills in every class, removals, failures and late envelopes, in any order."""
+    dice, bench = random.Random(seed), bench(PROGRAM)
+    node, down = bench.node, False
+    for number in range(1, 60):
+        name = (dice.choice("CD"),)
+        event = dice.choice(("up", "down", "cleared", "removed", "failed", "failed", "failed", "envelope"))
+        if event in ("up", "down"):
+            when = {"epoch": dice.choice((1, 2)), "session": dice.randrange(3), "seq": dice.randrange(3)}
+            node.peer_presence(A, event == "up", classes=name, **when)
+        elif event == "envelope":
+            node.deliver_inbound(envelope.encode(Envelope(epoch=1, seq=number)), A)
+        elif event == "failed":
+            for _ in range(dice.choice((1, 5))):
+                node.peer_failed(A)
+        else:
+            node.presence_cleared(A, name[0] if event == "cleared" else None)
+        for step in bench.poll():
+            if isinstance(step, steps.PeerDown):
+                assert not down, f"event {number}: {event}"
+                down = True
+            elif isinstance(step, steps.PeerUp):
+                down = False
