@@ -44,7 +44,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/envelope_records.py": (f"{WIRE}envelope.py", f"{WIRE}envelope_refusals.py"),
     "bb_edge/wire/codecs.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
     "bb_edge/wire/forms.py": (f"{WIRE}codecs.py", f"{WIRE}codec_refusals.py"),
-    "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py", f"{ENGINE}enclosed_rows.py"),
+    "bb_edge/wire/outbox.py": (f"{WIRE}outbox.py", f"{ENGINE}shared_on_disk.py"),
     "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
     "bb_edge/wire/places.py": (f"{WIRE}places.py", f"{WIRE}peers.py"),
     **{
