@@ -241,7 +241,8 @@ class Connection:
         if self._broker.username is not None:
             client.username_pw_set(self._broker.username, self._broker.password)
         broker, tls = self._broker, self._tls.current()
-        client.connector = lambda: connect(broker.host, broker.port, CONNECT_TIMEOUT_S, tls)
+        patience = self._dialing.patience
+        client.connector = lambda: connect(broker.host, broker.port, CONNECT_TIMEOUT_S, tls, patience)
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
         client.on_subscribe = self._on_subscribe
@@ -271,6 +272,8 @@ class Connection:
             return
         if dialing.error is not None:
             self._enter(Event.UNREACHABLE)
+            if isinstance(dialing.error, TimeoutError):
+                dialing.took_too_long()
             fault, hint = dial_fault(dialing.error, self._broker), ""
             if isinstance(dialing.error, socket.gaierror):  # what it says names neither the host nor the DNS
                 hint = f" ({dial_hint(dialing.error, self._broker)})"
@@ -278,7 +281,7 @@ class Connection:
             return
         self._enter(Event.REACHED)
         self.shared = self.client.shared
-        self._connack_by = time.monotonic() + CONNACK_S
+        self._connack_by = time.monotonic() + CONNACK_S * dialing.patience
         self._opened()
 
     def _later(self, reason: str, kind: str = "no connection") -> None:
@@ -289,6 +292,7 @@ class Connection:
         """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
         self._close_socket()
         self._enter(Event.SILENT)
+        self._dialing.took_too_long()
         if not self._fall_back(Failure.NO_ANSWER, "no answer to CONNECT"):
             self._later(f"broker {self._broker} does not answer")
 

@@ -13,6 +13,12 @@ from collections.abc import Callable
 CONNECT_TIMEOUT_S = 5.0
 """Seconds that a TCP connect may take; a lost SYN is sent again after 1 s and after 3 s."""
 
+PATIENCE_MOST = 8
+"""Up to so many times longer than at first a handshake is waited for, of TLS and of MQTT: twice as long after
+each that took too long. Over a satellite or a crowded cell an answer may take seconds; a node that waited
+no longer the next time would never connect.
+"""
+
 RETRY_FIRST_S, RETRY_MAX_S = 0.25, 30.0
 """Seconds before the next dial: the first wait, doubled after each failure up to the largest.
 
@@ -38,7 +44,7 @@ outages would keep nodes away for longer than a round takes.
 class Dialing:
     """The dials of one connection. All methods belong to the driver's thread."""
 
-    __slots__ = ("_jitter", "_next_at", "_thread", "_wait_s", "_wake", "error")
+    __slots__ = ("_jitter", "_next_at", "_thread", "_wait_s", "_wake", "error", "patience")
 
     def __init__(self, jitter: random.Random, wake: Callable[[], None]) -> None:
         """`wake()` is called from the thread of a dial, once that has ended."""
@@ -49,6 +55,8 @@ class Dialing:
         self._next_at = 0.0
         self.error: OSError | ValueError | None = None
         """Why the last dial has failed; None if it has not."""
+        self.patience = 1
+        """How many times longer than at first a handshake is waited for: what the link has needed so far."""
 
     # --- a dial ---------------------------------------------------------------------------------------
 
@@ -80,6 +88,10 @@ class Dialing:
         """Waits for a dial that goes on, which takes little longer than `CONNECT_TIMEOUT_S`."""
         if self._thread is not None:
             self._thread.join(CONNECT_TIMEOUT_S + 1)
+
+    def took_too_long(self) -> None:
+        """A handshake did not end in time: the next one is given twice as long."""
+        self.patience = min(2 * self.patience, PATIENCE_MOST)
 
     # --- the wait before the next ---------------------------------------------------------------------
 

@@ -165,8 +165,13 @@ class EnvelopeClient(paho.Client):
         return self.shared
 
 
-def connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) -> socket.socket:
-    """Connects a socket, TLS handshake included. Raises OSError, of which ssl.SSLError is a subclass."""
+def connect(
+    host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None, patience: int = 1
+) -> socket.socket:
+    """Connects a socket, TLS handshake included, which may take `patience` times as long.
+
+    Raises OSError, of which ssl.SSLError is a subclass; TimeoutError where one of them took too long.
+    """
     sock = socket.create_connection((host, port), timeout_s)
     if tls is None:
         return sock
@@ -176,6 +181,7 @@ def connect(host: str, port: int, timeout_s: float, tls: ssl.SSLContext | None) 
         sock.close()
         raise
     try:
+        secure.settimeout(timeout_s * patience)
         secure.do_handshake()
     except OSError:
         secure.close()

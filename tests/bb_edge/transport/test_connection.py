@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import select
@@ -331,3 +332,58 @@ def test_a_host_that_no_dns_knows_is_named(monkeypatch, patience):
         assert (
             "Name or service not known (is 127.0.0.1 the broker's name, and does this machine" in lost.logs[0]
         )
+
+
+@contextmanager
+def late_broker(delay_s: float) -> Iterator[int]:
+    """The port of a broker behind a link that takes its time: it answers `delay_s` after a CONNECT."""
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(socket.create_server(("127.0.0.1", 0)))
+
+        def answer(sock: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                sock.recv(4096)
+                time.sleep(delay_s)
+                sock.sendall(ACCEPT)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    sock = sockets.enter_context(listener.accept()[0])
+                    answers.append(threading.Thread(target=answer, args=(sock,), daemon=True))
+                    answers[-1].start()
+
+        answers: list[threading.Thread] = []
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for ending in (thread, *answers):
+                ending.join(10)
+
+
+def test_a_link_on_which_answers_take_long_is_given_longer(monkeypatch, patience):
+    monkeypatch.setattr(module, "CONNACK_S", 0.1)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    with late_broker(0.25) as port:
+        one = Driven(port, patience, version="5")
+        one.reaches(State.CONNECTED)
+        assert sum("does not answer" in line for line in one.logs) >= 1
+        one.ends()
+
+
+def test_a_handshake_that_takes_long_is_given_longer_up_to_a_bound(monkeypatch, patience):
+    given: list[int] = []
+
+    def slow(_host: str, _port: int, _timeout_s: float, _tls: object, patience: int) -> None:
+        given.append(patience)
+        raise TimeoutError("The handshake operation timed out")
+
+    monkeypatch.setattr(module, "connect", slow)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.001)
+    with driven(patience) as one:
+        one.until(lambda: len(given) >= 6)
+    assert given[:6] == [1, 2, 4, 8, 8, 8]
