@@ -134,8 +134,9 @@ class Inventory:
                 text = log.complaint(parsed)
             elif not parsed.length:
                 text = (
-                    f"{name} is torn: it is empty. The power went before its first record was on the medium,"
-                    f" and nothing is lost; if it did not, {LOST[log.kind]}"
+                    f"{name} is empty, and no other file says that it held a record: a power cut before its"
+                    f" first one was on the medium leaves it so, and loses nothing. If somebody emptied it,"
+                    f" {LOST[log.kind]}"
                 )
             notes += [text] if text else []
         for name in sorted(self._claims.keys() - self._read.keys()):

@@ -180,16 +180,28 @@ def test_an_emptied_file_that_held_something_is_named(make_store: Opened) -> Non
     assert loss.startswith("outbox-1 is empty: 0 of its bytes can be read, and snapshot-2 says that it had ")
 
 
-@pytest.mark.parametrize("name", ["journal-2", "outbox-2"])
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [
+        (
+            "journal-2",
+            "what peers sent and this node acknowledged is lost with it, and they do not send it again",
+        ),
+        ("outbox-2", "what it held is lost, and goes to no peer that has not acknowledged it"),
+    ],
+)
 def test_an_emptied_file_of_the_present_generation_may_be_the_powers_doing_and_is_told(
-    make_store: Opened, name: str
+    make_store: Opened, name: str, lost: str
 ) -> None:
     disk = kept(make_store)
     rewrite(disk, name, b"")
     found = reopened(make_store, disk)
     assert found.losses == ()
     (note,) = found.notes
-    assert note.startswith(f"{name} is torn: it is empty.") and "if it did not, what" in note
+    assert note == (
+        f"{name} is empty, and no other file says that it held a record: a power cut before its first one was"
+        f" on the medium leaves it so, and loses nothing. If somebody emptied it, {lost}"
+    )
 
 
 def test_a_node_whose_journal_is_gone_goes_on_with_another(make_store: Opened) -> None:
