@@ -102,6 +102,18 @@ def test_a_snapshot_is_asked_for_once_until_it_is_written_and_again_for_what_cam
     assert not runtime.take_steps(), "that one is on its way"
 
 
+def test_a_snapshot_is_asked_for_ahead_of_a_key_and_for_another_reason() -> None:
+    runtime = a_runtime()
+    wish = SnapshotWish(runtime)
+    until = wish.until("keys")
+    until.want()
+    wish.taken()
+    wish.written()
+    until.want("journal")
+    assert runtime.take_steps() == [steps.SnapshotWanted("keys"), steps.SnapshotWanted("journal")]
+    assert not until.waiting
+
+
 def test_where_nothing_is_kept_nothing_waits_and_nobody_is_asked() -> None:
     runtime = a_runtime()
     wish = SnapshotWish(runtime, kept=False)
