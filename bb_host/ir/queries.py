@@ -20,6 +20,9 @@ DRAWS = frozenset(
 )
 """ONNX operators that give something else each time. `Dropout` does in training mode alone."""
 
+HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
+"""Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
+
 
 def is_onnx(op: Op, *op_types: str) -> bool:
     """Whether an op is one of ONNX's own operators, of these types where any are named."""
@@ -44,6 +47,19 @@ def unfit_for_body(domain: str, op_type: str) -> str:
     if op_type == "When" and domain == keys.SYSCALL_DOMAIN:
         return "may not fire, and its body would not end"
     return ""
+
+
+def is_gate(op: Op) -> bool:
+    """Whether the result of an op is its first input."""
+    return op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN
+
+
+def same_values(name: str, makers: Mapping[str, Op]) -> Iterator[str]:
+    """A value, and what it is the same as: back through gates, such as those that `after=` records."""
+    yield name
+    while (maker := makers.get(name)) is not None and is_gate(maker):
+        name = maker.inputs[0]
+        yield name
 
 
 def is_entry(op: Op) -> bool:

@@ -17,7 +17,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.ir.construction import config_of
 from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import Function, Op, Program, Slot, walk_ops
-from bb_host.ir.queries import component_graph
+from bb_host.ir.queries import component_graph, same_values
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowered import Chunk, Kept, Lowering
 
@@ -81,10 +81,10 @@ def _trains(op: Op, slot: str) -> bool:
 def _rows(
     function: Function, makers: dict[str, Op], sources: Mapping[str, Sequence[int | None]], op: Op
 ) -> Sequence[int | None]:
-    name = op.inputs[0]
-    known = function.types.get(name)
-    if known is not None and known.shape and isinstance(known.shape[0], int):
-        return [known.shape[0]]
+    for name in same_values(op.inputs[0], makers):
+        known = function.types.get(name)
+        if known is not None and known.shape and isinstance(known.shape[0], int):
+            return [known.shape[0]]
     maker = makers.get(name)
     if maker is None:
         return [None]

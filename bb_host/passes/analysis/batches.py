@@ -11,9 +11,9 @@ from bb_host.errors import LearnError, source
 from bb_host.ir.construction import config_of
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Stamp
-from bb_host.ir.queries import component_graph
+from bb_host.ir.queries import component_graph, is_gate, same_values
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.bundles import is_gate, part_of
+from bb_host.passes.analysis.bundles import part_of
 from bb_host.passes.one_pass import Stats
 
 _MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch_norm="update" out'
@@ -126,6 +126,7 @@ def _with_fewest_rows(
     if keys.ROLE_MODEL_DOMAIN not in flow.summary(function.ops).domains:
         return function
     needed: dict[str, int] = {}  # by the value that is a batch
+    makers = {name: op for op in function.ops for name in op.outputs if name}
     for op in function.ops:
         if op.op_type != "Train" or op.domain != keys.ROLE_MODEL_DOMAIN or op.slot not in fewest:
             continue
@@ -134,7 +135,8 @@ def _with_fewest_rows(
         if known is not None and known.shape and isinstance(has := known.shape[0], int) and has < rows:
             what = f"slot {op.slot!r}: the batch has {has} of the {rows} rows that its normalizations need"
             raise LearnError(what, source(op), _MORE_ROWS)
-        needed[batch] = max(rows, needed.get(batch, 0))
+        for name in same_values(batch, makers):
+            needed[name] = max(rows, needed.get(name, 0))
     changed: dict[int, Op] = {}
     for index, op in enumerate(function.ops):
         if op.op_type != "NextBatch" or op.domain != keys.ROLE_DATA_LOADER_DOMAIN:

@@ -9,19 +9,11 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import StampedPart
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.ir.program import Function, Op, Program
+from bb_host.ir.queries import is_gate
 from bb_host.passes.analysis import flow
 
 PUTS = {"Hold.Flush": ("Hold.Stash", "slot"), "Serialize.Dequeue": ("Serialize.Enqueue", "queue")}
 """What is taken out here was put in there, under the name that the attribute says."""
-
-HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
-"""Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
-
-
-def is_gate(op: Op) -> bool:
-    """Whether the result of an op is its first input."""
-    return op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN
-
 
 Arrivals = Mapping[tuple[str, str], tuple[Function, str]]
 """(partition, value) that arrives → the partition that sends it, and how the value is named there."""

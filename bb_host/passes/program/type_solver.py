@@ -28,9 +28,9 @@ from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
 from bb_edge.ir.types import ValueType
 from bb_host.errors import TypeConstraintFailed, UnresolvedType, UnsupportedType, label
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.queries import ONNX_DOMAINS, onnx_opset
+from bb_host.ir.queries import ONNX_DOMAINS, is_gate, onnx_opset
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.bundles import PUTS, is_gate
+from bb_host.passes.analysis.bundles import PUTS
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
 from bb_host.passes.analysis.type_terms import Shape, Terms
 from bb_host.passes.one_pass import Stats

@@ -366,6 +366,23 @@ def test_a_model_for_one_row_is_refused_where_it_is_bound() -> None:
         Compiler().bind_model("model", GraphModel, learning(model))
 
 
+class GatedLearner(Learner):
+    """Trains on a batch that is there before it may."""
+
+    name = "GatedLearner"
+
+    def body(self, g: Graph) -> None:
+        x, y = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        loss = self.model.train(g, x, y, after=g.input("now", "Trigger"))
+        g.output("stepped", self.model.step(g, after=loss))
+
+
+def test_a_source_of_single_rows_is_a_warning_behind_a_gate_too() -> None:
+    compiler = Compiler().bind_model("model", GraphModel, learning(net()))
+    of_one = compiler.bind_data_source("data", ArrayDataSource, {"batch_size": 1}).run(GatedLearner())
+    assert [w.code for w in of_one.warnings] == ["too-few-rows"]
+
+
 def test_a_source_of_single_rows_is_a_warning_and_no_node_starts_with_it(tmp_path: Path) -> None:
     path = tmp_path / "shard.npz"
     np.savez(path, x=np.ones((4, 1, 4, 4), np.float32), y=np.arange(4) % 3)

@@ -173,7 +173,19 @@ class InALoop(FromShard):
             self.model.step(g, after=self.model.train(g, x, y))
 
 
-@pytest.mark.parametrize("module", [FromShard, InALoop])
+class BehindGates(FromShard):
+    """`after=` at a step puts gates between it and its batch: one for one value, another for several."""
+
+    name = "BehindGates"
+
+    def body(self, g: Graph) -> None:
+        start, go = g.input("start", np.int64, []), g.input("go", np.int64, [])
+        x, y = self.shard.next_batch(g, after=start)
+        first = self.model.train(g, x, y, after=go)
+        g.output("loss", self.model.train(g, x, y, after=[first, go]))
+
+
+@pytest.mark.parametrize("module", [FromShard, InALoop, BehindGates])
 def test_the_batch_is_what_the_data_source_gives(module):
     compiler = (
         Compiler()
