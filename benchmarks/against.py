@@ -63,7 +63,7 @@ _RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], 
 
 
 # By each checkout's own benchmark: with and without durable envelopes, in one process with one broker.
-_FEDERATIONS = """
+FEDERATIONS = """
 import itertools, statistics, tempfile
 from pathlib import Path
 from benchmarks import federated_round as fr
@@ -83,7 +83,7 @@ with tempfile.TemporaryDirectory() as folder:
 def _federations(root: Path) -> tuple[float, float, float, float]:
     """Milliseconds of a round and of a durable one, and its synced calls at the server and a client."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(root / folder) for folder in FOLDERS)}
-    words = [sys.executable, "-c", _FEDERATIONS]
+    words = [sys.executable, "-c", FEDERATIONS]
     done = subprocess.run(words, cwd=root, env=env, stdout=subprocess.PIPE, text=True, check=True)
     plain, durable = (line.split() for line in done.stdout.splitlines())
     return float(plain[0]), float(durable[0]), float(durable[1]), float(durable[2])

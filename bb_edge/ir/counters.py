@@ -9,6 +9,7 @@ OWN = (
     "backpressure",
     "bootstraps",
     "bus",
+    "certificate",
     "completions",
     "components",
     "contributions",

@@ -19,8 +19,10 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from bb_edge.ir import keys
+from bb_edge.ir.shares import share_of
+from bb_edge.roles.completion import Later
 from bb_edge.roles.component import Component
-from bb_edge.roles.errors import OptionalMethodError
+from bb_edge.roles.errors import ComponentError, OptionalMethodError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.ir.opsets import Opset
     from bb_edge.ir.tensors import Array
-    from bb_edge.roles.completion import Later
     from bb_edge.roles.context import Ctx, ProtocolCtx
     from bb_edge.roles.values import Trigger
 
@@ -425,6 +426,21 @@ class PeerSelector(_Contract):
     @abstractmethod
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> Peers | Later:
         """Returns at most `n` peers at random; none where fewer than `min` are there."""
+
+    def sample_share(self, ctx: Ctx, *, n: int, share: int, min: int = 0) -> Peers | Later:
+        """Returns that share of the peers in view at random, in billionths; none where fewer than `min` are.
+
+        The share is rounded up, then raised to `min` and lowered to `n`. `sample` chooses them. A selector
+        whose view comes later refuses this unless it has a method of its own: ComponentError.
+        """
+        view = self.current_view(ctx)
+        if isinstance(view, Later):
+            raise ComponentError(
+                "a share of the peers was asked for, and how many are in view comes later",
+                self.TYPE_NAME,
+                "give a number of peers alone, or override sample_share",
+            )
+        return self.sample(ctx, n=share_of(len(view), share, n, min), min=min)
 
     @abstractmethod
     def current_view(self, ctx: Ctx) -> Peers | Later:

@@ -136,9 +136,25 @@ class PeerSelectorOps:
     """The methods of a PeerSelectorSlot."""
 
     DOMAIN: ClassVar[str]
-    def sample(self, g: Recorder, n: int, min: int = 0, *, after: After = ...) -> Output:
-        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are up. nothing → peers:
-        PeerIdVec."""
+    def sample(
+        self,
+        g: Recorder,
+        n: int,
+        min: int = 0,
+        *,
+        fraction: Value | None = None,
+        after: After = ...,
+    ) -> Output:
+        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are up.
+
+        `fraction=0.1` takes a tenth of those that are up each time, rounded up, but `min` at least and `n` at
+        most: 3 of 21, and with `min=5` 5 of them.
+
+        nothing → peers: PeerIdVec.
+        """
+    def sample_share(self, g: Recorder, n: int, share: int, min: int = 0, *, after: After = ...) -> Output:
+        """Returns a share of the peers in view at random, in billionths, rounded up: min at least, n at most;
+        none where fewer than min are up. nothing → peers: PeerIdVec."""
     def current_view(self, g: Recorder, *, after: After = ...) -> Output:
         """Returns all peers in view. nothing → view: PeerIdVec."""
     def near_key(self, g: Recorder, key: Output, n: int, *, after: After = ...) -> Output:

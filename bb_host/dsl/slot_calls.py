@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bb_edge.ir import keys, opsets
+from bb_edge.ir.shares import WHOLE
 from bb_host.dsl.calls import CatalogRow, Choice, row_of
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
@@ -35,7 +37,7 @@ _FORWARD, _FORWARD_KEYED, _BACKWARD, _BACKWARD_KEYED, _BACKWARD_INPUT = (
     for name in ("Forward", "ForwardKeyed", "Backward", "BackwardKeyed", "BackwardInput")
 )
 _CONTRIBUTE = _row(keys.ROLE_AGGREGATOR_DOMAIN, "Contribute")
-_SAMPLE = _row(keys.ROLE_PEER_SELECTOR_DOMAIN, "Sample")
+_SAMPLE, _SAMPLE_SHARE = (_row(keys.ROLE_PEER_SELECTOR_DOMAIN, name) for name in ("Sample", "SampleShare"))
 
 
 def _forward(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) -> _Chosen:
@@ -85,7 +87,28 @@ def _sample(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) 
             "a whole number from 0: fewer peers than that are not taken at all",
         )
     attrs["min"] = least or None
-    return _SAMPLE, inputs
+    (fraction,) = inputs
+    if fraction is None:
+        return _SAMPLE, ()
+    attrs["share"] = _billionths(graph, fraction)
+    return _SAMPLE_SHARE, ()
+
+
+def _billionths(graph: Recorder, fraction: object) -> int:
+    """The share that a device multiplies with, of the decimal that the author wrote.
+
+    Rounded down, so that 1/3 of 3 peers is one: the device rounds up. AttributeValueError for no fraction.
+    """
+    share = 0
+    if isinstance(fraction, (int, float, np.integer, np.floating)) and not isinstance(fraction, bool):
+        share = int(Decimal(str(fraction)) * WHOLE) if 0 < fraction <= 1 else 0
+    if share < 1:
+        raise graph.error(
+            AttributeValueError,
+            f"sample: fraction={fraction!r} is no share of the peers",
+            "a number above 0, and 1 at most: fraction=0.1 takes a tenth of the peers that are up",
+        )
+    return share
 
 
 SLOT_CALLS = {
@@ -119,8 +142,12 @@ SLOT_CALLS = {
         """,
     ),
     "PeerSelectorSlot.sample": SlotCall(
-        "n, min=0",
+        "n, min=0, *, fraction=None",
         _sample,
-        "`n` peers at random, fewer where fewer are up, none where fewer than `min` are up.",
+        """`n` peers at random, fewer where fewer are up, none where fewer than `min` are up.
+
+        `fraction=0.1` takes a tenth of those that are up each time, rounded up, but `min` at least and `n` at
+        most: 3 of 21, and with `min=5` 5 of them.
+        """,
     ),
 }

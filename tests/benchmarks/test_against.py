@@ -52,7 +52,7 @@ def test_federations_are_not_run_where_nobody_asks_for_them(monkeypatch):
 
 def test_what_the_benchmark_of_federations_needs_of_a_checkout_is_there():
     for name in ("prepare", "edge_command", "durable_command", "federate", "ROUNDS", "CLIENTS", "WARM_UP"):
-        assert f"fr.{name}" in against._FEDERATIONS and hasattr(federated_round, name), name
+        assert f"fr.{name}" in against.FEDERATIONS and hasattr(federated_round, name), name
 
 
 @pytest.mark.parametrize("name", ["weather", "federated", "federated_rounds"])

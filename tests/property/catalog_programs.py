@@ -169,7 +169,8 @@ class Author:
         count = DEVICES[of]
         way = self.rng.randrange(3)
         if way == 0:
-            return slot.sample(self.g, n=count, min=count, after=after)
+            everybody = 1 if len(self.module.wanted) % 2 else None  # a share of it, and no share, are alike
+            return slot.sample(self.g, n=count, min=count, fraction=everybody, after=after)
         if way == 1:
             return slot.current_view(self.g, after=after)
         return slot.near_key(self.g, self.g.constant(self.name("key")), n=count, after=after)

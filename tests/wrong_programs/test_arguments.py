@@ -50,6 +50,13 @@ REFUSED: list[Case] = [
     (AttributeValueError, "n is int, not True", lambda g, x, p: PEERS.sample(g, n=True)),  # <-
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=-1)),  # <-
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=True)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=0)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=-0.1)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1.5)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=True)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction="0.1")),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e-10)),  # <-
+    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e999)),  # <-
     (AttributeValueError, "True or False", lambda g, x, p: g.net_out("p", p, x, durable="no")),  # <-
     # names and numbers of results
     (UnknownAttributeError, "g.onnx.relu(…)", lambda g, x, p: g.relu(x)),  # <-

@@ -252,6 +252,18 @@ _p.op(
     may_suspend=True,
 )
 _p.op(
+    "SampleShare",
+    "",
+    "peers:PeerIdVec",
+    "n:int, share:int, min:int=0",
+    "Returns a share of the peers in view at random, in billionths, rounded up: min at least, n at most; none"
+    " where fewer than min are up.",
+    kind=_SOURCE,
+    effect=_R,
+    may_suspend=True,
+    since=2,
+)
+_p.op(
     "CurrentView",
     "",
     "view:PeerIdVec",

@@ -17,7 +17,9 @@ from bb_edge.components import (
     PresenceSelector,
 )
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.shares import WHOLE
 from bb_edge.roles import ComponentEnv, ComponentError
+from bb_edge.roles.completion import Later
 
 Ctx = Any
 PEERS = tuple(sorted(PeerId.from_int(n) for n in range(1, 6)))
@@ -64,6 +66,25 @@ def test_sample_sizes(ctx: Ctx, n: int, minimum: int, size: int) -> None:
     found = selector("Client", "Server").sample(ctx, n=n, min=minimum)
     assert len(found) == len(set(found)) == size
     assert set(found) <= set(PEERS)
+
+
+@pytest.mark.parametrize(
+    ("share", "n", "minimum", "size"),
+    [(0.2, 9, 0, 1), (0.21, 9, 0, 2), (1.0, 9, 0, 5), (1.0, 3, 0, 3), (0.2, 9, 4, 4), (0.2, 9, 6, 0)],
+)
+def test_a_share_of_those_in_view(ctx: Ctx, share: float, n: int, minimum: int, size: int) -> None:
+    ctx.peers.classes = {"Client": PEERS}
+    billionths = round(share * WHOLE)
+    found = selector("Client", "Server").sample_share(ctx, n=n, share=billionths, min=minimum)
+    assert len(found) == len(set(found)) == size and set(found) <= set(PEERS)
+
+
+def test_a_share_of_a_view_that_comes_later_is_refused(ctx: Ctx, monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = selector("Client", "Server")
+    later = Later.__new__(Later)
+    monkeypatch.setattr(PresenceSelector, "current_view", lambda self, ctx: later)
+    with pytest.raises(ComponentError, match=r"comes later.*override sample_share"):
+        chooser.sample_share(ctx, n=9, share=WHOLE // 10)
 
 
 def test_samples_are_seeded_and_fair(ctx: Ctx) -> None:

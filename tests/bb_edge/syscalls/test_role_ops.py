@@ -205,7 +205,7 @@ def test_data_loader(bed, tmp_path):
     b.assert_clean()
 
 
-@pytest.mark.covers("role.peer_selector", "Sample", "CurrentView", "NearKey")
+@pytest.mark.covers("role.peer_selector", "Sample", "SampleShare", "CurrentView", "NearKey")
 def test_peer_selector(bed):
     body = """  all: PeerIdVec = role.peer_selector.CurrentView() {slot=p}
   two: PeerIdVec = role.peer_selector.Sample<n=2>() {slot=p}
@@ -213,11 +213,14 @@ def test_peer_selector(bed):
   a: PeerIdVec = syscall.GateDispatch(all, go)
   b: PeerIdVec = syscall.GateDispatch(two, go)
   c: PeerIdVec = syscall.GateDispatch(none, go)
+  third: PeerIdVec = role.peer_selector.SampleShare<n=2, share=100000000, min=1>() {slot=p}
+  d: PeerIdVec = syscall.GateDispatch(third, go)
   near: PeerIdVec = role.peer_selector.NearKey<n=2>(key) {slot=p}
   syscall.AppEmit<name="near">(near)
   syscall.AppEmit<name="all">(a)
   syscall.AppEmit<name="two">(b)
-  syscall.AppEmit<name="none">(c)"""
+  syscall.AppEmit<name="none">(c)
+  syscall.AppEmit<name="third">(d)"""
     names = ["a", "b", "c"]
     b = bed.run(
         body, "go: Trigger, key: Bytes", {"go": TRIGGER}, {"key": b"some row"}, {"key": b"some row"},
@@ -227,6 +230,7 @@ def test_peer_selector(bed):
     assert set(everybody) == {PeerId.from_name(n) for n in names}
     assert len(b.events("two")[0]) == 2 and set(b.events("two")[0]) < set(everybody)
     assert b.events("none") == [()]
+    assert len(b.events("third")[0]) == 1 and set(b.events("third")[0]) < set(everybody)
     first, again = b.events("near")
     assert first == again and len(first) == 2 and set(first) < set(everybody)
 

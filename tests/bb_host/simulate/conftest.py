@@ -23,13 +23,13 @@ class Sums(Module):
     agg = AggregatorSlot("agg", at="Server")
     shard = DataSourceSlot("shard", at="Client")
 
-    def __init__(self, rounds: int | None, asked: int, least: int = 1) -> None:
+    def __init__(self, rounds: int | None, asked: int, least: int = 1, fraction: float | None = None) -> None:
         super().__init__()
-        self.rounds, self.asked, self.least = rounds, asked, least
+        self.rounds, self.asked, self.least, self.fraction = rounds, asked, least, fraction
 
     def body(self, g: Graph) -> None:
         with g.rounds(self.rounds, pause_ns=20 * MS) as start:
-            peers = self.clients.sample(g, n=self.asked, min=self.least, after=start)
+            peers = self.clients.sample(g, n=self.asked, min=self.least, fraction=self.fraction, after=start)
             number = g.onnx.cast(start.round, to=1)
             r = g.request("ask", peers, number, deadline_ns=2 * S)
             x, _ = self.shard.next_batch(g, after=r.value)
@@ -52,13 +52,19 @@ def rows(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def scenario(rows):
-    """`scenario(clients, rounds=…, asked=…, least=…, **fields)`: a server and so many clients."""
-    built: dict[tuple[int | None, int, int], tuple[Group, ...]] = {}
+    """`scenario(clients, rounds=…, asked=…, least=…, fraction=…, **fields)`: a server and so many clients."""
+    built: dict[tuple[object, ...], tuple[Group, ...]] = {}
 
     def make(
-        clients: int, rounds: int | None = 3, asked: int = 5, least: int = 1, **fields: object
+        clients: int,
+        rounds: int | None = 3,
+        asked: int = 5,
+        least: int = 1,
+        fraction: float | None = None,
+        **fields: object,
     ) -> Scenario:
-        if (rounds, asked, least) not in built:
+        program = (rounds, asked, least, fraction)
+        if program not in built:
             compiler = (
                 Compiler()
                 .bind_peer_selector("clients", PresenceSelector)
@@ -66,14 +72,12 @@ def scenario(rows):
                 .bind_data_source("shard", ArrayDataSource, {"batch_size": 4})
             )
             groups = []
-            for artifact in build_edge(Sums(rounds, asked, least), compiler).artifacts:
+            for artifact in build_edge(Sums(*program), compiler).artifacts:
                 peer_class = load(artifact.data).targets[artifact.target].peer_class
                 large = peer_class == "Server"
                 groups.append(Group(peer_class, artifact.target, artifact.data, 1, large))
-            built[rounds, asked, least] = tuple(groups)
-        groups = tuple(
-            dataclasses.replace(g, count=1 if g.large else clients) for g in built[rounds, asked, least]
-        )
+            built[program] = tuple(groups)
+        groups = tuple(dataclasses.replace(g, count=1 if g.large else clients) for g in built[program])
         settings: dict[str, object] = {
             "seed": 7,
             "dealt": (Dealt("shard", rows, Rule.parse("draw:16")),),

@@ -42,6 +42,15 @@ def test_rounds_run_and_only_clients_that_were_asked_woke(scenario):
     assert all(event.node == "server" for event in outcome.events)
 
 
+@pytest.mark.parametrize(
+    ("clients", "least", "taken"), [(20, 1, 2), (21, 1, 3), (40, 6, 6), (3, 1, 1), (200, 1, 15)]
+)
+def test_a_share_of_the_clients_is_asked(scenario, clients, least, taken):
+    outcome = simulate(scenario(clients, rounds=2, asked=15, least=least, fraction=0.1), on="here")
+    rounds = [event.value for event in outcome.events if event.topic == "round"]
+    assert [value[2] for value in rounds] == [taken] * 2 and not outcome.trouble
+
+
 @pytest.mark.parametrize("conditions", [Conditions(), BAD_WEATHER], ids=["calm", "bad weather"])
 def test_any_number_of_workers_gives_the_same_bits(scenario, conditions):
     found = [
