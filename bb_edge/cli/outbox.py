@@ -183,7 +183,7 @@ def _look(store: StateStore, where: str) -> Folder:
     """Reads what a folder has to send. StateError, SnapshotError, or OutboxRefused for rows that are none."""
     from bb_edge.cli.kept_folder import newest_in
     from bb_edge.wire import durable_rows
-    from bb_edge.wire.durable_saved import flows_of
+    from bb_edge.wire.durable_saved import flows_of, giving
     from bb_edge.wire.outbox import OutboxError
 
     found = newest_in(store, lambda body: body)
@@ -193,9 +193,10 @@ def _look(store: StateStore, where: str) -> Folder:
         raise OutboxRefused("it holds no state of a node", where, "name the folder of bb-edge run --state")
     try:
         saved = body.get("outbound", {}).get("flows", ())
-        next_id, _, live = saved or (1, (), ())
+        next_id, _, live = saved[:3] or (1, (), ())
         flows = flows_of(saved)
-        rows = durable_rows.read(opened.outbox, flows, next_id, {*live})
+        there = (*opened.outbox, *giving(saved, opened.outbox))
+        rows = durable_rows.read(there, flows, next_id, {*live})
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     held = _held(body, rows)

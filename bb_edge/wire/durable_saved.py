@@ -6,7 +6,7 @@ alone has, are to be written down anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,7 @@ def read(
 
     `unwritten` are the records whose rows were not on disk, by their ids. OutboxRecordError for other bytes.
     """
-    next_id, _, live = saved or (1, (), ())
+    next_id, _, live = saved[:3] or (1, (), ())
     found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
     ids = [*found.records, *found.bodiless, *(number for row in found.given for number in row.ids)]
     flows = {
@@ -87,6 +87,14 @@ def flows_of(saved: Sequence[Any]) -> dict[PeerId, Flow]:
     """What is known of each flow, of what `DurableSender.save` gave; nothing of an empty one."""
     flows = saved[1] if saved else ()  # with the next id, and what is live
     return {PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows}
+
+
+def giving(saved: Sequence[Any], rows: Collection[bytes]) -> list[bytes]:
+    """The rows of numbers that were being written when that was saved, and are not among `rows`.
+
+    Older runtimes did not say.
+    """
+    return [row for row in saved[3] if row not in rows] if len(saved) > 3 else []
 
 
 def plain(flows: Iterable[Destination]) -> list[list[Any]]:

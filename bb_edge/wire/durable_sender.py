@@ -323,10 +323,14 @@ class DurableSender:
     def _give(self, flow: Destination, records: list[Held], heard: Heard = NOTHING) -> int:
         """Gives records the next numbers, in one row; returns the token of its write."""
         row = Numbers(flow.peer, flow.epoch, flow.last + 1, tuple([held.id for held in records]), heard)
-        token = self._write(row.name, row.to_bytes(), tuple(records))
         self._numbers[row.name] = row
         for held in records:
             self._number(flow, held)
+        return self._write_numbers(row, records)
+
+    def _write_numbers(self, row: Numbers, records: Sequence[Held]) -> int:
+        token = self._write(row.name, row.to_bytes(), tuple(records))
+        for held in records:
             held.numbering = token
         return token
 
@@ -373,12 +377,24 @@ class DurableSender:
     # --- snapshots and restarts --------------------------------------------------------------------------
 
     def save(self, keeps: Callable[[int], bool] = lambda _: False) -> list[Any]:
-        """Plain values for a snapshot: the next id, what is known of each flow, which records it needs.
+        """Plain values for a snapshot: the next id, what is known of each flow, which records it needs, and
+        the rows of numbers that are being written.
 
         The rest is rows. Of the settled records it needs those that it `keeps`.
         """
         live = [number for number, held in self._records.items() if not held.settled or keeps(number)]
-        return [self._next_id, durable_saved.plain(self._flows.values()), live]
+        return [self._next_id, durable_saved.plain(self._flows.values()), live, self._giving()]
+
+    def _giving(self) -> list[bytes]:
+        """Rows of numbers that a flow counts as given and that are on no disk: who is put back to just this
+        snapshot may have published them since, and has to know whose they are.
+        """
+        writing = {number for number, held in self._records.items() if held.numbering}
+        return [
+            row.to_bytes()
+            for row in self._numbers.values()
+            if row.epoch == self._flows[row.peer].saved.epoch and not writing.isdisjoint(row.ids)
+        ]
 
     def snapshot_taken(self, may_go: Container[int] | None = None) -> list[int | RowName | EnvelopeKey]:
         """What `save` gave is on disk: names the rows that may go, those of records by their ids.
@@ -411,7 +427,9 @@ class DurableSender:
         earlier versions are written down anew, and so is what a snapshot alone has (`unwritten`: their rows
         were not on disk). Returns the bodies that no record names. OutboxRecordError for other bytes.
         """
-        found = durable_saved.read(saved, rows, unwritten)
+        there = [*rows]
+        giving = durable_saved.giving(saved, there)
+        found = durable_saved.read(saved, [*there, *giving], unwritten)
         self._next_id, self._flows, self._older = found.next_id, found.flows, found.older
         self.missing = found.missing
         self._numbers = {row.name: row for row in found.numbers}
@@ -422,6 +440,8 @@ class DurableSender:
                 self.room.settle(held.record)
         for held in found.anew:
             self._write_record(held)
+        for row in [row for row in found.numbers if row.to_bytes() in giving]:
+            self._write_numbers(row, [self._records[n] for n in row.ids if n in self._records])
         return found.orphans
 
     @property

@@ -21,7 +21,7 @@ from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.bodies import NO_BODY
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.durable_rows import Flow, Met, OutboxName
-from bb_edge.wire.durable_saved import flows_of
+from bb_edge.wire.durable_saved import flows_of, giving
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.presence import decode_presence, encode_presence
@@ -93,8 +93,9 @@ class FormerRecords:
         outbox = tuple(outbox)
         outbound = body["outbound"]
         saved = outbound.get("flows") or (1, (), ())
-        first, _, live = saved
-        read = durable_rows.read(outbox, flows_of(saved), first, {*live})
+        first, _, live = saved[:3]
+        rows = (*outbox, *giving(saved, outbox))
+        read = durable_rows.read(rows, flows_of(saved), first, {*live})
         shift = Shift(0, body["bodies"])
         found = [
             Record(number, read.numbers.get(number, 0), record)

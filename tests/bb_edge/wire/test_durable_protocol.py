@@ -933,6 +933,47 @@ def test_a_sender_is_old_where_the_peer_has_taken_more_than_it_has_given() -> No
         assert {said.sender_is_old for said in last if isinstance(said, Open)} <= {is_old}
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_number_whose_row_is_being_written_is_known_to_who_is_put_back_to_that_snapshot(is_there) -> None:
+    one, rows = sender(), list[bytes]()
+    one.send(record(content=b"a"), 0)
+    one.peer_up(A, 1, True, 0)
+    one.took(A, Took(asked_by_writing(one, rows).token, 7, ()), 0)
+    one.send(record(content=b"b"), 0)  # it waits: an epoch begins
+    late = written(one, rows, 2)
+    saved = one.save()
+    epoch = one.inspect()[str(A)]["epoch"]
+    again = sender()
+    again.restore(cbor.loads(cbor.dumps(saved)), [*rows, late.row] if is_there else rows)
+    assert again.inspect()[str(A)]["open"] == [(1, 1, True), (2, 2, is_there)]
+    asked = [effect.name for effect in again.out if isinstance(effect, Write)]
+    assert asked == ([] if is_there else [late.name])
+    effects = opened(again, A, Taken(epoch, 2), run=2)
+    assert [effect.id for effect in effects if isinstance(effect, Settled)] == [1, 2]
+    assert not [effect for effect in effects if isinstance(effect, RolledBack)]
+
+
+def asked_by_writing(machine: DurableSender, rows: list[bytes]) -> Ask:
+    said = next(effect for effect in machine.out if isinstance(effect, Say))
+    ask = marks.decoded(marks_in(said.payload))
+    written(machine, rows)
+    assert isinstance(ask, Ask)
+    return ask
+
+
+def written(machine: DurableSender, rows: list[bytes], but: int = 0) -> Any:
+    """Has rows written, but the one that gives this number first; gives that."""
+    late = None
+    while machine.out:
+        effect = machine.out.pop(0)
+        if isinstance(effect, Write) and getattr(effect.name, "first", -1) == but:
+            late = effect
+        elif isinstance(effect, Write):
+            rows.append(effect.row)
+            machine.persisted(effect.token)
+    return late
+
+
 @pytest.mark.parametrize("before", [(), (Taken(40, 1),)], ids=["nothing taken", "an epoch before"])
 def test_an_epoch_that_is_not_the_senders_says_that_one_of_the_two_is_old(before) -> None:
     one = sender()
