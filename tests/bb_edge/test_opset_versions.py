@@ -36,7 +36,7 @@ RECORDED = {
     "ai.bytesandbrains.role.aggregator": (2, "76b429d16fafd027"),
     "ai.bytesandbrains.role.compressor": (1, "bd6d0363dc0dc435"),
     "ai.bytesandbrains.role.data_loader": (1, "d16ed0b9e2117fed"),
-    "ai.bytesandbrains.role.peer_selector": (1, "5511437bfdef5bc5"),
+    "ai.bytesandbrains.role.peer_selector": (2, "e0624ab5707d5b2a"),
 }
 """Version and digest of each domain's rows. Whoever changes a row gives it `since=` the next version, which
 older devices refuse by name, and records both here."""
