@@ -160,6 +160,8 @@ def _param(row: Row, param: inspect.Parameter) -> str:
         return f"**{param.name}: object"
     if param.name == "outputs" and isinstance(row, OnnxRow):
         return "outputs: int | None = None"
+    if param.name == "fraction":  # a number of the author's, which becomes an attribute
+        return "fraction: float | None = None"
     type_ = (
         "bool" if isinstance(param.default, bool) and isinstance(row, CatalogRow) else _type(row, param.name)
     )

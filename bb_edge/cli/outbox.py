@@ -183,7 +183,7 @@ def _look(store: StateStore, where: str) -> Folder:
     """Reads what a folder has to send. StateError, SnapshotError, or OutboxRefused for rows that are none."""
     from bb_edge.cli.kept_folder import newest_in
     from bb_edge.wire import durable_rows
-    from bb_edge.wire.durable_saved import flows_of, giving
+    from bb_edge.wire.durable_saved import Saved
     from bb_edge.wire.outbox import OutboxError
 
     found = newest_in(store, lambda body: body)
@@ -192,17 +192,15 @@ def _look(store: StateStore, where: str) -> Folder:
     if found is None and not opened.outbox and not opened.journal:
         raise OutboxRefused("it holds no state of a node", where, "name the folder of bb-edge run --state")
     try:
-        saved = body.get("outbound", {}).get("flows", ())
-        next_id, _, live = saved[:3] or (1, (), ())
-        flows = flows_of(saved)
-        there = (*opened.outbox, *giving(saved, opened.outbox))
-        rows = durable_rows.read(there, flows, next_id, {*live})
+        saved = Saved.of(body.get("outbound", {}).get("flows", ()))
+        rows = saved.rows(opened.outbox)
     except OutboxError as error:
         raise OutboxRefused(f"its outbox cannot be read: {error.what}", where, error.hint) from error
     held = _held(body, rows)
-    missing = durable_rows.missed(rows.missing(live, held), body.get("outbound", {}).get("over"))
+    missing = durable_rows.missed(rows.missing(saved.live, held), body.get("outbound", {}).get("over"))
     names, journal = _names(body), len(opened.journal)
-    return Folder(_kept(rows, held), flows, rows.given, names, journal, opened.notes, missing, next_id)
+    kept = _kept(rows, held)
+    return Folder(kept, saved.flows, rows.given, names, journal, opened.notes, missing, saved.next_id)
 
 
 def _held(body: dict[str, Any], rows: Rows) -> dict[int, OutboxRecord]:

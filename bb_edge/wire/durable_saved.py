@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire import durable_rows
@@ -20,9 +20,40 @@ from bb_edge.wire.outbox import OutboxRecord
 from bb_edge.wire.resend import EnvelopeKey
 
 
+class Saved(NamedTuple):
+    """What `DurableSender.save` gave last; nothing of an empty one.
+
+    `live` are the records that the snapshot needs; `giving` the rows of numbers that were being written, of
+    which older runtimes said nothing.
+    """
+
+    next_id: int
+    flows: dict[PeerId, Flow]
+    live: frozenset[int]
+    giving: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, saved: Sequence[Any]) -> Saved:
+        """Reads it. What does not fit raises as it comes."""
+        next_id, flows, live, *giving = saved or (1, (), ())
+        known = {
+            PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows
+        }
+        return cls(next_id, known, frozenset(live), tuple(*giving))
+
+    def rows(self, there: Collection[bytes]) -> durable_rows.Rows:
+        """What the rows that are `there` say, with those of `giving` that did not get there."""
+        return durable_rows.read([*there, *self.lacking(there)], self.flows, self.next_id, self.live)
+
+    def lacking(self, there: Collection[bytes]) -> list[bytes]:
+        """The rows of `giving` that are not there."""
+        return [row for row in self.giving if row not in there]
+
+
 @dataclass(slots=True)
 class SavedSender:
-    """All that a sender had. `anew` are those of `records` whose rows are still to be written.
+    """All that a sender had. `anew` are the `records` whose rows are still to be written, `giving` the
+    `numbers`.
 
     `older` names rows that say nothing any more, `orphans` bodies that no record names. `missing` are the
     records that the snapshot or a row names, and of which there is too little to be sent.
@@ -35,6 +66,7 @@ class SavedSender:
     orphans: set[BodyName]
     records: list[Held] = field(default_factory=list)
     anew: list[Held] = field(default_factory=list)
+    giving: list[Numbers] = field(default_factory=list)
     missing: tuple[int, ...] = ()
 
     def add(self, number: int, record: OutboxRecord, seq: int, settled: bool = False) -> Held:
@@ -61,8 +93,8 @@ def read(
 
     `unwritten` are the records whose rows were not on disk, by their ids. OutboxRecordError for other bytes.
     """
-    next_id, _, live = saved[:3] or (1, (), ())
-    found = durable_rows.read(rows, flows_of(saved), next_id, {*live})
+    known, there = Saved.of(saved), [*rows]
+    next_id, live, found = known.next_id, known.live, known.rows(there)
     ids = [*found.records, *found.bodiless, *(number for row in found.given for number in row.ids)]
     flows = {
         peer: Destination(peer, epoch=known.epoch, last=known.last, heard=known.heard, saved=known)
@@ -77,27 +109,15 @@ def read(
     sender.next_id += len(found.older)
     for number, record in again:
         sender.anew.append(sender.add(number, record, found.number_of(number, record)))
+    lacking = known.lacking(there)
+    sender.giving = [row for row in found.given if row.to_bytes() in lacking] if lacking else []
     sender.missing = found.missing(live, [held.id for held in sender.records])
     for flow in flows.values():
         flow.open = dict(sorted(flow.open.items()))
     return sender
 
 
-def flows_of(saved: Sequence[Any]) -> dict[PeerId, Flow]:
-    """What is known of each flow, of what `DurableSender.save` gave; nothing of an empty one."""
-    flows = saved[1] if saved else ()  # with the next id, and what is live
-    return {PeerId.from_bytes(peer): Flow(epoch, last, Heard(*heard)) for peer, epoch, last, heard in flows}
-
-
-def giving(saved: Sequence[Any], rows: Collection[bytes]) -> list[bytes]:
-    """The rows of numbers that were being written when that was saved, and are not among `rows`.
-
-    Older runtimes did not say.
-    """
-    return [row for row in saved[3] if row not in rows] if len(saved) > 3 else []
-
-
 def plain(flows: Iterable[Destination]) -> list[list[Any]]:
-    """Flows as `flows_of` reads them."""
+    """Flows as `Saved` reads them."""
     known = [(flow.peer, flow.save()) for flow in flows]
     return [[peer.to_bytes(), flow.epoch, flow.last, list(flow.heard)] for peer, flow in known]

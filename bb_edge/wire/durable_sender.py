@@ -427,9 +427,7 @@ class DurableSender:
         earlier versions are written down anew, and so is what a snapshot alone has (`unwritten`: their rows
         were not on disk). Returns the bodies that no record names. OutboxRecordError for other bytes.
         """
-        there = [*rows]
-        giving = durable_saved.giving(saved, there)
-        found = durable_saved.read(saved, [*there, *giving], unwritten)
+        found = durable_saved.read(saved, rows, unwritten)
         self._next_id, self._flows, self._older = found.next_id, found.flows, found.older
         self.missing = found.missing
         self._numbers = {row.name: row for row in found.numbers}
@@ -440,7 +438,7 @@ class DurableSender:
                 self.room.settle(held.record)
         for held in found.anew:
             self._write_record(held)
-        for row in [row for row in found.numbers if row.to_bytes() in giving]:
+        for row in found.giving:
             self._write_numbers(row, [self._records[n] for n in row.ids if n in self._records])
         return found.orphans
 

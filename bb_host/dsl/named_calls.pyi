@@ -142,7 +142,7 @@ class PeerSelectorOps:
         n: int,
         min: int = 0,
         *,
-        fraction: Value | None = None,
+        fraction: float | None = None,
         after: After = ...,
     ) -> Output:
         """`n` peers at random, fewer where fewer are up, none where fewer than `min` are up.

@@ -21,7 +21,7 @@ from bb_edge.wire import durable_rows, envelope
 from bb_edge.wire.bodies import NO_BODY
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.durable_rows import Flow, Met, OutboxName
-from bb_edge.wire.durable_saved import flows_of, giving
+from bb_edge.wire.durable_saved import Saved
 from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.presence import decode_presence, encode_presence
@@ -92,10 +92,8 @@ class FormerRecords:
         """
         outbox = tuple(outbox)
         outbound = body["outbound"]
-        saved = outbound.get("flows") or (1, (), ())
-        first, _, live = saved[:3]
-        rows = (*outbox, *giving(saved, outbox))
-        read = durable_rows.read(rows, flows_of(saved), first, {*live})
+        saved = Saved.of(outbound.get("flows", ()))
+        read = saved.rows(outbox)
         shift = Shift(0, body["bodies"])
         found = [
             Record(number, read.numbers.get(number, 0), record)
@@ -110,7 +108,7 @@ class FormerRecords:
                 seq = read.number_of(number, record)
                 unwritten.append(Record(number, seq, record.with_body(shift.body(place))))
             known.add(number)
-        next_id = max([first - 1, *known]) + 1
+        next_id = max([saved.next_id - 1, *known]) + 1
         for record in read.older:
             found.append(Record(next_id, record.key.seq, record))
             next_id += 1

@@ -7,7 +7,7 @@ from bb_edge.wire.durable_sender import DurableSender
 LATE = "not sent before its deadline, which had passed before it could be written down"
 WAITED = "not sent before its deadline: it waited for room"
 UNWRITTEN = "not sent before its deadline: it was not on disk yet"
-UNTOLD = "not sent before its deadline: its peer has not said what it took of what was sent before"
+UNTOLD = "not sent before its deadline: its peer has not said yet what it has of earlier envelopes"
 UNSAVED = "not sent before its deadline: no snapshot holds what asks yet"
 NO_CONNECTION = "not sent before its deadline: this node has no connection"
 

@@ -22,7 +22,7 @@ from bb_edge.wire.bodies import BodyName, shelved
 from bb_edge.wire.delivery import EnvelopeKey, Links, Outgoing
 from bb_edge.wire.durable_flows import Publish, Say, Settled, Write
 from bb_edge.wire.durable_rows import Met, OutboxName, RowName, met_in
-from bb_edge.wire.durable_saved import flows_of
+from bb_edge.wire.durable_saved import Saved
 from bb_edge.wire.durable_sender import DurableSender
 from bb_edge.wire.envelope import Ack, Envelope
 from bb_edge.wire.marks import Took
@@ -343,7 +343,7 @@ class Records:
 
     def restore(self, data: Any, shift: Shift) -> None:
         """Takes what `save` gave; `adopt` completes it with the rows on disk."""
-        flows_of(data["flows"])  # what does not fit is damage
+        Saved.of(data["flows"])  # what does not fit is damage
         self._saved = data["flows"]
         for number, row, body, written_s in data["unwritten"]:
             record = replace(OutboxRecord.from_bytes(row), written_s=written_s)

@@ -1,4 +1,4 @@
-"""Certificates that end while a node runs: what is said, how often, and what the metrics tell."""
+"""Certificates that end while a node runs: warnings, how often they come, and the gauges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watched:
         self.lines.append((level, message))
 
     def pass_time(self, seconds: float, turns: int = 1) -> list[tuple[str, str]]:
-        """What is said in the turns of the loop of some time."""
+        """Moves both clocks on, in so many turns of the loop; gives what was logged meanwhile."""
         before = len(self.lines)
         for _ in range(turns):
             self.now += seconds / turns
