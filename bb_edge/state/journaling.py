@@ -76,7 +76,7 @@ class Journaling:
         """How many bytes may wait beside a write. With those the journal stays below what it refuses at."""
         return min(AHEAD_BYTES, self._store.limits.journal_bytes // 4)
 
-    def take(self, rows: Sequence[steps.Journal], now_ns: int, at_once: bool = False) -> None:
+    def take(self, rows: Sequence[steps.Journal], now_ns: int, at_once: bool) -> None:
         """Takes rows; has them written, or writes them now, which is certain with `at_once`.
 
         It waits for more where all of them are patient.

@@ -175,7 +175,7 @@ class Keeper:
         self._rounds_ended = rounds_ended
         self._rounds_at = rounds_ended()  # as the last snapshot has it
         self._rounds_due_ns = 0  # when the snapshot for rounds that have ended is due; 0: none have
-        self._last_ns: int | None = None
+        self._rounds_from_ns = 1  # not before this; 0 is the time of none
         self._report = report
         self._announce = announce
         self._announced = False
@@ -290,7 +290,7 @@ class Keeper:
         self._wanted = self._busy = self._announced = False
         self._retry_at_ns, self._wait_ns = 0, RETRY_NS
         self._due_ns = now_ns + self._interval_ns
-        self._last_ns, self._rounds_due_ns = now_ns, 0
+        self._rounds_from_ns, self._rounds_due_ns = now_ns + ROUNDS_GAP_NS, 0
         self._rounds_at = self._rounds_ended()
         self._idle_counters = dict(node.counters)
         # To remove a file takes as long as to write it without a sync, and what goes is about as large.
@@ -315,8 +315,7 @@ class Keeper:
         if self._rounds_due_ns:
             return now_ns >= self._rounds_due_ns
         if self._rounds_ended() - self._rounds_at >= self._rounds:
-            first_ns = 0 if self._last_ns is None else self._last_ns + ROUNDS_GAP_NS
-            self._rounds_due_ns = max(now_ns, first_ns, 1)
+            self._rounds_due_ns = max(now_ns, self._rounds_from_ns)
         return False
 
     def _enclose(self, requests: Sequence[steps.PersistOutbox]) -> bool:

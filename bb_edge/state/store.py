@@ -71,6 +71,22 @@ class StateStore:
     changes nothing on disk; it comes before every other call.
     """
 
+    # What `open` reads.
+    _journals: dict[int, Log]  # those that a recovery from `_base` reads
+    _present: set[str]  # snapshots and journals on disk
+    _unreadable: dict[int, str]  # snapshots that were refused, and why
+    _generation: int
+    _base: int
+    _base_bytes: int
+    _previous: int
+    _losses: int
+    _old: int  # generations before the last two whose files are there still
+    _old_bytes: int  # of these, about: as many as the generation had that ended then
+    enclosed: Mapping[bytes, bytes]
+    """The rows of the outbox, by their keys, that are in no segment: the last snapshot's file has them behind
+    the snapshot, or the journals since then between their records. Whoever knows that some are not needed any
+    more leaves them out."""
+
     def __init__(
         self,
         storage: Storage,
@@ -83,22 +99,8 @@ class StateStore:
         self._owner = owner
         self._files = Files(storage, failures, None if limits is None else _longest(limits))
         self._segments = Segments(self._files, self.limits.outbox_bytes)
-        self._journals: dict[int, Log] = {}  # those that a recovery from `_base` reads
-        self._present: set[str] = set()  # snapshots and journals on disk
-        self._unreadable: dict[int, str] = {}  # snapshots that were refused, and why
-        self._generation = 0
-        self._base = 0
-        self._base_bytes = 0
-        self._previous = 0
-        self._losses = 0
         self._kept_bytes = 0  # of the outbox, by the last snapshot
-        self.enclosed: Mapping[bytes, bytes] = {}
-        """The rows of the outbox, by their keys, that are in no segment: the last snapshot's file has them
-        behind the snapshot, or the journals since then between their records. Whoever knows that some are not
-        needed any more leaves them out."""
         self._old_generations = old_generations
-        self._old = 0  # generations before the last two whose files are there still
-        self._old_bytes = 0  # of these, about: as many as the generation had that ended then
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class StateStore:
 
         Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError.
         """
-        self._unreadable.clear()
+        self._unreadable = {}
         return self._recover()
 
     def fall_back(self, reason: str) -> Recovered:
@@ -131,7 +133,7 @@ class StateStore:
         inventory = Inventory(self._owner)
         base, snapshot, listed = self._last_readable(snapshots, notes, inventory)
         if snapshot is None and 0 not in journals and (snapshots or journals):
-            raise _missing("; ".join(notes), names)
+            raise _missing(notes, names)
         self._base = base
         self._generation = max([base, *snapshots, *journals])
         older = [n for n in snapshots if n < base]
@@ -144,7 +146,7 @@ class StateStore:
         segments = numbers(names, record_framing.OUTBOX)
         outbox = self._segments.load(segments, base, listed, inventory, self.enclosed)
         if not self._present and self._segments.compacted:
-            raise _missing("", names)
+            raise _missing(notes, names)
         began = self._segments.stale | {number for number, bodies in replayed.items() if number and bodies}
         for gone in sorted(began - set(snapshots)):
             notes.append(f"{log_name(record_framing.SNAPSHOT, gone)} is missing: {_instead(base)}")
@@ -317,6 +319,7 @@ class StateStore:
             log = self._journals.setdefault(0, Log(self._files, record_framing.JOURNAL, 0))
             log.append(())
             self._present.add(log.name)
+        ended = self.journal_bytes
         number = self._generation + 1
         name = log_name(record_framing.SNAPSHOT, number)
         # The files of the generation come before its snapshot: one sync of the folder covers all names.
@@ -347,7 +350,7 @@ class StateStore:
         self._present.add(name)
         if self._previous != self._base:  # a generation that nobody comes back to
             self._old += 1
-            self._old_bytes += self._base_bytes + (0 if last is None else last.length)
+            self._old_bytes += self._base_bytes + ended
         self._previous, self._base, self._generation = self._base, number, number
         self._base_bytes = sum(map(len, content))
         self.enclosed = enclosed
@@ -473,8 +476,8 @@ def _longest(limits: StoreLimits) -> dict[int, int]:
     return {kind: 8 * size + (1 << 20) for kind, size in sizes.items()}
 
 
-def _missing(notes: str, names: Collection[str]) -> StateDamagedError:
-    what = notes or "the snapshots are missing"
+def _missing(notes: Iterable[str], names: Collection[str]) -> StateDamagedError:
+    what = "; ".join(notes) or "the snapshots are missing"
     if waiting := [log_name(record_framing.OUTBOX, n) for n in numbers(names, record_framing.OUTBOX)]:
         return StateDamagedError(
             what,

@@ -258,7 +258,7 @@ class DurableReceiver:
 
     def replayed(self, peer: PeerId, epoch: int, seq: int, base: int) -> bool:
         """Takes the number of a journal's record. False where a snapshot has it: it was delivered before."""
-        source = self._sources.get(peer) or self._sources.setdefault(peer, _Source(peer))
+        source = self._sources.setdefault(peer, _Source(peer))
         window = self._window(source, epoch)
         if window.verdict(seq, base) is not Verdict.NEW:
             return False

@@ -30,6 +30,15 @@ def rewrite(disk: FakeDisk, name: str, data: bytes) -> None:
     session.close()
 
 
+def unlink(disk: FakeDisk, *names: str) -> None:
+    disk.crash(CrashMode.KEEP)
+    session = disk.open()
+    for name in names:
+        session.unlink(name)
+    session.sync_folder()
+    session.close()
+
+
 def flip(disk: FakeDisk, name: str, at: int) -> None:
     data = bytearray(disk.files[name])
     data[at] ^= 1

@@ -48,7 +48,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "bb_edge/wire/outbox_room.py": (f"{WIRE}outbox.py",),
     "bb_edge/wire/places.py": (f"{WIRE}places.py", f"{WIRE}peers.py"),
     **{
-        f"bb_edge/wire/{name}.py": (f"{WIRE}durable_protocol.py", f"{ENGINE}known_peers.py")
+        f"bb_edge/wire/{name}.py": (
+            *(f"{WIRE}{t}.py" for t in ("durable_protocol", "durable_rows")),
+            f"{ENGINE}known_peers.py",
+        )
         for name in (
             *("marks", "durable_questions", "durable_rows", "durable_flows", "durable_saved"),
             *("durable_sender", "durable_receiver"),
@@ -93,7 +96,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     **{
         f"bb_edge/state/{name}.py": tuple(
             f"{STATE}{t}.py"
-            for t in ("record_framing", "store", "store_outbox", "inventory", "words", "keeper", "journaling")
+            for t in (
+                *("record_framing", "store", "store_files", "store_outbox", "inventory", "words"),
+                *("keeper", "journaling"),
+            )
         )
         for name in (
             "files",
@@ -101,6 +107,7 @@ MODULES: dict[str, tuple[str, ...]] = {
             "journaling",
             "keeper",
             "record_framing",
+            "refusals",
             "segment_rows",
             "segments",
             "store",

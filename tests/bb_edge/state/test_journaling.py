@@ -93,7 +93,10 @@ class World:
         self.store = make(self.disk, limits)
         self.store.open()
         self.node, self.writer = Node(), Later()
-        self.keeper = Keeper(self.node, self.store, writer=self.writer if beside else None)
+        self.reported: list[steps.EngineStep] = []
+        self.keeper = Keeper(
+            self.node, self.store, report=self.reported.append, writer=self.writer if beside else None
+        )
         self.keeper.take((), 0)
         self._look = look
         self._token = 0
@@ -180,6 +183,46 @@ def test_so_much_waits_and_then_the_poller_waits(world: World) -> None:
 def test_a_row_of_more_than_a_quarter_of_the_journal_is_written_at_once(world: World) -> None:
     world.take(large(b"a", 501))
     assert (world.node.told, world.writer.busy) == ([1], False)
+
+
+def heavy(size: int) -> bytes:
+    """A row that counts for so many bytes."""
+    return bytes(size - 16)
+
+
+def test_a_write_goes_beside_the_polls_from_its_least_size_up_to_a_quarter_of_the_journal(
+    make_store: Opened, look: Look
+) -> None:
+    for size, goes in ((99, False), (100, True), (500, True), (501, False)):
+        world = World(make_store, look)
+        world.take(heavy(size))
+        assert (world.writer.busy, world.node.told) == (goes, [] if goes else [1]), size
+
+
+@pytest.mark.parametrize("size", [499, 500])
+def test_the_poller_waits_once_a_quarter_of_the_journal_waits(world: World, size: int) -> None:
+    world.take(large(b"a"))
+    world.take(heavy(250), heavy(size - 250))
+    assert world.node.told == ([1] if size == 500 else [])
+
+
+def test_patient_rows_wait_below_128_kib(make_store: Opened, look: Look) -> None:
+    for size, waits in (((128 << 10) - 1, True), (128 << 10, False)):
+        world = World(make_store, look, StoreLimits())
+        world.keeper.take([steps.Journal(1, PEER, [heavy(size)], patient=True)], S)
+        assert (world.keeper.next_ns is not None, world.writer.busy) == (waits, not waits)
+        world.keeper.take((), 2 * S)
+        assert world.keeper.next_ns is None
+
+
+def test_rows_that_fill_the_journal_to_its_end_share_one_write(make_store: Opened, look: Look) -> None:
+    for more, syncs in ((0, [1, 1]), (1, [1, 2])):
+        world = World(make_store, look, beside=False)
+        room = 2 * LIMITS.journal_bytes - world.store.journal_bytes
+        counts: list[int] = []
+        world.node.persisted = lambda token, w=world, c=counts: c.append(w.disk.counts["sync"])  # type: ignore[misc,method-assign]
+        world.take(heavy(2000), heavy(room - 2000 + more))
+        assert counts == syncs
 
 
 def test_rows_of_the_outbox_wait_for_the_write_that_is_under_way(world: World) -> None:
@@ -273,6 +316,14 @@ def test_what_a_snapshot_makes_old_is_removed_beside_the_polls(world: World) -> 
     assert (world.node.told, world.keeper.failing) == ([1, 2, 3], False)
 
 
+@pytest.mark.parametrize("more", [-1, 0, 400])
+def test_how_large_a_snapshot_is_says_where_old_files_are_removed(world: World, more: int) -> None:
+    size = world.writer.least_bytes - world.store.journal_bytes + more
+    world.node.snapshot_pieces = lambda now_ns: [bytes(size - 10), bytes(10)]  # type: ignore[method-assign]
+    world.take(also=[WANTED])
+    assert (world.keeper.has_chore, world.writer.busy) == (more < 0, more >= 0)
+
+
 def small_generations(world: World) -> int:
     """Snapshots that nothing large was written between; how many files they leave, with the old ones."""
     for letter in (b"a", b"b", b"c"):
@@ -325,6 +376,8 @@ def test_a_file_that_cannot_be_removed_is_told(make_store: Opened, look: Look) -
         end(world)
         assert world.keeper.counters["state.failures"] == 1
         assert world.node.told == [1, 2]
+        (told,) = [str(step) for step in world.reported]
+        assert "tidying up" in told and "Input/output error" in told
 
 
 def test_no_snapshot_is_due_for_a_length_that_the_last_one_is_about_to_mend(world: World) -> None:

@@ -21,9 +21,9 @@ from bb_edge.state import (
     record_framing,
 )
 from bb_edge.state.journaling import GATHERED_BYTES, GATHERED_NS
-from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, restore
+from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, name_of_key, restore
 from bb_edge.wire.bodies import BodyName
-from bb_edge.wire.durable_rows import OutboxName
+from bb_edge.wire.durable_rows import OutboxName, RowName
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.resend import EnvelopeKey
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
@@ -53,12 +53,14 @@ class Node:
         self.outbox: list[bytes] = []
         self.journal: list[bytes] = []
         self.error: BBError | None = None
+        self.at_ns: list[int] = []
         self.needed: set[int | BodyName] = set()
 
     def needs_row(self, name: OutboxName) -> bool:
         return name in self.needed
 
     def snapshot_pieces(self, now_ns: int) -> list[bytes]:
+        self.at_ns.append(now_ns)
         if self.error is not None:
             raise self.error
         return [b"%d" % self.state]
@@ -148,6 +150,13 @@ def test_the_first_poll_writes_the_first_snapshot(world: Callable[..., World]) -
     assert (w.on_disk.snapshot, w.node.written, w.keeper.snapshots) == (b"5", 1, 1)
     w.take(event())
     assert w.keeper.snapshots == 1
+
+
+def test_a_snapshot_is_of_the_time_of_its_poll(world: Callable[..., World]) -> None:
+    w = world()
+    for now_ns in (3, S):
+        w.take(wanted(), now_ns=now_ns)
+    assert w.node.at_ns == [3, S]
 
 
 def test_records_are_on_the_medium_before_the_node_is_told(world: Callable[..., World]) -> None:
@@ -372,6 +381,46 @@ def test_what_is_large_is_no_part_of_each_snapshot(world: Callable[..., World]) 
     assert w.node.kept == [1, 2] and len(w.on_disk.outbox) == 2
 
 
+def test_rows_that_are_too_large_for_snapshots_keep_their_place_among_the_others(
+    world: Callable[..., World],
+) -> None:
+    w = world()
+    w.take()
+    w.take(outgoing(1, 1), held_back(2, 2, size=ENCLOSED_BYTES), outgoing(3, 3))
+    assert sorted(w.node.kept) == [1, 2, 3] and len(w.on_disk.outbox) == 3
+
+
+def size_of(wanted: int) -> int:
+    """The size for `record` whose row has so many bytes."""
+    return wanted - len(record(1, wanted).to_bytes()) + wanted
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_rows_come_with_snapshots_and_the_journal_up_to_128_kib(
+    world: Callable[..., World], more: int
+) -> None:
+    size = size_of(ENCLOSED_BYTES + more)
+    assert len(record(1, size).to_bytes()) == ENCLOSED_BYTES + more == (128 << 10) + more
+    for steps_taken in ([held_back(1, 1, size=size)], [ran(2), answer(1, 1, size)]):
+        w = world()
+        w.take()
+        w.node.needed = {1}
+        w.take(*steps_taken)
+        assert w.store.has_outbox(key_bytes(1)) is bool(more) and len(w.on_disk.outbox) == 1
+
+
+def test_a_body_is_written_for_the_first_row_that_names_it_alone(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    body = bytes(1000)
+    for token in (1, 2, 3):
+        before = w.store.counters["state.bytes_written"]
+        row = steps.PersistOutbox(token, PEER, record(token).to_bytes(), body, name_of(body), token)
+        w.take(row)
+        assert (w.store.counters["state.bytes_written"] - before > 1000) is (token == 1)
+    assert w.store.counters["state.outbox_records"] == 4
+
+
 def test_a_body_that_an_enclosed_row_has_is_written_for_the_outbox_too(world: Callable[..., World]) -> None:
     w = world()
     w.take()
@@ -524,6 +573,18 @@ def test_the_interval(world: Callable[..., World]) -> None:
     assert w.keeper.snapshots == 3, "something happened that no step told of"
 
 
+def test_an_interval_in_which_nothing_happened_is_followed_by_a_whole_one(
+    world: Callable[..., World],
+) -> None:
+    w = world(interval_ns=10 * S)
+    for second in range(11):
+        w.take(now_ns=second * S)
+    w.take(event(), now_ns=11 * S)
+    assert w.keeper.snapshots == 1
+    w.take(now_ns=20 * S)
+    assert w.keeper.snapshots == 2
+
+
 def test_rounds_are_on_disk_in_the_poll_after_their_end(world: Callable[..., World]) -> None:
     ended = 0
     w = world(rounds=1, rounds_ended=lambda: ended)
@@ -536,6 +597,36 @@ def test_rounds_are_on_disk_in_the_poll_after_their_end(world: Callable[..., Wor
     assert (w.keeper.snapshots, w.keeper.next_ns) == (2, None)
     w.take(event(), now_ns=9 * S)
     assert w.keeper.snapshots == 2, "no round has ended since"
+
+
+def test_rounds_of_a_node_that_came_back_count_from_there(make_store: Opened) -> None:
+    store = make_store(FakeDisk())
+    store.open()
+    store.write_snapshot(b"8")
+    ended = 5
+    keeper = Keeper(Node(), store, rounds=1, rounds_ended=lambda: ended)
+    assert keeper.next_ns is None
+    keeper.take((), 0)
+    keeper.take((), S)
+    assert (keeper.snapshots, keeper.next_ns) == (0, None), "its five rounds are in the snapshot"
+    ended = 6
+    keeper.take((), 2 * S)
+    assert keeper.next_ns == 2 * S
+    keeper.take((), 2 * S)
+    assert keeper.snapshots == 1
+
+
+def test_the_first_round_of_a_node_that_came_back_waits_for_nothing(make_store: Opened) -> None:
+    store = make_store(FakeDisk())
+    store.open()
+    store.write_snapshot(b"8")
+    ended = 0
+    keeper = Keeper(Node(), store, rounds=1, rounds_ended=lambda: ended)
+    ended = 1
+    keeper.take((), 0)
+    assert keeper.next_ns == 1, "0 is the time of none"
+    keeper.take((), 1)
+    assert keeper.snapshots == 1
 
 
 def test_a_round_that_begins_with_a_durable_question_takes_one_snapshot(world: Callable[..., World]) -> None:
@@ -627,6 +718,14 @@ def test_it_counts(world: Callable[..., World]) -> None:
 def test_keys_tell_peer_epoch_and_number_apart() -> None:
     keys = [EnvelopeKey(PEER, 7, 1), EnvelopeKey(PEER, 1, 7), EnvelopeKey(PeerId.from_name("third"), 7, 1)]
     assert len({key_bytes(key) for key in keys}) == 3
+
+
+def test_keys_are_those_that_are_on_disks(world: Callable[..., World]) -> None:
+    """A row is dropped by its key, also one that an older version wrote."""
+    rest = PEER.to_bytes() + bytes(6) + b"\x01\x02" + bytes(7) + b"\x03"
+    assert key_bytes(EnvelopeKey(PEER, 258, 3)) == rest
+    assert key_bytes(RowName(PEER, 258, 3)) == b"N" + rest
+    assert key_bytes(258) == bytes(6) + b"\x01\x02" and name_of_key(key_bytes(258)) == 258
 
 
 # --- restarts ---------------------------------------------------------------------------------------------
@@ -747,6 +846,16 @@ def test_a_disk_that_does_not_take_those_rows_ends_the_start(make_store: Opened)
     store = make_store(disk, StoreLimits(outbox_bytes=10))
     with pytest.raises(StateFullError):
         restore(store, Node, Refused, 3, 4, lambda: [(1, b"longer than that")])
+
+
+def test_what_an_operator_dropped_is_told_at_the_next_start(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(key_bytes(1), b"row 1"), (key_bytes(2), b"row 2")])
+    store.discard([key_bytes(2)])
+    disk.crash(CrashMode.LOSE)
+    node, found = restore(make_store(disk), Node, Refused, 3, 4)
+    assert (node.outbox, found.discarded) == ([b"row 1", b"3 4"], (b"row 2",))
 
 
 # --- the power goes -----------------------------------------------------------------------------------

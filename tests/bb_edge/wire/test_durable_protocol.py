@@ -620,7 +620,8 @@ def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
     took = marks.decoded(marks_in(emptied(hub)[0].payload))
     assert isinstance(took, Took)
     assert not hub.opened(A, Open(2, took.token, 5)) and not hub.opened(A, Open(3, prompt.token, 5))
-    assert hub.opened(A, Open(3, took.token, 5, True))
+    assert not hub.is_open(A) and not hub.is_open(B)
+    assert hub.opened(A, Open(3, took.token, 5, True)) and hub.is_open(A) and not hub.is_open(B)
     assert emptied(hub) == [RolledBack(A, False, 5)]
     hub.asked(A, Ask(3))
     assert not hub.out, "a repetition of a question that is answered"
