@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,10 @@ def owners() -> list[str]:
     return [name for name in found if name not in MODULES]
 
 
+MEMORY_BYTES = 4 << 30
+"""Address space of the tests of a mutant: one that loops for ever ends with it, as a mutant that was noticed.
+
+Tests and tool take some 0.5 GiB."""
 SURVIVED, NO_TESTS = (0, None), (5, 33)
 
 
@@ -157,10 +162,14 @@ def main(arguments: list[str]) -> int:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         run = [sys.executable, "-m", "mutmut", "run", "--max-children", str(given.jobs)]
         run += [pattern for name in modules for pattern in mutants_of(name)]
-        code = subprocess.run(run, cwd=folder, env=env, check=False).returncode
+        code = subprocess.run(run, cwd=folder, env=env, check=False, preexec_fn=bounded).returncode
         if code == 0:
             report(folder, modules)
     return code
+
+
+def bounded() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def mutants_of(module: str) -> list[str]:

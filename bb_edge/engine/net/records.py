@@ -73,8 +73,7 @@ class Records:
         self._meet(peer)
         number = self.sender.send(record, now_ns)
         self.outbox.add(number, record)
-        resend_ns = self._links.config.resend_ns
-        self._watch(number, Pending(EnvelopeKey(peer, 0, number), kind, expires_ns, resend_ns))
+        self._watch(number, peer, kind, expires_ns)
         if kind == envelope.REQUEST:
             self._unheld.add(number)
         if self._is_held(number):
@@ -82,10 +81,12 @@ class Records:
         self._carry_out()
         return number
 
-    def _watch(self, number: int, pending: Pending) -> None:
-        self._pending[number] = pending
+    def _watch(self, number: int, peer: PeerId, kind: int, expires_ns: int) -> Pending:
+        """What is to become of a record; when it goes again is known once it goes."""
+        pending = self._pending[number] = Pending(EnvelopeKey(peer, 0, number), kind, expires_ns, RETRY_NS)
         self._queue.reserve()
         self._queue.watch(pending)
+        return pending
 
     def is_open(self, number: int) -> bool:
         """Whether the record is not settled."""
@@ -314,13 +315,12 @@ class Records:
             if held.settled:
                 self.outbox.settle(number)
                 continue
-            remaining = (record.expires_wall_ns - wall_ns or -1) if record.expires_wall_ns else 0
-            expires_ns = (now_ns + remaining or 1) if record.expires_wall_ns else 0
-            pending = Pending(EnvelopeKey(record.key.peer, 0, number), message.kind, expires_ns, RETRY_NS)
+            expires_ns = (now_ns + record.expires_wall_ns - wall_ns or -1) if record.expires_wall_ns else 0
+            pending = self._watch(number, record.key.peer, message.kind, expires_ns)
             pending.brought_back()
-            self._watch(number, pending)
             is_request = message.kind == envelope.REQUEST
-            if remaining < 0 or (is_request and not awaits(message.wire_req_id)):
+            has_expired = expires_ns != 0 and expires_ns <= now_ns
+            if has_expired or (is_request and not awaits(message.wire_req_id)):
                 over.append((number, pending))
             elif is_request:
                 asks.append((message.wire_req_id, number))

@@ -275,3 +275,14 @@ def test_acknowledgements_of_what_no_run_sent_are_counted_where_they_can_be_seen
     node.poll(1)
     assert node.counters["wire.foreign_acks"] == 2
     assert {"wire.acks_forgotten", "wire.links_forgotten"} <= node.counters.keys()
+
+
+def test_acknowledgements_of_what_was_sent_are_none_of_those(make):
+    node = greeted(make(), A)
+    say(node, to=(A,))
+    (out,) = [step for step in of(SendEnvelope, kept(node, 2)) if step.durable]
+    acked = envelope.decode(out.payload, node.config.caps)
+    foreign = envelope.Ack(0xBAD, 1)
+    node.deliver_inbound(envelope.encode(Envelope(acks=(envelope.Ack(acked.epoch, acked.seq), foreign))), A)
+    node.poll(10)
+    assert node.counters["wire.foreign_acks"] == 1

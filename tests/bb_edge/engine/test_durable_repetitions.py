@@ -9,7 +9,7 @@ from busy_nodes import patience
 from durable_program import greeted, kept, program, rows, say, write_down
 from envelopes import fill
 from kinds_of_steps import of
-from peers import HERE, SELF, A, B
+from peers import HERE, SELF, A, B, C
 from snapshots import body_of, resealed
 from times import S
 
@@ -264,6 +264,18 @@ def test_questions_are_repeated_however_many_timers_run(make):
     assert [type(said) for said in marks_said(node.poll(2 * S))] == [Ask]
 
 
+def test_one_timer_serves_all_questions_that_are_open(make):
+    node = greeted(make(), B)
+    for peer in (A, C):
+        node.peer_presence(peer, True, (HERE,), KNOWS, epoch=1)
+    for turn in range(10):
+        say(node, to=(A, C))
+        node.peer_presence(A, True, (HERE,), KNOWS, epoch=2 + turn)
+        kept(node, 10 * turn + 2)
+    _, running = body_of(node.snapshot(200))["timers"]
+    assert [name for _, _, name, *_ in running if name == "marks.ask"] == ["marks.ask"]
+
+
 # --- restarts -----------------------------------------------------------------------------------------
 
 
@@ -276,6 +288,24 @@ def test_the_names_of_timers_in_a_snapshot_are_those_that_other_versions_read(ma
     node.poll(3)
     _, running = body_of(node.snapshot(4))["timers"]
     assert {name for _, _, name, *_ in running} == {"outbox.retry", "marks.ask"}
+
+
+def test_a_peer_that_a_snapshot_has_as_there_is_asked_before_its_presence_comes_again(make):
+    before = make()
+    before.presences_come()
+    before.peer_presence(A, True, (HERE,), KNOWS, epoch=7)
+    say(before, to=(A,))
+    written = rows(kept(before, 2))
+    node = make(before.snapshot(10), 20)
+    node.adopt_outbox(written, 20, 20)
+    node.presences_come()
+    (asked,) = marks_said(kept(node, 21))
+    node.deliver_inbound(marks.encoded(Took(asked.token, 70)), A)
+    assert [step.peer for step in sent(kept(node, 30))] == [A]
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=7)
+    assert not sent(kept(node, 40)) and not marks_said(kept(node, 50)), "it is in the same run still"
+    node.peer_presence(A, True, (HERE,), KNOWS, epoch=8)
+    assert [type(said) for said in marks_said(kept(node, 2 * S))] == [Ask]
 
 
 def test_what_a_snapshot_says_of_flows_is_read_when_it_is_restored(make):

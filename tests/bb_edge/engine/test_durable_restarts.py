@@ -18,6 +18,7 @@ from bb_edge.engine import steps
 from bb_edge.engine.steps import Journal, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
 from bb_edge.wire import envelope
+from bb_edge.wire.durable_rows import Numbers
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Ack, Envelope
 from bb_edge.wire.outbox import OutboxRecord
 
@@ -229,6 +230,7 @@ def test_a_request_of_nobody_stays_where_it_is(make):
     again = greeted(make(now_ns=100), A, B, now_ns=100)
     again.adopt_outbox(written, 100, WALL)
     assert not sent([*again.poll(101), *again.poll(2 * S), *again.poll(50 * S)])
+    assert "outbound.expired" not in again.counters, "there was time left"
     again.snapshot(50 * S)
     assert 1 in again.snapshot_written()
 
@@ -258,3 +260,34 @@ def test_only_so_many_wait(make):
     (dropped,) = of(steps.OutboundDropped, node.poll(8))
     assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait")
     assert node.counters["outbound.dropped"] == 1
+
+
+def test_a_record_that_its_peer_has_taken_is_not_sent_again_and_goes_with_the_first_snapshot(make):
+    node = greeted(make(), A)
+    asked = rows(writes(node, 2, to=(A,)))
+    given = [Numbers(A, 5, 1, (1,)), Numbers(A, 6, 1, ())]
+    again = greeted(make(now_ns=100), A, now_ns=100)
+    again.adopt_outbox([*asked[:1], *(row.to_bytes() for row in given)], 100, WALL)
+    assert not sent([*again.poll(101), *again.poll(2 * S), *again.poll(50 * S)])
+    again.snapshot(50 * S)
+    assert 1 in again.snapshot_written()
+    assert not again.inspect().outbox["records"]
+
+
+def test_a_row_that_the_snapshot_let_go_is_let_go_again(make):
+    """The power went after the snapshot, and before its rows were dropped."""
+    node = greeted(make(), A)
+    found = writes(node, 2, to=(A,))
+    write_down(node, found)
+    (out,) = sent(node.poll(3))
+    message = envelope.decode(out, node.config.caps)
+    node.deliver_inbound(envelope.encode(Envelope(acks=(Ack(message.epoch, message.seq),))), A)
+    node.poll(4)
+    for now_ns in (5, 6):
+        data = node.snapshot(now_ns)
+        node.snapshot_written()
+    again = make(data, 100)
+    again.adopt_outbox(rows(found), 100, WALL)
+    assert not sent([*again.poll(101), *again.poll(2 * S)])
+    again.snapshot(3 * S)
+    assert 1 in again.snapshot_written()
