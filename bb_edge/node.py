@@ -23,7 +23,7 @@ from bb_edge.inspection import Inspection, inspect
 from bb_edge.ir import types
 from bb_edge.ir.ids import PeerId
 from bb_edge.syscalls.results import described
-from bb_edge.wire.bodies import Body
+from bb_edge.wire.bodies import Body, BodyName
 from bb_edge.wire.caps import RaisedSite
 from bb_edge.wire.cbor import Buffer
 from bb_edge.wire.durable_rows import OutboxName
@@ -329,7 +329,7 @@ class Node:
         self._parts.admission.journal.snapshot_written()
         return tuple(self._parts.outgoing.durable.snapshot_written(snapshot.may_run(self._parts)))
 
-    def needs_row(self, name: OutboxName) -> bool:
+    def needs_row(self, name: int | BodyName) -> bool:
         """Whether an envelope that is still open needs the row of the outbox, or the body, of that name."""
         return self._parts.outgoing.durable.needs_row(name)
 

@@ -52,7 +52,7 @@ class KeptNode(Protocol):
     def snapshot_written(self) -> Iterable[OutboxName]:
         """Tells the node that its snapshot is on the medium; returns the outbox records that may go."""
 
-    def needs_row(self, name: OutboxName) -> bool:
+    def needs_row(self, name: int | BodyName) -> bool:
         """Whether an open envelope needs the outbox record of that name, a record's id or a body's."""
 
     def persisted(self, token: int) -> None:

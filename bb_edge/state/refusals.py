@@ -16,11 +16,14 @@ and what somebody asks for is tried again after 64 s at the latest."""
 class Refusals:
     """What the disk has refused and not taken since."""
 
+    # Known from the first refusal on.
+    _wrote: bool  # whether anything was written since the last one
+    _first_ns: int
+    _last_ns: int
+
     def __init__(self) -> None:
         self._tokens: set[int] = set()  # of records; bounded by those that the node has under way
         self._snapshot = False
-        self._wrote = False  # whether anything was written since the last refusal
-        self._first_ns = self._last_ns = 0
         self._count = 0
 
     def refused(self, tokens: Iterable[int], now_ns: int) -> None:
@@ -56,6 +59,6 @@ class Refusals:
         if now_ns - self._last_ns < (GIVEN_UP_NS if self._tokens else CALM_NS):
             return None
         ended = self._count, self._last_ns - self._first_ns
-        self._count, self._wrote = 0, False
+        self._count = 0
         self._tokens.clear()
         return ended

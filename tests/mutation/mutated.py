@@ -99,7 +99,7 @@ MODULES: dict[str, tuple[str, ...]] = {
             f"{STATE}{t}.py"
             for t in (
                 *("record_framing", "store", "store_files", "store_outbox", "inventory", "words"),
-                *("keeper", "journaling"),
+                *("keeper", "journaling", "refusals"),
             )
         )
         for name in (

@@ -249,14 +249,12 @@ class Durable:
         if acks:
             self.records.acknowledged(peer, acks)
 
-    def needs_row(self, name: OutboxName) -> bool:
+    def needs_row(self, name: int | BodyName) -> bool:
         """Whether a record needs the row, or the body, of that name: one that is not settled, or that what
         runs again after a restart is to find.
         """
         if isinstance(name, BodyName):
             return self.records.outbox.needs_body(name)
-        if not isinstance(name, int):
-            return False
         return self.records.is_open(name) or self.records.outbox.is_ahead(name)
 
     def snapshot_written(self, may_run: Callable[[Cause], bool]) -> list[OutboxName]:

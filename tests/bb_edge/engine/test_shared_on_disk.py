@@ -127,6 +127,18 @@ def test_the_body_goes_with_the_last_record_that_names_it(machine):
     assert machine.restored.outbox == 0
 
 
+def test_a_body_is_needed_while_a_record_that_names_it_is_open(machine):
+    machine.node.invoke("Main", {"x": LARGE, "ask": PEERS})
+    found = machine.poll(2)
+    (body,) = {step.body_name for step in of(PersistOutbox, found) if step.body_name}
+    asked = [step for step in of(SendEnvelope, found) if step.durable]
+    assert machine.node.needs_row(body)
+    machine.acknowledge(asked[:-1], 3)
+    assert machine.node.needs_row(body)
+    machine.acknowledge(asked[-1:], 4)
+    assert not machine.node.needs_row(body)
+
+
 def test_who_does_not_acknowledge_is_sent_all_of_it_again(machine):
     asked = {step.peer: step for step in machine.ask(2)}
     again = [step for step in of(SendEnvelope, machine.poll(2 * S)) if step.durable]

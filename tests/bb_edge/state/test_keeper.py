@@ -23,7 +23,7 @@ from bb_edge.state import (
 from bb_edge.state.journaling import GATHERED_BYTES, GATHERED_NS
 from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, name_of_key, restore
 from bb_edge.wire.bodies import BodyName
-from bb_edge.wire.durable_rows import OutboxName, RowName
+from bb_edge.wire.durable_rows import RowName
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
 from bb_edge.wire.resend import EnvelopeKey
 from bb_shims.testing import CrashMode, FakeDisk, Fault, FaultKind, PowerCut
@@ -56,7 +56,7 @@ class Node:
         self.at_ns: list[int] = []
         self.needed: set[int | BodyName] = set()
 
-    def needs_row(self, name: OutboxName) -> bool:
+    def needs_row(self, name: int | BodyName) -> bool:
         return name in self.needed
 
     def snapshot_pieces(self, now_ns: int) -> list[bytes]:
@@ -499,6 +499,33 @@ def test_a_disk_that_takes_all_again_is_told_once(world: Callable[..., World]) -
     assert recovered(w) == [steps.StorageRecovered(4, 3 * S)]
     w.take(outgoing(3, 3), now_ns=22 * S)
     assert not recovered(w)
+
+
+def test_a_disk_that_was_not_written_to_since_has_not_recovered(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.disk.capacity_bytes = 0
+    w.take(incoming(1), now_ns=0)  # which its sender repeats
+    w.disk.capacity_bytes = 100_000
+    w.take(now_ns=10 * S)
+    assert not recovered(w)
+    w.take(incoming(1), now_ns=11 * S)
+    assert recovered(w) == [steps.StorageRecovered(1, 0)]
+
+
+def test_while_snapshots_are_refused_the_disk_has_not_recovered(world: Callable[..., World]) -> None:
+    w = world()
+    w.take()
+    w.node.error = BBError("a component cannot be serialized", "agg")
+    w.take(wanted(), now_ns=0)
+    for second in (1, 3, 7):
+        w.take(incoming(second), now_ns=second * S)
+    assert (w.node.kept, w.keeper.next_ns) == ([1, 3, 7], 15 * S)
+    w.take(incoming(8), now_ns=14 * S)
+    assert not recovered(w), "records alone are taken"
+    w.node.error = None
+    w.take(now_ns=15 * S)
+    assert recovered(w) == [steps.StorageRecovered(4, 7 * S)]
 
 
 def test_a_disk_that_takes_every_second_write_has_not_recovered(world: Callable[..., World]) -> None:
