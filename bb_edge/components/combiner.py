@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["Combiner"]
+__all__ = ["Combiner", "misfit_of"]
 
 
 class Combiner(ABC):
@@ -53,3 +55,16 @@ class Combiner(ABC):
     @abstractmethod
     def restore(self, arrays: list[Array]) -> None:
         """Takes what `save` gave. ValueError where that does not fit."""
+
+
+def misfit_of(given: object, size: int) -> tuple[str, str] | None:
+    """Returns what a `result` is instead of f32 [size], and the remedy; None where it is that."""
+    is_vector = isinstance(given, np.ndarray) and given.dtype == np.float32
+    if isinstance(given, np.ndarray) and is_vector and given.shape == (size,):
+        return None
+    came, remedy = type(given).__name__, "return one vector, such as np.asarray(mean, np.float32)"
+    if isinstance(given, np.ndarray):
+        came = f"{given.dtype}{list(given.shape)}"
+    if is_vector:
+        remedy = "return one number for each of the contributions', in their order"
+    return came, remedy

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import numpy as np
 
-from bb_edge.components.combiner import Combiner
+from bb_edge.components.combiner import Combiner, misfit_of
 from bb_edge.components.open_sums import OpenSums, Sum, open_in
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import clipped as shortened
@@ -145,6 +145,14 @@ class CombiningAggregator(Aggregator):
         told, self._clipped = self._clipped, []
         return told
 
+    def check_rule(self, size: int | None) -> None:
+        """Tries out the `Combiner` of an author's class. ContractError, with its line, where it is wrong."""
+        if self.combiner.__module__.startswith("bb_edge."):
+            return
+        from bb_edge.components.combiner_check import check_combiner  # only authors' rules need it
+
+        check_combiner(self.combiner, self.TYPE_NAME, self._where, size)
+
     def reserve(self, size: int) -> None:
         self._sums.reserve(size)
 
@@ -217,14 +225,10 @@ class CombiningAggregator(Aggregator):
     def _combined(self, combiner: Combiner, total: float) -> Array:
         """What a combiner gives, held to what it has to give. ComponentError for anything else."""
         given: object = combiner.result(total)
-        is_vector = isinstance(given, np.ndarray) and given.dtype == np.float32
-        if isinstance(given, np.ndarray) and is_vector and given.shape == (combiner.size,):
-            return given
-        came, remedy = type(given).__name__, "return one vector, such as np.asarray(mean, np.float32)"
-        if isinstance(given, np.ndarray):
-            came = f"{given.dtype}{list(given.shape)}"
-        if is_vector:
-            remedy = "return one number for each of the contributions', in their order"
+        wrong = misfit_of(given, combiner.size)
+        if wrong is None:
+            return cast("Array", given)
+        came, remedy = wrong
         raise self._error(
             f"{type(combiner).__name__}.result of {self.TYPE_NAME} gave {came},"
             f" float32[{combiner.size}] is expected",

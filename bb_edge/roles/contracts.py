@@ -286,6 +286,12 @@ class Aggregator(_Contract):
         A tensor as `stack` contributes its rows first. The sum is that of `ctx.cohort`.
         """
 
+    def check_rule(self, size: int | None) -> None:
+        """Raises a typed error where its rule cannot work, at the start of a node, before `reserve`.
+
+        `size` is how many numbers a contribution has, where that is known. The base has nothing to check.
+        """
+
     def reserve(self, size: int) -> None:
         """Takes the memory for contributions of `size` numbers, of which the node is told at its start.
 

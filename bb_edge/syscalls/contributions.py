@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -48,10 +49,11 @@ def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> C
     if op.spec.op_type != "Contribute":
         return method
     stamped = shapes[0] if shapes else None
-    if stamped is not None and all(size > 0 for size in stamped):
-        size = math.prod(stamped)
+    size = math.prod(stamped) if stamped is not None and all(size > 0 for size in stamped) else None
+    component.check_rule(size)
+    if size is not None:
         what = f"to join contributions of {size:,} numbers"
-        reserve(op, component, lambda: component.reserve(size), what)
+        reserve(op, component, partial(component.reserve, size), what)
     return _refusing(component, method, stamped)
 
 

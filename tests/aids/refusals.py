@@ -42,7 +42,11 @@ def refused(kind: type[BBError], *words: str, marked: bool = True) -> Iterator[N
     assert error.hint, f"no remedy in: {text}"
     if marked:
         places = [(m["file"], int(m["line"])) for m in _LINE.finditer(error.where)]
-        lines = [linecache.getline(str(test), line).rstrip() for file, line in places if file == test.name]
+        lines = [
+            linecache.getline(str(test), line).rstrip()
+            for file, line in places
+            if Path(file).name == test.name
+        ]
         assert any(line.endswith(MARK) for line in lines), f"no marked line named in: {text}"
 
 
