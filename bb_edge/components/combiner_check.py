@@ -6,7 +6,6 @@ nothing, or an `add` that keeps an array which is not its own make wrong models 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from bb_edge.components.combiner import Combiner, misfit_of
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.fault_lines import fault_line, shown_path
+from bb_edge.ir.fault_lines import fault_line, line_of
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.ir.tensors import decode_tensor, encode_tensor
 from bb_edge.roles.containment import contained
@@ -132,7 +131,7 @@ class _Trial:
     def _fresh(self) -> Combiner:
         made, error = _tried(self._make, self._size)
         if isinstance(error, _SLIPS):
-            place = fault_line(error) or _line_of(self._make)
+            place = fault_line(error) or line_of(self._make)
             hint = "correct the combiner's __init__, and define all methods of Combiner"
             self._raise(f"combiner of {self._type_name} fails: {_said(error)}", place, hint)
         if error is not None:
@@ -141,7 +140,7 @@ class _Trial:
             came = "nothing" if made is None else f"a {type(made).__name__}"
             hint = "return the rule, an object of a class that derives from Combiner"
             what = f"combiner of {self._type_name} gives {came}, a Combiner is expected"
-            self._raise(what, _line_of(self._make), hint)
+            self._raise(what, line_of(self._make), hint)
         size: object = getattr(made, "size", None)
         if size != self._size:
             what = f"its size is {size!r:.40}, and {self._size} was asked for"
@@ -232,7 +231,7 @@ class _Trial:
         self._refuse(type(combiner), method, what, _REMEDIES[method], line)
 
     def _refuse(self, kind: type, method: str, what: str, hint: str, line: str = "") -> NoReturn:
-        place = line or _line_of(getattr(kind, method, None))
+        place = line or line_of(getattr(kind, method, None))
         self._raise(f"{kind.__name__}, the combiner of {self._type_name}: {what}", place, hint)
 
     def _raise(self, what: str, place: str, hint: str) -> NoReturn:
@@ -263,12 +262,3 @@ def _alike(first: object, second: object) -> bool:
 def _said(error: Exception) -> str:
     text = str(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _line_of(method: object) -> str:
-    """`file.py:12` of a method, where its source is known."""
-    try:
-        code = inspect.unwrap(getattr(method, "__func__", method)).__code__  # type: ignore[arg-type]
-    except (AttributeError, ValueError):
-        return ""
-    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"

@@ -33,3 +33,14 @@ def shown_path(file: str) -> str:
     here = os.getcwd() + os.sep
     real = os.path.realpath(file)
     return real[len(here) :] if real.startswith(here) else real
+
+
+def line_of(method: object) -> str:
+    """Returns `file.py:12`, where a function or method is written, or "" where that is not known."""
+    import inspect  # only errors need it
+
+    try:
+        code = inspect.unwrap(getattr(method, "__func__", method)).__code__  # type: ignore[arg-type]
+    except (AttributeError, ValueError):
+        return ""
+    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"

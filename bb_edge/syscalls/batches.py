@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from bb_edge.engine.binding import OpContext
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.ir import keys, types
+from bb_edge.ir.fault_lines import line_of
 from bb_edge.ir.stamped_parts import misfits, read_parts
 from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.roles import Composite, DataSource
@@ -30,7 +31,8 @@ Method = Callable[..., object]
 def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: Once) -> Method:
     """Returns the `next_batch` that runs. OpError where a shard's batches are not what the program takes.
 
-    A source that does not say what its batches are (`batch_like`) has each of them looked at.
+    A source that does not say what its batches are (`batch_like`) has each of them looked at. So has an
+    author's: what `next_batch` gives may differ from what `batch_like` says.
     """
     text = op.spec.meta.get(keys.PARTS_KEY, "")
     try:
@@ -40,10 +42,13 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     stamped = parts[0] if parts else None
     arrays = component.batch_like()
     _hold_rows(op, arrays, slot)
+    shipped = getattr(method, "__module__", "").startswith(("bb_edge.", "bb_host."))
+    if arrays and not shipped:
+        method = _as_promised(arrays, component, method)
     if stamped is not None:
         if arrays:
             _hold(arrays, stamped, slot)
-        else:
+        if not (arrays and shipped):
             method = _holding(stamped, slot, method)
     return _telling(component, slot, method)
 
@@ -85,10 +90,35 @@ def _holding(stamped: Sequence[StampedPart], slot: str, method: Method) -> Metho
     """Returns a `next_batch` whose every result is held."""
 
     def next_batch(ctx: OpContext) -> object:
+        result: Any = method(ctx)
+        several = isinstance(result, (tuple, list))  # else it is refused, or comes later
+        if several and all(array is None or isinstance(array, np.ndarray) for array in result):
+            _hold(result, stamped, slot)
+        return result
+
+    return next_batch
+
+
+def _as_promised(arrays: Sequence[Array], component: DataSource, method: Method) -> Method:
+    """Returns a `next_batch` whose results have the dtypes that the source's `batch_like` says.
+
+    Sizes may differ: a last batch has fewer rows, and where others matter the program's stamp says them.
+    """
+
+    def next_batch(ctx: OpContext) -> object:
         result = method(ctx)
-        given = result if isinstance(result, tuple) else (result,)
-        if all(array is None or isinstance(array, np.ndarray) for array in given):  # else it is refused
-            _hold(given, stamped, slot)
+        if isinstance(result, (tuple, list)):
+            for name, array, like in zip(("batches", "labels"), result, arrays, strict=False):
+                if isinstance(array, np.ndarray) and array.dtype == like.dtype:
+                    continue
+                if array is None or isinstance(array, np.ndarray):
+                    came = "no labels" if array is None else f"{name} of {described(array)}"
+                    cast = "" if array is None else f"give x.astype({like.dtype.name!r}), or "
+                    raise OpError(
+                        f"next_batch gives {came}, batch_like of the same source says {described(like)}",
+                        line_of(component.next_batch),
+                        f"{cast}correct batch_like",
+                    )
         return result
 
     return next_batch
