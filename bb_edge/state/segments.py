@@ -243,9 +243,9 @@ class Segments:
     def discard(
         self,
         keys: Iterable[bytes],
-        instead: Sequence[tuple[bytes, bytes]] = (),
-        enclosed: Container[bytes] = (),
-        base: int = 0,
+        instead: Sequence[tuple[bytes, bytes]],
+        enclosed: Container[bytes],
+        base: int,
     ) -> None:
         """Drops the records of `keys` for every generation, and adds those that stand for them, all or none.
 
@@ -368,13 +368,17 @@ class Segments:
     def _kept_rows(self) -> Iterator[bytes]:
         dropped: dict[int, list[bytes]] = {}
         for log in self._logs:
+            last: dict[bytes, bytes] = {}  # a key may have been added several times
             for row in log.bodies():
                 kind, _, keys, _ = read_row(row, log.name)
-                entry = self._entries.get(keys[0])
-                if kind == ADD and entry is not None and entry.segment == log.number:
+                if kind == ADD:
+                    last[keys[0]] = row
+            for key, row in last.items():
+                entry = self._entries.get(key)
+                if entry is not None and entry.segment == log.number:
                     yield row
                     if entry.dropped is not None:
-                        dropped.setdefault(entry.dropped, []).append(keys[0])
+                        dropped.setdefault(entry.dropped, []).append(key)
         if self._passed_over:
             dropped[DISCARDED] = list(self._passed_over)
         for generation, names in dropped.items():

@@ -14,6 +14,7 @@ from bb_edge.state import (
     StateDamagedError,
     StateForeignError,
     StateStore,
+    StateVersionError,
     StoreLimits,
     record_framing,
     segments,
@@ -58,6 +59,16 @@ def remove(disk: FakeDisk, name: str) -> None:
 # --- whose it is --------------------------------------------------------------------------------------
 
 
+def advice(name: str) -> str:
+    """What to do about a file of another node."""
+    if name.startswith("snapshot"):
+        return f"give this node a folder of its own with --state, or put its own {name} back"
+    return (
+        f"put the node's own {name} back; or move this one out of the folder, and the start says what is lost"
+        " with its own"
+    )
+
+
 @pytest.mark.parametrize("name", ["snapshot-2", "journal-2", "outbox-1", "outbox-2"])
 def test_one_file_of_another_node_is_refused_by_name(make_store: Opened, name: str) -> None:
     disk, other = kept(make_store), kept(make_store, HALL)
@@ -71,11 +82,7 @@ def test_one_file_of_another_node_is_refused_by_name(make_store: Opened, name: s
         f"peer {PeerId.from_name('hall')} wrote it, and this is the folder of peer "
         f"{PeerId.from_name('kitchen')}"
     )
-    assert error.hint.startswith(
-        "give this node a folder of its own with --state"
-        if name.startswith("snapshot")
-        else f"put the node's own {name} back"
-    )
+    assert error.hint == advice(name)
     disk.crash(CrashMode.KEEP)
     rewrite(disk, name, before[name])
     assert not reopened(make_store, disk).notes, "as the hint says"
@@ -100,7 +107,7 @@ def test_a_file_under_the_name_of_another_is_no_torn_one_and_is_refused(
     rewrite(disk, name, other.files[written_as])
     with pytest.raises(StateForeignError, match=f"wrote it as {written_as}") as caught:
         reopened(make_store, disk)
-    assert caught.value.where == name
+    assert (caught.value.where, caught.value.hint) == (name, advice(name))
     assert ("and this is the folder of peer" in caught.value.what) == (owner is HALL)
 
 
@@ -122,7 +129,7 @@ def test_a_header_that_is_not_whole_is_a_torn_one_whatever_it_names(make_store: 
 def test_a_file_of_another_program_is_refused(make_store: Opened) -> None:
     disk = kept(make_store, NEXT_PROGRAM)
     with pytest.raises(
-        StateForeignError, match=r"snapshot-2: it is of another artifact.*state 7171.*this is 7070"
+        StateForeignError, match=r"snapshot-2: it is of another artifact.*state (71){8}…, this is (70){8}…"
     ):
         reopened(make_store, disk)
 
@@ -457,6 +464,10 @@ def test_the_beginning_of_a_file_says_whose_it_is(make_store: Opened) -> None:
     assert record_framing.owner_at(data[:1024], record_framing.JOURNAL, 2) == HALL
     for other in (data[:40], b"", bytes.fromhex(OLD["journal-2"])):
         assert record_framing.owner_at(other, record_framing.JOURNAL, 2) is None
+    newer = record_framing.header(record_framing.JOURNAL, 2, version=4)
+    with pytest.raises(StateVersionError) as caught:
+        record_framing.owner_at(newer, record_framing.JOURNAL, 2)
+    assert caught.value.where == "journal"
 
 
 def test_an_old_file_copied_into_a_folder_that_names_its_owner_is_refused(make_store: Opened) -> None:

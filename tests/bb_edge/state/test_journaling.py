@@ -481,6 +481,8 @@ def test_a_thread_writes_to_a_folder_and_wakes_the_poller(tmp_path: Path) -> Non
         while len(node.told) < 2:
             assert woken.acquire(timeout=60)
             keeper.settle(False)
+        (thread,) = [each for each in threading.enumerate() if each.name == "bb-journal"]
+        assert thread.daemon, "who ends without `close`, because something else went wrong, does not hang"
         keeper.take([steps.Journal(3, PEER, [rows[2]])], 0)
         keeper.take([steps.Journal(4, PEER, [rows[3]])], 0)
         while len(node.told) < 4:

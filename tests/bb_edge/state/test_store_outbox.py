@@ -248,6 +248,34 @@ def test_a_full_outbox_takes_what_stands_for_the_discarded(make_store: Opened) -
     assert store.counters["state.outbox_records"] == 2
 
 
+def test_what_stands_for_the_discarded_is_a_record_like_any_other(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk, StoreLimits(outbox_bytes=200_000))
+    store.append_outbox([(b"k", bytes(96)), (b"m", b"kept")])
+    store.discard([b"k", b"nobody's"], [(b"l", bytes(46))])
+    store.discard([b"nobody's"], [(b"n", b"instead of nothing")])
+    assert store.has_outbox(b"l") and not store.has_outbox(b"k")
+    for _ in range(3):  # until all that is needed is written into one new segment
+        store.append_outbox([(b"large", bytes(100_000))])
+        store.append_outbox([(b"large", b"small")])
+        store.write_snapshot(b"s")
+        store.drop([])
+    assert sum(len(data) for name, data in disk.files.items() if name.startswith("outbox")) < 1000
+    assert set(look(disk).outbox) == {b"kept", bytes(46), b"instead of nothing", b"small"}
+    store.write_snapshot(b"t")
+    store.drop([b"l"])
+    assert bytes(46) not in look(disk).outbox
+
+
+def test_what_was_discarded_takes_no_room(make_store: Opened) -> None:
+    store = opened(make_store, FakeDisk(), StoreLimits(outbox_bytes=100))
+    store.append_outbox([(b"k", bytes(16)), (b"l", bytes(26))])  # a row has four bytes more: 20 and 30
+    store.discard([b"k"])
+    with pytest.raises(StateFullError, match="the outbox holds 30 of 100 bytes, 71 more"):
+        store.append_outbox([(b"m", bytes(67))])
+    store.append_outbox([(b"m", bytes(66))])
+
+
 def test_no_record_comes_back_without_what_was_dropped_after_it(make_store: Opened) -> None:
     """Rows of the outbox speak of each other: numbers of records are rows of their own."""
     disk = FakeDisk()
