@@ -23,7 +23,7 @@ from bb_host.errors import SeamError, label
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import reads
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.sound_names import Names, names_after, sound_names, walked
+from bb_host.passes.analysis.sound_names import Names, names_after, names_of_all, sound_names
 from bb_host.passes.one_pass import Pass, Promise
 
 PARTNERS: Mapping[str, tuple[str, ...]] = {
@@ -59,10 +59,6 @@ class Seam:
         changed = [f for f in later.functions if id(f) not in known]
         if not changed and len(later.functions) == len(earlier.functions):
             return
-        for function in changed:
-            last = self._sound.get(function.key)
-            if last is not None:
-                flow.derived(function.ops, last.ops)
         typed = self._typed and Promise.TYPED in self._held
         checked = {} if Promise.TYPED in one.gives else {id(f.ops): f for f in earlier.functions}
         for function in changed:
@@ -143,9 +139,7 @@ def _found_sound(function: Function, typed: bool) -> Names | None:
     """
     found = sound_names(function)
     if found is None or not found.hold(function):
-        read, written = tuple([op.inputs for op in function.ops]), tuple([op.outputs for op in function.ops])
-        branches = flow.summary(function.ops).has_subgraphs
-        found = walked(function, map(reads, function.ops) if branches else read, read, written)
+        found = names_of_all(function)
     return found if found is None or not typed else found.typed(function)
 
 

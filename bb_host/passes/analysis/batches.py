@@ -32,7 +32,7 @@ def with_batches(function: Function) -> Function:
         for index, op in enumerate(function.ops)
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
-    read = flow.read_names(function)
+    read = flow.read_of(function, [name for _, op in giving for name in op.outputs])
     gated, declared = _handed_on(function), function.types.get
     stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
@@ -55,7 +55,7 @@ def _handed_on(function: Function) -> dict[str, list[str]]:
     """The values that are others as they stand, behind `after=` as a rule, by the one that they are."""
     found: dict[str, list[str]] = {}
     for op in function.ops:
-        if is_gate(op):
+        if op.domain == keys.SYSCALL_DOMAIN and is_gate(op):
             found.setdefault(op.inputs[0], []).extend(op.outputs)
     return found
 

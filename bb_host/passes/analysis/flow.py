@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from bb_edge.ir import keys, opsets
@@ -55,10 +55,11 @@ def readers(
     return dict(found)
 
 
-def read_names(function: Function) -> set[str]:
-    """All that ops of the function read, those of subgraphs too, and its outputs."""
+def read_of(function: Function, names: Iterable[str]) -> set[str]:
+    """Those of the names that ops of the function read, those of subgraphs too, or that are its outputs."""
     branches = summary(function.ops).has_subgraphs
-    return set(function.outputs).union(*[reads(op) if branches else op.inputs for op in function.ops])
+    read = [reads(op) if branches else op.inputs for op in function.ops]
+    return set(names).intersection(chain(function.outputs, *read))
 
 
 def data_inputs(op: Op) -> tuple[str, ...]:
@@ -84,51 +85,36 @@ def summary(ops: tuple[Op, ...]) -> OpList:
     return ops if isinstance(ops, OpList) else OpList(ops)
 
 
-def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, int]:
-    """How many objects two tuples share at their beginnings, and how many at their ends beyond those."""
-    first = _beginning_shared(ops, old)
-    return first, _beginning_shared(ops[first:][::-1], old[first:][::-1])
+def spliced(old: tuple[Op, ...], pieces: Mapping[int, Sequence[Op]]) -> OpList:
+    """The ops of `old`, others in the place of those at these indices.
 
-
-def _beginning_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> int:
-    """By slices, which are compared much faster than one object after the other: ever longer ones, then by
-    halves.
+    What `old` knows of its ops is known of the new list too, without a walk over those that stay.
     """
-    shared, most, length = 0, min(len(ops), len(old)), 1
-    while shared < most:
-        tried = min(shared + length, most)
-        if ops[shared:tried] == old[shared:tried]:
-            shared, length = tried, 4 * length
-        else:
-            most, length = tried - 1, max(1, (tried - shared) // 2)
-    return shared
-
-
-def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
-    """A list that was made from another one: what they share is not walked again for what that one knows.
-
-    A list of a function's is returned itself, and knows more then.
-    """
-    new = summary(ops)
-    answers = vars(new)
-    if answers:  # it was asked already
-        return new
     before = summary(old)
-    first, last = ends_shared(ops, old)
-    if before.has_subgraphs or first + last < len(ops) - len(ops) // 4:
-        return new
-    gone, came = old[first : len(old) - last], ops[first : len(ops) - last]
-    if any(op.attrs and has_subgraph(op) for op in came):
-        return new
     there = vars(before)
+    done: list[Op] = []
+    came: list[Op] = []
+    wire: list[int] = []
+    at = 0
+    for index in sorted({*pieces, *before.wire}):
+        done += old[at:index]
+        at = index + 1
+        piece = pieces.get(index)
+        if piece is None:
+            wire.append(len(done))
+            done.append(old[index])
+        else:
+            wire += [place for place, op in enumerate(piece, len(done)) if op.domain == keys.WIRE_DOMAIN]
+            done += piece
+            came += piece
+    done += old[at:]
+    new = OpList(done)
+    answers = vars(new)
+    answers["wire"] = tuple(wire)
+    if before.has_subgraphs or any(op.attrs and has_subgraph(op) for op in came):
+        return new
     answers["has_subgraphs"] = False
-    if "wire" in there:
-        shift = len(ops) - len(old)
-        answers["wire"] = (
-            *(i for i in before.wire if i < first),
-            *(i for i, op in enumerate(came, first) if op.domain == keys.WIRE_DOMAIN),
-            *(i + shift for i in before.wire if i >= len(old) - last),
-        )
+    gone = [old[index] for index in pieces]
     for names, of in _SETS:
         added = of(came)
         if of(gone) <= added:  # what only ops had that are gone is known by a walk alone
@@ -136,12 +122,20 @@ def derived(ops: tuple[Op, ...], old: tuple[Op, ...]) -> OpList:
     return new
 
 
-_SETS: tuple[tuple[tuple[str, ...], Callable[[tuple[Op, ...]], set[Any]]], ...] = (
+_SETS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Op]], set[Any]]], ...] = (
     (("kinds", "all_kinds"), lambda ops: {(op.domain, op.op_type) for op in ops}),
     (("domains",), lambda ops: {op.domain for op in ops}),
     (("said",), lambda ops: set[str]().union(*[vars(op.facts) for op in ops])),
 )
 """Answers of a list without subgraphs that are those of its parts together, and how they are found."""
+
+
+def chosen(ops: Iterable[Op], old: tuple[Op, ...]) -> OpList:
+    """A list of some of the ops of `old`: where that has no subgraphs it has none."""
+    new = OpList(ops)
+    if not summary(old).has_subgraphs:
+        vars(new)["has_subgraphs"] = False
+    return new
 
 
 _UNSTAMPED = ("kinds", "all_kinds", "domains", "has_subgraphs", "wire")
@@ -166,15 +160,14 @@ def restamped(function: Function, changed: Mapping[int, Op]) -> Function:
     for index, op in changed.items():
         ops[index] = op
     added = set[str]().union(*[vars(op.facts) for op in changed.values()])
-    return replace(function, ops=stamped(ops, function.ops, added))
+    return function.with_ops(stamped(ops, function.ops, added))
 
 
-def peer_classes(ops: Iterable[Op]) -> dict[str, str]:
+def peer_classes(ops: tuple[Op, ...]) -> dict[str, str]:
     """The classes that lists of peers lead to, as placement said of the ops that yield them."""
     found: dict[str, str] = {}
-    for op in ops:
-        if leads := op.facts.leads:
-            found.update(leads)
+    for facts in summary(ops).records:
+        found.update(facts.leads)
     return found
 
 

@@ -40,10 +40,12 @@ def span_gates(main: Function) -> Function:
         elif is_entry(op):
             found = frozenset((_ANSWERS if op.op_type == OP_RECV_RESP else f"#{index}",))
         origins.update((name, found) for name in op.outputs if name)
-    return main.with_ops(
-        dataclasses.replace(op, attrs={**op.attrs, ACROSS: 1}) if index in wanted else op
+    across = {
+        index: (dataclasses.replace(op, attrs={**op.attrs, ACROSS: 1}),)
         for index, op in enumerate(main.ops)
-    )
+        if index in wanted
+    }
+    return main.with_ops(flow.spliced(main.ops, across))
 
 
 def _opened_by_host(value: Origins, trigger: Origins) -> bool:

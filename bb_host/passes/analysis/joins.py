@@ -73,12 +73,16 @@ def _where(index: int, op: Op, state: Joins) -> Where | None:
         if op.op_type == OP_RECV_RESP:
             _open_child(index, op, state)
         return {index: _NO_REQUESTS}
-    names = [n for n in reads(op) if n and n in state.values]
+    values = state.values
+    names = [name for name in reads(op) if name in values]
     if not names:
         return None
-    if row is not None and (fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
+    if len(names) == 1:
+        found = values[names[0]]
+    elif row is not None and (fires_on_one(row) or (ACROSS in op.attrs and op.op_type == "Gate")):
         return _any_of(names, state)
-    found = _meeting(op, names, state)
+    else:
+        found = _meeting(op, names, state)
     if flow.is_wire(op) and op.op_type == OP_RECV_RESP_BATCHED:
         number = op.facts.request
         return {entry: closed | {number} for entry, closed in found.items()}
@@ -102,9 +106,8 @@ def _any_of(names: Sequence[str], state: Joins) -> Where:
 def _meeting(op: Op, names: Sequence[str], state: Joins) -> Where:
     """The executions in which all of these values are. CrossExecutionJoin where there is none."""
     wheres = [state.values[n] for n in names]
-    first = wheres[0]
-    if all(w is first or w == first for w in wheres):
-        return first
+    if wheres.count(wheres[0]) == len(wheres):
+        return wheres[0]
     found: dict[int, frozenset[str]] = {}
     for entry in dict.fromkeys(e for w in wheres for e in w):
         closed: frozenset[str] | None = _NO_REQUESTS

@@ -45,13 +45,15 @@ _CONSTANT_SYSCALLS = frozenset({"PassThrough", "Tee", "Constant"})
 class Placement:
     """The result: classes of each op (several for copied constants), of inputs, and of lists of peers.
 
-    `order` holds all classes in the order in which they first appear, home first.
+    `order` holds all classes in the order in which they first appear, home first; `leading` the places of the
+    ops that yield lists of peers.
     """
 
     ops: tuple[tuple[str, ...], ...]
     inputs: Mapping[str, str]
     peers: Mapping[str, str]
     order: tuple[str, ...]
+    leading: Collection[int]
 
 
 def is_single_class(function: Function, slots: Mapping[str, Slot], home: str) -> bool:
@@ -112,6 +114,7 @@ class _Placer:
         self.placed: list[str | None] = [None] * len(self.ops)
         self.values: dict[str, str] = {}  # value → class it is on
         self.peers: dict[str, str] = {}  # list of peers → class it leads to
+        self.leading: set[int] = set()  # the ops that yield such lists
         self.constant: set[str] = set()
         self.near_constants: list[int] = []  # the ops that read one, or nothing
         self.is_constant = [False] * len(self.ops)
@@ -186,6 +189,7 @@ class _Placer:
         for index, op in enumerate(self.ops):
             where = homes.get(op.facts.slot)
             if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and op.facts.slot in slots:
+                self.leading.add(index)
                 for name in op.outputs:
                     self.peers[name] = slots[op.facts.slot].peer_class or self.home
             if where is not None:
@@ -217,8 +221,7 @@ class _Placer:
 
     def _classes(self) -> set[str]:
         found = {self.home, *self.inputs.values(), *self.peers.values()}
-        if "at" in flow.summary(self.ops).said:
-            found.update(op.facts.at for op in self.ops if op.facts.at)
+        found.update(facts.at for facts in flow.summary(self.ops).records if facts.at)
         for slot in self.slots.values():
             found.update(filter(None, (slot.at, slot.peer_class)))
         for name in found:
@@ -253,7 +256,7 @@ class _Placer:
             before = len(values), len(self.peers)
             for index in self._unsettled():
                 if moving[index] and self.ops[index].op_type in _HANDS_ON_PEERS:
-                    self._peers_through(self.ops[index])
+                    self._peers_through(index, self.ops[index])
                 if placed[index] is None:
                     found = None
                     for name in needs[index]:
@@ -319,7 +322,7 @@ class _Placer:
                 if name:
                     self.values[name] = where
             if op.op_type == "OwnPeer" and op.domain == keys.ADDRESS_BOOK_DOMAIN:
-                self._lead(op.outputs[0], where)
+                self._lead(index, op.outputs[0], where)
 
     def _wire_outputs(self, index: int, op: Op) -> None:
         """Outputs of a wire op: on this side, or as the other side sees them."""
@@ -330,19 +333,20 @@ class _Placer:
             if op.op_type == OP_RECV_RESP_BATCHED and len(op.outputs) > 1:
                 request = self.requests.get(op.facts.request)
                 if request is not None:
-                    self._lead(op.outputs[1], self.peers.get(flow.peers_input(self.ops[request])))
+                    self._lead(index, op.outputs[1], self.peers.get(flow.peers_input(self.ops[request])))
             return
         if op.op_type == OP_SEND_REQ and op.outputs:
             self.values[op.outputs[0]] = where
         if not flow.is_recorded_form(op):
             self.values.update((n, where) for n in op.outputs if n)
             return
-        self._lead(op.outputs[-1], where)
+        self._lead(index, op.outputs[-1], where)
         there = self._destination(op)
         if there is not None:
             self.values.update((n, there) for n in flow.received_outputs(op) if n)
         for source, result in zip(flow.payload_inputs(op), flow.received_outputs(op), strict=False):
-            self._lead(result, self.peers.get(source))  # peers that travel are of the class that they are of
+            # Peers that travel are of the class that they are of.
+            self._lead(index, result, self.peers.get(source))
 
     def _destination(self, op: Op) -> str | None:
         """The class that a Send-flavored op sends to."""
@@ -352,11 +356,12 @@ class _Placer:
                 return self.placed[request]
         return self.peers.get(flow.peers_input(op)) or self.default_peers
 
-    def _lead(self, name: str, where: str | None) -> None:
+    def _lead(self, index: int, name: str, where: str | None) -> None:
         if name and where is not None:
+            self.leading.add(index)
             self.peers.setdefault(name, where)
 
-    def _peers_through(self, op: Op) -> None:
+    def _peers_through(self, index: int, op: Op) -> None:
         """Lists of peers keep their class through ops that only pick and join."""
         if op.op_type in ONNX_OPS_OVER_PEERS:
             if op.domain != keys.ONNX_DOMAIN and op.domain != keys.ONNX_DOMAIN_ALIAS:
@@ -373,7 +378,7 @@ class _Placer:
             )
         for where in found:
             for name in op.outputs:
-                self._lead(name, where)
+                self._lead(index, name, where)
 
     # --- checks and result
 
@@ -451,4 +456,6 @@ class _Placer:
         used.update(self.inputs.values())
         for name in self.inputs.values():
             order.setdefault(name)
-        return Placement(tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used))
+        return Placement(
+            tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used), self.leading
+        )

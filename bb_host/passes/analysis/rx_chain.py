@@ -61,25 +61,17 @@ def _insert(
         return function
     taken = all_names(function)
     types: dict[str, ValueType] = {}
-    done: list[Op] = []
-    at = 0
+    pieces: dict[int, tuple[Op, Op]] = {}
     for last in entries:
         number = flow.wire_id(ops[last])
         while last + 1 < len(ops) and is_rx_gate(ops[last + 1]) and flow.wire_id(ops[last + 1]) == number:
             last += 1
-        done += ops[at:last]
-        done += _split(ops[last], gate, taken, function, types, moved)
-        at = last + 1
+        pieces[last] = _split(ops[last], gate, taken, function, types, moved)
         stats.count("gates_inserted")
-    done += ops[at:]
     if not types:
         return function
-    return dataclasses.replace(
-        function,
-        ops=flow.derived(tuple(done), ops),
-        types={**function.types, **types},
-        opsets={**function.opsets, keys.GATE_DOMAIN: 1},
-    )
+    imports = {**function.opsets, keys.GATE_DOMAIN: 1}
+    return function.with_ops(flow.spliced(ops, pieces), {**function.types, **types}, opsets=imports)
 
 
 def _split(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bb_edge.ir import keys
 from bb_host.ir.program import Function, Op, Program, Slot
@@ -49,14 +49,8 @@ def targets_of(program: Program) -> tuple[TargetSlots, ...]:
     return tuple(found)
 
 
-def _has_numbers(function: Function) -> bool:
-    """Whether ops may carry the number of their slot; of branches that is not known."""
-    there = flow.summary(function.ops)
-    return "slot_id" in there.said or there.has_subgraphs
-
-
-def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
-    """One number per slot name throughout the program.
+def numbering(targets: Sequence[TargetSlots], slots: Sequence[Iterable[str]]) -> dict[str, int]:
+    """One number per slot name throughout the program; `slots` are the names of each target's slots.
 
     Numbers that ops carry are kept, the first claim to one wins; the others follow, backends that no op names
     at the end. 0 is the engine's.
@@ -65,18 +59,17 @@ def numbering(targets: Sequence[TargetSlots]) -> dict[str, int]:
     taken: set[int] = {0}
     waiting: dict[str, None] = {}
     for target in targets:
-        numbered = any(map(_has_numbers, target.functions))
         for name, ops in target.ops.items():
             if name in found:
                 continue
-            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0) if numbered else 0
+            number = next((n for op in ops if (n := op.facts.slot_id) is not None), 0)
             if number in taken:
                 waiting[name] = None
             else:
                 found[name] = number
                 taken.add(number)
-    for target in targets:
-        backends = [n for n in target.main.slots if n not in found and n not in waiting]
+    for names in slots:
+        backends = [n for n in names if n not in found and n not in waiting]
         waiting.update(dict.fromkeys(n for n in backends if n != keys.ROLE_BACKEND))
     if keys.ROLE_BACKEND not in found:
         waiting[keys.ROLE_BACKEND] = None

@@ -8,18 +8,18 @@ same tuples, and what was found of them holds. Whatever is not plainly so is lef
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType
 from bb_host.ir.program import Function, Op
+from bb_host.ir.queries import reads
 from bb_host.passes.analysis import flow
 
 _Tuples = tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(NamedTuple):
     """The names of a sound function: `read` and `written` by op, `all` with the inputs and the empty name.
 
     `types` are those that all of them were found in; None where nobody has looked. The ops, whose list keeps
@@ -33,10 +33,10 @@ class Names:
     types: Mapping[str, ValueType] | None = None
 
     @classmethod
-    def of(cls, function: Function, known: Iterable[str] | None = None) -> Names:
-        """Of a function that was found sound just now; `known` are all its names, where somebody has them."""
+    def of(cls, function: Function) -> Names:
+        """Of a function that was found sound just now."""
         written = tuple([op.outputs for op in function.ops])
-        known = frozenset(("",)).union(function.inputs, *written) if known is None else frozenset(known)
+        known = frozenset(("",)).union(function.inputs, *written)
         return cls(function.inputs, tuple([op.inputs for op in function.ops]), written, known)
 
     def hold(self, function: Function) -> bool:
@@ -50,7 +50,7 @@ class Names:
             return self
         if self.all.difference(kinds, function.inputs, ("",)):
             return None
-        return replace(self, types=kinds)
+        return self._replace(types=kinds)
 
 
 def sound_names(function: Function) -> Names | None:
@@ -78,8 +78,15 @@ def names_after(before: Names, old: tuple[Op, ...], function: Function, typed: b
     if after is None or not after.all.issuperset(function.outputs):
         return None
     if typed and after.all is before.all and function.types is before.types:
-        return replace(after, types=before.types)
+        return after._replace(types=before.types)
     return after.typed(function) if typed else after
+
+
+def names_of_all(function: Function) -> Names | None:
+    """The names of a function that nobody has looked at, where a walk over all its ops finds no fault."""
+    ops = function.ops
+    read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
+    return walked(function, map(reads, ops) if flow.summary(ops).has_subgraphs else read, read, written)
 
 
 def walked(
@@ -107,12 +114,12 @@ def _where_few_changed(before: Names, old: tuple[Op, ...], function: Function) -
     if ops is old:
         return before
     most = len(ops) // 4
-    first, last = flow.ends_shared(ops, old)
+    first, last = ends_shared(ops, old)
     if first + last < len(ops) - most:  # stamped all over
         read, written = tuple([op.inputs for op in ops]), tuple([op.outputs for op in ops])
         if read == before.read and written == before.written:
             return Names(before.inputs, read, written, before.all)
-        ends = flow.ends_shared(read, before.read), flow.ends_shared(written, before.written)
+        ends = ends_shared(read, before.read), ends_shared(written, before.written)
         first, last = map(min, zip(*ends, strict=True))
         if first + last < len(ops) - most:
             return walked(function, read, read, written)
@@ -143,3 +150,23 @@ def _where_few_changed(before: Names, old: tuple[Op, ...], function: Function) -
 def _between(names: _Tuples, first: int, last: int, fresh: Iterable[tuple[str, ...]]) -> _Tuples:
     """The first and the last of `names`, and others between them."""
     return (*names[:first], *fresh, *names[len(names) - last :])
+
+
+def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, int]:
+    """How many objects two tuples share at their beginnings, and how many at their ends beyond those."""
+    first = _beginning_shared(ops, old)
+    return first, _beginning_shared(ops[first:][::-1], old[first:][::-1])
+
+
+def _beginning_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> int:
+    """By slices, which are compared much faster than one object after the other: ever longer ones, then by
+    halves.
+    """
+    shared, most, length = 0, min(len(ops), len(old)), 1
+    while shared < most:
+        tried = min(shared + length, most)
+        if ops[shared:tried] == old[shared:tried]:
+            shared, length = tried, 4 * length
+        else:
+            most, length = tried - 1, max(1, (tried - shared) // 2)
+    return shared

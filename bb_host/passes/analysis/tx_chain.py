@@ -56,8 +56,7 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
         return function
     taken = all_names(function)
     new_types: dict[str, ValueType] = {}
-    done: list[Op] = []
-    at = 0
+    pieces: dict[int, tuple[Op, Op]] = {}
     for index in sends:
         op = ops[index]
         peers = gated_input(op)
@@ -69,18 +68,11 @@ def _insert(function: Function, gate: str, stats: Stats) -> Function:
         facts = OpFacts(wire_id=flow.wire_id(op)) | op.beside()
         inputs = list(op.inputs)
         inputs[_GATED_INPUT[op.op_type]] = name
-        done += ops[at:index]
-        done.append(Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, facts))
-        done.append(dataclasses.replace(op, inputs=tuple(inputs)))
-        at = index + 1
+        guard = Op(gate, keys.GATE_DOMAIN, (peers,), (name,), {}, facts)
+        pieces[index] = guard, dataclasses.replace(op, inputs=tuple(inputs))
         stats.count("gates_inserted")
-    done += ops[at:]
-    return dataclasses.replace(
-        function,
-        ops=flow.derived(tuple(done), ops),
-        types={**function.types, **new_types},
-        opsets={**function.opsets, keys.GATE_DOMAIN: 1},
-    )
+    imports = {**function.opsets, keys.GATE_DOMAIN: 1}
+    return function.with_ops(flow.spliced(ops, pieces), {**function.types, **new_types}, opsets=imports)
 
 
 def _authored(op: Op, peers: str) -> str:

@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from bb_edge.ir import keys, opsets, types
@@ -227,7 +226,7 @@ class _Analysis:
                 changed[index] = new
         arrives = {n: t for n, t in self.arrives[function.name].items() if function.types.get(n) != t}
         stamped = flow.restamped(function, changed)
-        return dataclasses.replace(stamped, types={**function.types, **arrives}) if arrives else stamped
+        return stamped.with_ops(stamped.ops, {**function.types, **arrives}) if arrives else stamped
 
 
 def _payload_outputs(op: Op) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ def _expand(function: Function, stats: Stats) -> Function:
     if not changed:
         return function
     stats.count("expansion_count", len(changed))
-    return function.with_ops(changed.get(i, op) for i, op in enumerate(function.ops))
+    return function.with_ops(flow.spliced(function.ops, {index: (op,) for index, op in changed.items()}))
 
 
 _Expansion: TypeAlias = "Callable[[Op, Function], Op]"

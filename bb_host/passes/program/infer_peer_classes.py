@@ -15,7 +15,6 @@ Rules P7 to P14 of the specification.
 
 from __future__ import annotations
 
-import dataclasses
 from operator import is_not
 
 from bb_edge.ir import keys
@@ -75,18 +74,15 @@ def _stamp(
     placement = place(function, slots, home, lambda op: slots_of(op, keyed))
     warn_of_scopes(function, placement.ops, stats)
     leads = placement.peers
-    leads_nowhere = leads.keys().isdisjoint
     stamps = {classes: Stamp(OpFacts(classes=classes)) for classes in set(placement.ops)}
     ops = [stamps[classes](op) for op, classes in zip(function.ops, placement.ops, strict=True)]
-    for index, op in enumerate(ops):
-        if not leads_nowhere(op.outputs):
-            ops[index] = op.saying(OpFacts(leads={n: leads[n] for n in op.outputs if n in leads}))
+    for index in placement.leading:
+        op = ops[index]
+        ops[index] = op.saying(OpFacts(leads={n: leads[n] for n in op.outputs if n in leads}))
     stamped = sum(map(is_not, ops, function.ops))
     stats.count("peer_classes_stamped", stamped)
     inputs = {**function.facts.input_classes, **placement.inputs}
     if not stamped and inputs == function.facts.input_classes:
         return function
     stamped_ops = flow.stamped(ops, function.ops, ("classes", "leads") if leads else ("classes",))
-    return dataclasses.replace(
-        function, ops=stamped_ops, facts=function.facts | FunctionFacts(input_classes=inputs)
-    )
+    return function.with_ops(stamped_ops, facts=function.facts | FunctionFacts(input_classes=inputs))

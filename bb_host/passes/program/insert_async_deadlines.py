@@ -58,11 +58,11 @@ def _stamp(function: Function, stats: Stats) -> Function:
             if op.inputs[0] not in checked:
                 checks[index] = _checked(op, function, types)
     waiting = {kind: _may_suspend(*kind) for kind in flow.summary(function.ops).kinds}
-    waiting = {kind: suspends for kind, suspends in waiting.items() if suspends is not False}
     saying = Stamp(OpFacts(deadline_ns=LATER_DEADLINE_NS))
+    suspends = waiting.get
     for index, op in enumerate(function.ops):
-        kind = op.domain, op.op_type
-        if kind in waiting and op.facts.deadline_ns is None and (waiting[kind] or op.facts.slot):
+        waits = suspends((op.domain, op.op_type), False)
+        if waits is not False and op.facts.deadline_ns is None and (waits or op.facts.slot):
             ops[index] = saying(op)
             changed += 1
     if not changed and not checks:
@@ -70,11 +70,9 @@ def _stamp(function: Function, stats: Stats) -> Function:
     stats.count("async_deadlines_stamped", changed + len(checks))
     new = flow.stamped(ops, function.ops, ("deadline_ns",)) if changed else flow.summary(function.ops)
     if checks:
-        for index in reversed(checks):
-            ops[index : index + 1] = checks[index]
-        new = flow.derived(tuple(ops), new)
+        new = flow.spliced(new, checks)
     imports = {**function.opsets, keys.SYSCALL_DOMAIN: 1} if types else function.opsets
-    return dataclasses.replace(function, ops=new, types={**function.types, **types}, opsets=imports)
+    return function.with_ops(new, {**function.types, **types}, opsets=imports)
 
 
 def _may_suspend(domain: str, op_type: str) -> bool | None:

@@ -25,7 +25,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
 from bb_host.errors import InvalidClassName
 from bb_host.ir.facts import FunctionFacts
-from bb_host.ir.program import Function, Op, OpList, Program, Slot
+from bb_host.ir.program import Function, Op, Program, Slot
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.answer_order import order_answers
 from bb_host.passes.analysis.gradients import check_executions
@@ -108,7 +108,7 @@ def _split(function: Function, home: str) -> dict[str, _Part]:
     left = dict.fromkeys(function.outputs)
     parts = {}
     for where in sorted(classes, key=lambda c: c != home):
-        here, given = OpList(ops.get(where, ())), tuple(inputs.get(where, ()))
+        here, given = flow.chosen(ops.get(where, ()), function.ops), tuple(inputs.get(where, ()))
         values = frozenset(given).union(*[op.outputs for op in here])
         outputs = tuple(n for n in left if n in values)
         for name in outputs:

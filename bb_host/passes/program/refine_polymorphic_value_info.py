@@ -12,8 +12,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from bb_edge.ir import types
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.ir.program import Function, Op, Program
@@ -57,7 +55,7 @@ def _narrow(function: Function, promised: dict[str, Promises], stats: Stats) -> 
     if not changed:
         return function
     stats.count("types_narrowed", len(changed))
-    return dataclasses.replace(function, types={**seen, **changed})
+    return function.with_ops(function.ops, {**seen, **changed})
 
 
 def _narrowing(op: Op, of: Promises) -> list[tuple[bool, int, ValueType]]:

@@ -30,7 +30,7 @@ from bb_edge.roles.contracts import method_name, offers
 from bb_host.errors import AmbiguousRole, BindingError, ConstructionError, source
 from bb_host.ir.construction import class_of, graphs_for
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot, Stamp, are_same
+from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
 from bb_host.passes.analysis.pairs import check_pairs
@@ -53,13 +53,12 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     for target in targets:
         _one_kind_per_role(target)
     slots = {t.main.key: _slots(t, options, stats) for t in targets}
-    resolved = [dataclasses.replace(t.main, slots=slots[t.main.key]) for t in targets]
     warn_of_slots(targets, slots, options, stats)
     warn_of_personal(targets, slots, stats)
     check_pairs(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])
-    numbers = numbering([dataclasses.replace(t, main=m) for t, m in zip(targets, resolved, strict=True)])
+    numbers = numbering(targets, [slots[t.main.key] for t in targets])
     functions = []
     for function in program.functions:
         new = _numbered(function, numbers)
@@ -174,13 +173,12 @@ def _same_slots(a: Mapping[str, Slot], b: Mapping[str, Slot]) -> bool:
 
 def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
-    if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).has_slots:
+    if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).by_slot:
         return function
     stamps = {name: Stamp(OpFacts(slot_id=given)) for name, given in numbers.items()}
-    ops = [stamps[op.facts.slot](op) if op.facts.slot in stamps else op for op in function.ops]
-    if are_same(ops, function.ops):
-        return function
-    return dataclasses.replace(function, ops=flow.stamped(ops, function.ops, ("slot_id",)))
+    stamp_of = stamps.get
+    ops = [op if (stamp := stamp_of(op.facts.slot)) is None else stamp(op) for op in function.ops]
+    return function.with_ops(flow.stamped(ops, function.ops, ("slot_id",)))
 
 
 def _brought(program: Program, targets: Sequence[TargetSlots], options: Options) -> list[Function]:

@@ -37,7 +37,7 @@ _HANDS_ON = frozenset({"GateDispatch", "GateManyDispatch", "DeadlineCheck", "Pas
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     targets = targets_of(program)
-    numbers = numbering(targets)
+    numbers = numbering(targets, [target.main.slots for target in targets])
     bindings = {
         (target.main.name, name): Bound(slot.role, slot.concrete_type, numbers[name])
         for target in targets

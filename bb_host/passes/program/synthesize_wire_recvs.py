@@ -66,7 +66,6 @@ class _Surfaces:
         self.module = module
         self.stats = stats
         self.home = flow.home_class(function)
-        self.read = flow.read_names(function)
         self.peers = flow.peer_classes(function.ops)
         self.peers.update(
             (n, n) for n in function.inputs if (t := function.types.get(n)) and t.node is types.PEER_ID_VEC
@@ -74,6 +73,7 @@ class _Surfaces:
         self.types: dict[str, ValueType] = {}
         self.taken = all_names(function)
         self.wire: list[Op] = flow.wire_ops(function)
+        self.read = flow.read_of(function, [name for op in self.wire for name in op.outputs])
         self.sole = self._sole()
         self.next_id = 1 + max((int(i) for op in self.wire if (i := flow.wire_id(op)).isdigit()), default=0)
         self.requests: dict[str, Op] = {}
@@ -86,21 +86,14 @@ class _Surfaces:
         numbered = [self._numbered(op) for op in self.wire]
         self._pair(numbered)
         self._ports(numbered)
-        done: list[Op] = []
-        made: list[Op] = []
-        at = 0
-        for index, op in zip(flow.summary(ops).wire, numbered, strict=True):
-            halves = self._surface(op)
-            done += ops[at:index]
-            done += halves
-            made += halves
-            at = index + 1
-        done += ops[at:]
-        if are_same(done, self.function.ops):
+        halves = {
+            index: self._surface(op) for index, op in zip(flow.summary(ops).wire, numbered, strict=True)
+        }
+        new = flow.spliced(ops, halves)
+        if are_same(new, ops):
             return self.function
-        return dataclasses.replace(
-            self.function, ops=tuple(done), types={**self._kept_types(made), **self.types}
-        )
+        made = [op for piece in halves.values() for op in piece]
+        return self.function.with_ops(new, {**self._kept_types(made), **self.types})
 
     def _kept_types(self, made: list[Op]) -> dict[str, ValueType]:
         """All but those of values that wire ops yielded and none of the ops yields that are made of them."""

@@ -18,7 +18,6 @@ Rules P28 and P29 of the specification.
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 from collections.abc import Iterable
 from functools import cached_property
@@ -173,7 +172,7 @@ class _Solver:
             changed = self._narrowed(function, terms, version, linked or bool(replies)) or changed
         except TypeConstraintFailed as error:
             raise self._behind_gates(error, function, terms, version) from None
-        return dataclasses.replace(function, types=terms.types) if changed else function
+        return function.with_ops(function.ops, terms.types) if changed else function
 
     def _narrowed(self, function: Function, terms: Terms, version: int, linked: bool) -> bool:
         """Looks at each op, and again at those that learn something later; whether any type was narrowed."""

@@ -37,7 +37,7 @@ from bb_host.errors import (
 from bb_host.ir.program import Function, Op, Program, walk_ops
 from bb_host.ir.queries import ONNX_DOMAINS, has_subgraph, onnx_opset, reads
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.sound_names import Names
+from bb_host.passes.analysis.sound_names import Names, names_of_all
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
@@ -86,26 +86,13 @@ def _events(function: Function, outputs: Sequence[str], stats: Stats) -> None:
 
 
 def in_order(function: Function) -> Function:
-    """Rules 2 and 5: DuplicateOutput, DanglingInput, CyclicGraph. The fast way is one walk in the order that
-    is there; an output that is left out only has names compared one by one.
-    """
-    known = set(function.inputs)
-    known.add("")
-    ordered = True
-    total = len(known)
-    covers, add = known.issuperset, known.update
-    branches = flow.summary(function.ops).has_subgraphs
-    for op in function.ops:
-        outputs = op.outputs
-        if ordered and not covers(reads(op) if branches else op.inputs):
-            ordered = False
-        add(outputs)
-        total += len(outputs)
-    if total != len(known) or len(function.inputs) + 1 != len({*function.inputs, ""}):
+    """Rules 2 and 5: DuplicateOutput, DanglingInput, CyclicGraph. Ops that stand in order are walked once."""
+    names = names_of_all(function)
+    if names is None or len(function.inputs) + 1 != len({*function.inputs, ""}):
         _duplicate(function)
-    if not ordered or not known.issuperset(function.outputs):
-        function = _sorted(function, known)
-    flow.summary(function.ops).sound = Names.of(function, known)
+        function = _sorted(function)
+        names = Names.of(function)
+    flow.summary(function.ops).sound = names
     return function
 
 
@@ -123,8 +110,9 @@ def _duplicate(function: Function) -> None:
             yielder[name] = named(op)
 
 
-def _sorted(function: Function, known: set[str]) -> Function:
+def _sorted(function: Function) -> Function:
     """A stable topological order; DanglingInput or CyclicGraph where there is none."""
+    known = {"", *function.inputs}.union(*[op.outputs for op in function.ops])
     for op in function.ops:
         for name in reads(op):
             if name not in known:

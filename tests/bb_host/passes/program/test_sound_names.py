@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, OpList, Subgraph
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.sound_names import Names, all_names, names_after
+from bb_host.passes.analysis.sound_names import Names, all_names, ends_shared, names_after
 from bb_host.passes.verify import values_problem
 
 F32 = ValueType(types.TENSOR_F32)
@@ -82,7 +82,7 @@ def test_what_the_short_way_finds_sound_is_sound(seed: int, typed: bool) -> None
 
 def test_what_was_found_sound_is_not_looked_at_again_and_holds_for_the_very_same_alone() -> None:
     function = chain(5)
-    names = dataclasses.replace(Names.of(function), types=function.types)
+    names = Names.of(function)._replace(types=function.types)
     flow.summary(function.ops).sound = names
     assert names.hold(function) and names.typed(function) is names
     assert values_problem(function, typed=True) == ""
@@ -119,7 +119,7 @@ def test_how_much_of_its_ends_a_list_shares_is_what_a_walk_from_either_end_count
         ops = tuple(new)
         first = walked(ops, old)
         last = min(walked(ops[::-1], old[::-1]), min(len(ops), len(old)) - first)
-        assert flow.ends_shared(ops, old) == (first, last)
+        assert ends_shared(ops, old) == (first, last)
 
 
 ANSWERS = ("kinds", "domains", "said", "has_subgraphs", "wire")
@@ -130,7 +130,7 @@ def answers(summary: OpList) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
+def test_the_summary_of_a_list_with_other_ops_in_places_is_that_of_a_walk(seed: int) -> None:
     dice = random.Random(seed)
 
     def op(number: int) -> Op:
@@ -145,15 +145,22 @@ def test_a_summary_made_from_another_one_is_the_same(seed: int) -> None:
             OpFacts(**{dice.choice(("slot", "port", "at")): "x"}) if dice.random() < 0.2 else NO_FACTS,
         )
 
+    def branch() -> Op:
+        return Op("If", "", (), ("y",), {"then_branch": Subgraph(ops=(op(0),))})
+
     old = OpList(op(i) for i in range(dice.randrange(1, 60)))
     for _ in range(20):
-        at = dice.randrange(len(old) + 1)
-        end = min(len(old), at + dice.randrange(4))
-        new = OpList((*old[:at], *(op(100 + i) for i in range(dice.randrange(4))), *old[end:]))
+        places = dice.sample(range(len(old)), dice.randrange(min(4, len(old)) + 1))
+        pieces = {at: [op(100 + i) for i in range(dice.randrange(4))] for at in places}
+        if places and dice.random() < 0.1:
+            pieces[places[0]].append(branch())
         for name in dice.sample(ANSWERS, dice.randrange(len(ANSWERS))):
-            getattr(flow.summary(old), name)
-        assert answers(flow.derived(new, old)) == answers(OpList(new))
+            getattr(old, name)
+        new = flow.spliced(old, pieces)
+        assert list(new) == [each for at, stays in enumerate(old) for each in pieces.get(at, [stays])]
+        assert answers(new) == answers(OpList(new))
         old = new or old
+        assert answers(flow.chosen(old[::2], old)) == answers(OpList(old[::2]))
 
 
 @pytest.mark.parametrize("asked", [(), ("said",), ANSWERS], ids=["nothing", "facts", "all"])
