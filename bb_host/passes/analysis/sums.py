@@ -8,7 +8,7 @@
 4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, and so does one of
    a sum that another `Aggregate` of the same execution has taken.
 5. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
-   `sent` is refused, and so is a weight that can never be one number.
+   `sent` is refused, and so are a weight that can never be one number and a sample of several as the peer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
-from bb_host.errors import MissingRound, TypeConstraintFailed, source
+from bb_host.errors import MissingRound, TypeConstraintFailed, named, source
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, walk_ops
-from bb_host.ir.queries import is_constant, reads
+from bb_host.ir.queries import is_constant, reads, same_values
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.joins import Joins, check_joins
 from bb_host.passes.one_pass import Stats
@@ -31,7 +31,7 @@ from bb_host.passes.one_pass import Stats
 _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 """Where the ops have their round."""
 
-_WEIGHT_INPUT, _SENT_INPUT = 1, 4
+_WEIGHT_INPUT, _PEER_INPUT, _SENT_INPUT = 1, 2, 4
 _STACK_INPUT = 0
 _BESIDE = frozenset(
     {"PassThrough", "GateDispatch", "GateManyDispatch", "AppEmit", "AppNotify", "Record", "IncrMetric"}
@@ -63,8 +63,9 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
         by_slot.setdefault(op.slot, []).append((index, op))
     joins = check_joins(function)
     changed: dict[int, Op] = {}
-    _warn_of_early(function, [op for found in by_slot.values() for _, op in found], stats)
-    _warn_of_spent(function, by_slot.values(), stats)
+    makers = {name: op for op in function.ops for name in op.outputs}
+    _warn_of_early(function, [op for found in by_slot.values() for _, op in found], makers, stats)
+    _warn_of_spent(by_slot.values(), makers, stats)
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for index, op in found:
@@ -74,6 +75,8 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
                 known = function.types.get(op.inputs[0])
                 if _has(op, _SENT_INPUT):
                     _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
+                if _has(op, _PEER_INPUT):
+                    _check_peer(op, makers)
                 if _has(op, _WEIGHT_INPUT):
                     _check_weight(op, function.types.get(flow.data_inputs(op)[_WEIGHT_INPUT]))
                 shapes = write_shapes([known.shape if known is not None else None])
@@ -97,12 +100,11 @@ def _warn(op: Op, shapes: str, stats: Stats) -> None:
     )
 
 
-def _warn_of_early(function: Function, found: Sequence[Op], stats: Stats) -> None:
+def _warn_of_early(function: Function, found: Sequence[Op], makers: Mapping[str, Op], stats: Stats) -> None:
     """Warns of aggregates that run with the request whose answers they should sum, so one round too early.
 
     One that another entry starts as well, such as an interval, is meant so.
     """
-    makers = {name: op for op in function.ops for name in op.outputs}
     answered = {op.slot for op in found if op.op_type == "Contribute" and _meets(op, makers, OP_RECV_RESP)}
     asking = [op for op in function.ops if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_REQ]
     asks = {id(op) for request in asking for op in _above(request, makers)}
@@ -120,18 +122,16 @@ def _warn_of_early(function: Function, found: Sequence[Op], stats: Stats) -> Non
             )
 
 
-def _warn_of_spent(function: Function, slots: Iterable[list[tuple[int, Op]]], stats: Stats) -> None:
+def _warn_of_spent(slots: Iterable[list[tuple[int, Op]]], makers: Mapping[str, Op], stats: Stats) -> None:
     """Warns of aggregates whose sum an earlier one of the same execution has taken.
 
     Two aggregates meet in one sum where they have the same round, and where nothing that brings or delays a
     contribution, and no condition, comes between: what one of them alone waits for computes, no more.
     """
-    makers: dict[str, Op] = {}
     for found in slots:
         closing = [op for _, op in found if op.op_type == "Aggregate" and not _has(op, _STACK_INPUT)]
         if len(closing) < 2:
             continue
-        makers = makers or {name: op for op in function.ops for name in op.outputs}
         before: list[tuple[Op, dict[int, Op]]] = []
         for op in closing:
             above = {id(one): one for one in _above(op, makers)}
@@ -200,6 +200,21 @@ def _check_weight(op: Op, given: ValueType | None) -> None:
         raise TypeConstraintFailed(
             f"its weight has shape {shape_text(shape)}, and a contribution weighs one number",
             hint="give a 0-D value, such as the number of samples: weight=source.num_samples(g)",
+            op=op,
+        )
+
+
+def _check_peer(op: Op, makers: Mapping[str, Op]) -> None:
+    """TypeConstraintFailed where a contribution's peer is a list that a selector gives of several."""
+    *_, origin = same_values(flow.data_inputs(op)[_PEER_INPUT], makers)
+    maker = makers.get(origin)
+    if maker is None or maker.domain != keys.ROLE_PEER_SELECTOR_DOMAIN:
+        return
+    most = maker.attrs.get("n")
+    if isinstance(most, int) and most > 1:
+        raise TypeConstraintFailed(
+            f"its peer is {named(maker)}, which gives up to {most} peers, and a contribution comes from one",
+            hint="give the peer that answered, peer=r.answer.sender, r being the request, or select one, n=1",
             op=op,
         )
 

@@ -32,6 +32,7 @@ from bb_host.errors import MalformedOp
 from bb_host.ir.program import Op, RawTensor, Subgraph
 from bb_host.passes.analysis.body_relations import branch, carry, choose, loop
 from bb_host.passes.analysis.port_relations import check_ports, fixed_ports, solve_ports
+from bb_host.passes.analysis.slices import check_slice
 from bb_host.passes.analysis.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
 from bb_host.passes.analysis.wire_relations import bundle, recv, same_each, send, unbundle
 
@@ -123,6 +124,8 @@ def _shape(op: Op, terms: Terms) -> None:
         node = TENSOR if known_type is None else known_type.node
         if types.is_subtype(node, TENSOR):
             terms.put(op.outputs[0], ValueType(node, shape), op)
+    if op.op_type == "Slice":
+        check_slice(op, terms)
 
 
 def axes_of(op: Op, terms: Terms) -> None:

@@ -11,7 +11,7 @@ from bb_edge.components import ConstantView, FedAvg
 from bb_edge.ir import keys
 from bb_host import MS, AggregatorSlot, Compiler, Module, PeerSelectorSlot, S
 from bb_host.dsl import Graph
-from bb_host.errors import MissingRound
+from bb_host.errors import MissingRound, TypeConstraintFailed
 from bb_host.ir.spelling import written
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*no op uses")
@@ -161,3 +161,21 @@ def test_batches_whose_shape_nothing_tells_are_warned_about(known: bool) -> None
             g.app_emit("all", r.responses)
 
     assert warned(body) == ([] if known else ["layout-unknown test_sums.py"])
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_sample_of_several_is_no_peer_of_a_contribution(gated: bool) -> None:
+    def body(count: int) -> Body:
+        def record(m: Any, g: Graph) -> None:
+            with g.rounds(3) as start:
+                peers = m.clients.sample(g, n=count, after=start)
+                peers = g.gate(peers, start.round) if gated else peers
+                m.agg.contribute(g, g.onnx.cast(start.round, to=1), peer=peers)
+                g.app_emit("mean", m.agg.aggregate(g, after=start)[0])
+
+        return record
+
+    refusal = r"test_sums.py:\d+: Contribute.* its peer is Sample .*test_sums.py:\d+.* up to 3 peers"
+    with pytest.raises(TypeConstraintFailed, match=refusal):
+        stamps(body(3))
+    assert stamps(body(1))["Contribute"] == [("", "[]")]

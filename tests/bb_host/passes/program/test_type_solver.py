@@ -289,3 +289,49 @@ def test_what_is_found_of_a_type_holds_for_all_records_of_it() -> None:
     assert found[0] == found[1]
     assert [found[0][name] for name in "abyz"] == ["F32"] * 4
     assert [found[0][name] for name in "uvw"] == ["F32[6]", "F32[3,2]", "F32[3,2]"]
+
+
+_BOUNDS = (
+    "s = Constant<value_ints=[{}]>()",
+    "e = Constant<value_ints=[{}]>()",
+    "a = Constant<value_ints=[1]>()",
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "end", "most"),
+    [
+        ("F32", 0, 3, 3),
+        ("F32", 2, 2**62, None),
+        ("F32", -3, 2**62, 3),
+        ("F32", -5, -2, 3),
+        ("F32", 2, -1, None),
+        ("F32", 5, 2, 0),
+        ("F32[n,m]", 0, 3, 3),
+        ("F32[n,5]", 2, 2**62, 3),
+        ("F32[n,4]", 0, 2**62, 4),
+    ],
+)
+def test_a_slice_is_refused_where_it_can_never_be_as_wide_as_its_reader_takes(
+    data: str, start: int, end: int, most: int | None
+) -> None:
+    def sliced(width: int) -> dict[str, str]:
+        bounds = [line.format(number) for line, number in zip(_BOUNDS, (start, end, 1), strict=True)]
+        lines = ("y = Slice(x, s, e, a)", "z = Relu(y)", f"type y: F32[n,{width}]")
+        return solve(f"x: {data}", *bounds, *lines)
+
+    assert sliced(4 if most is None else most)["y"] == f"F32[n,{4 if most is None else most}]"
+    if most is not None:
+        refusal = rf"Slice.* yields {most} elements of axis 1.* read by Relu.* as F32\[n,{most + 1}\]"
+        with pytest.raises(errors.TypeConstraintFailed, match=refusal):
+            sliced(most + 1)
+    if most is not None and data.endswith(("5]", "4]")):  # exactly as many, since the axis has a known size
+        with pytest.raises(errors.TypeConstraintFailed, match=rf"yields {most} elements of axis 1, "):
+            sliced(most - 1)
+
+
+@pytest.mark.parametrize("bounds", ["(x, s, e, unknown)", "(x, unknown, e)", "(x, s, e, a, unknown)"])
+def test_a_slice_whose_bounds_the_device_knows_is_taken(bounds: str) -> None:
+    lines = [line.format(3) for line in _BOUNDS]
+    kinds = solve("x: F32, unknown: I64[1]", *lines, f"y = Slice{bounds}", "type y: F32[n,9]")
+    assert kinds["y"] == "F32[n,9]"
