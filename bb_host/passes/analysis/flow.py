@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
 
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.bodies import BODY_ATTRS, body_keys
@@ -122,11 +121,15 @@ def spliced(old: tuple[Op, ...], pieces: Mapping[int, Sequence[Op]]) -> OpList:
     return new
 
 
-_SETS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Op]], set[Any]]], ...] = (
-    (("kinds", "all_kinds"), lambda ops: {(op.domain, op.op_type) for op in ops}),
-    (("domains",), lambda ops: {op.domain for op in ops}),
-    (("said",), lambda ops: set[str]().union(*[vars(op.facts) for op in ops])),
-)
+def _kinds(ops: Iterable[Op]) -> set[str | tuple[str, str]]:
+    return {(op.domain, op.op_type) for op in ops}
+
+
+def _said(ops: Iterable[Op]) -> set[str | tuple[str, str]]:
+    return set().union(*[vars(op.facts) for op in ops])
+
+
+_SETS = ((("kinds", "all_kinds"), _kinds), (("said",), _said))
 """Answers of a list without subgraphs that are those of its parts together, and how they are found."""
 
 
