@@ -97,7 +97,20 @@ def test_what_a_bound_model_does_not_take(
         compiled(act)
 
 
+@pytest.mark.parametrize(
+    ("shape", "most"), [(None, "3 elements of axis 1 at most"), ([None, 7], "3 elements of")]
+)
+def test_a_slice_that_can_never_be_as_wide_as_the_model_takes(shape: Any, most: str) -> None:
+    def act(m: ModelSlot, g: Graph) -> Any:
+        return m.forward(g, g.input("x", np.float32, shape)[:, 0:3])  # <-
+
+    with refused(TypeConstraintFailed, "Slice", most, "read by Forward", "as F32[?,4]"):
+        compiled(act)
+
+
 RIGHT: list[Callable[[ModelSlot, Graph], Any]] = [
+    lambda m, g: m.forward(g, g.input("x", np.float32)[:, 0:4]),
+    lambda m, g: m.forward(g, f32(g, "x", None, 7)[:, 1:5]),
     lambda m, g: m.forward(g, f32(g, "x", 2, 4)),
     lambda m, g: m.forward(g, f32(g, "x", None, 4)),
     lambda m, g: m.forward(g, g.input("x", np.float32)),
