@@ -130,8 +130,13 @@ def test_a_file_of_another_program_is_refused(make_store: Opened) -> None:
     disk = kept(make_store, NEXT_PROGRAM)
     with pytest.raises(
         StateForeignError, match=r"snapshot-2: it is of another artifact.*state (71){8}…, this is (70){8}…"
-    ):
+    ) as caught:
         reopened(make_store, disk)
+    assert caught.value.hint == (
+        "run the artifact and targets that wrote it (bb-edge inspect shows an artifact's state), or take over"
+        " what it holds: --adopt (docs/how-to/upgrade.md). With the folder moved aside what it learned, and"
+        " has not sent, is lost"
+    )
 
 
 def test_a_file_that_names_nobody_is_refused(make_store: Opened) -> None:
@@ -454,9 +459,16 @@ def test_an_old_folder_is_written_on_and_becomes_a_new_one(make_store: Opened) -
 
 def test_an_old_file_under_the_name_of_another_is_refused(make_store: Opened) -> None:
     disk = old_folder()
-    rewrite(disk, "journal-9", bytes.fromhex(OLD["journal-2"]))
-    with pytest.raises(StateForeignError, match="journal-9: it was written as journal-2"):
+    whole = bytes.fromhex(OLD["journal-2"])
+    for data in (whole, whole[:37]):  # its header alone
+        rewrite(disk, "journal-9", data)
+        with pytest.raises(StateForeignError, match="journal-9: it was written as journal-2"):
+            reopened(make_store, disk)
+        disk.crash(CrashMode.KEEP)
+    rewrite(disk, "journal-9", record_framing.header(record_framing.JOURNAL, 2, version=4))
+    with pytest.raises(StateVersionError) as caught:
         reopened(make_store, disk)
+    assert caught.value.where == "journal-9"
 
 
 def test_the_beginning_of_a_file_says_whose_it_is(make_store: Opened) -> None:
@@ -474,8 +486,11 @@ def test_an_old_file_copied_into_a_folder_that_names_its_owner_is_refused(make_s
     for name in ("journal-2", "outbox-1", "outbox-2"):
         disk = kept(make_store)
         rewrite(disk, name, bytes.fromhex(OLD[name]))
-        with pytest.raises(StateForeignError, match=f"{name}: it names no owner, and the files beside it do"):
+        with pytest.raises(
+            StateForeignError, match=f"{name}: it names no owner, and the files beside it do"
+        ) as caught:
             reopened(make_store, disk)
+        assert caught.value.hint == advice(name)
 
 
 def test_what_a_header_says() -> None:

@@ -458,5 +458,11 @@ def test_a_journal_with_a_row_that_is_neither_an_input_nor_one_of_the_outbox_is_
     disk.crash(CrashMode.KEEP)
     more = record_framing.framed(record_framing.JOURNAL, 0, 3, [drop_row(0, [b"key"])])
     rewrite(disk, "journal-0", disk.files["journal-0"] + more)
-    with pytest.raises(StateDamagedError, match="journal-0: a row of kind 2"):
+    with pytest.raises(StateDamagedError) as caught:
+        make_store(disk).open()
+    assert str(caught.value) == "journal-0: a row of kind 2 (move the file aside)"
+    disk.crash(CrashMode.KEEP)
+    whole = record_framing.framed(record_framing.JOURNAL, 0, 1, [b"\x01"])
+    rewrite(disk, "journal-0", record_framing.header(record_framing.JOURNAL, 0, version=3) + whole)
+    with pytest.raises(StateDamagedError, match=r"journal-0: not a row: .*\(move the file aside\)"):
         make_store(disk).open()

@@ -220,3 +220,52 @@ def test_what_was_discarded_stays_away_when_the_snapshot_after_it_is_damaged(
     flip(disk, "snapshot-3", 60)
     found = make_store(disk).open()
     assert found.snapshot == b"second" and b"discarded" not in found.outbox and b"needed" in found.outbox
+
+
+def test_what_was_discarded_stays_away_after_a_restart_too(make_store: Opened, look: Look) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"first")
+    store.write_snapshot(b"second", {b"k": b"discarded"})
+    store.discard([b"k"])
+    disk.crash(CrashMode.LOSE)
+    store = make_store(disk)
+    assert store.open().discarded == (b"discarded",)
+    store.write_snapshot(b"third")
+    store.drop([])
+    assert look(disk).outbox == ()
+    flip(disk, "snapshot-3", 60)
+    found = make_store(disk).open()
+    assert (found.snapshot, found.outbox) == (b"second", ())
+
+
+def test_a_journal_that_is_cut_short_after_a_restart_is_told(make_store: Opened) -> None:
+    """The one behind it says how long it was, also where an earlier process has written it."""
+    disk = FakeDisk()
+    opened(make_store, disk).append_journal([b"a", b"b"])
+    disk.crash(CrashMode.LOSE)
+    store = opened(make_store, disk)
+    store.write_snapshot(b"first")
+    whole = disk.files["journal-0"]
+    disk.crash(CrashMode.KEEP)
+    rewrite(disk, "journal-0", whole[:-14])
+    flip(disk, "snapshot-1", 50)
+    found = make_store(disk).open()
+    assert found.journal == (b"a",)
+    had = f"{len(whole) - 14} of its bytes can be read, and journal-1 says that it had {len(whole)}"
+    assert found.losses[0].startswith(f"journal-0 is cut short: {had}; ")
+
+
+def test_a_journal_that_held_no_record_and_is_empty_after_a_power_cut_is_no_loss(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"first")
+    disk.crash(CrashMode.KEEP)
+    opened(make_store, disk).write_snapshot(b"second")
+    disk.crash(CrashMode.KEEP)
+    rewrite(disk, "journal-1", b"")
+    flip(disk, "snapshot-2", 50)
+    found = make_store(disk).open()
+    assert (found.snapshot, found.losses) == (b"first", ())
+    (note,) = [note for note in found.notes if note.startswith("journal-1")]
+    assert note.startswith("journal-1 is empty, and no other file says that it held a record")
