@@ -128,3 +128,48 @@ def test_any_damage_leaves_a_part_of_the_records_in_their_order(
         whole[at] ^= data.draw(st.integers(1, 255))
     found = parse(bytes(whole)).bodies
     assert found == tuple(records[: len(found)])
+
+
+DECOY = (2).to_bytes(4, "big")
+"""The number of the record that follows, where no record is."""
+
+
+@pytest.mark.parametrize(
+    ("before", "sequence", "behind", "damaged"),
+    [
+        (b"?", 2, b"", True),
+        (b"?" + DECOY, 2, b"", True),
+        (b"??", 2, b"?" + DECOY, True),
+        (b"??" + 2 * DECOY, 18, DECOY, False),
+        (b"??", 1, b"", False),
+    ],
+)
+def test_a_whole_record_behind_others_bytes_tells_damage_from_a_torn_end(
+    before: bytes, sequence: int, behind: bytes, damaged: bool
+) -> None:
+    kind = record_framing.JOURNAL
+    record = record_framing.framed(kind, 1, sequence, [b"a"])
+    data = record_framing.header(kind, 1) + before + record + behind
+    assert record_framing.parse(data, kind, 1, "journal-1").damaged is damaged
+
+
+@pytest.mark.parametrize("size", [record_framing.LARGE - 1, record_framing.LARGE])
+def test_records_in_pieces_are_framed_like_whole_ones(size: int) -> None:
+    large, small = bytes(size), b"small"
+    bodies = [[small, large, small, large], [large], small, [small, small]]
+    pieces = record_framing.framed_whole(KIND, NUMBER, 1, bodies, b"before")
+    assert b"".join(pieces) == b"before" + record_framing.framed(
+        KIND,
+        NUMBER,
+        1,
+        map(
+            b"".join,
+            [
+                *bodies[:2],
+                [small],
+                bodies[3],
+            ],
+        ),
+    )
+    assert any(piece is large for piece in pieces) is (size == record_framing.LARGE), "it is not copied"
+    assert b"".join(record_framing.framed_whole(KIND, NUMBER, 1, [])) == b""

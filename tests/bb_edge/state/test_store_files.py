@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import pytest
 from stores import Look, Opened, flip, opened, rewrite, three_generations, unlink
 
-from bb_edge.state import StateDamagedError, StateStore, StateWriteError, StoreLimits, record_framing
+from bb_edge.state import (
+    StateDamagedError,
+    StateReadError,
+    StateStore,
+    StateWriteError,
+    StoreLimits,
+    record_framing,
+)
 from bb_edge.state.inventory import Listed, pack
 from bb_edge.state.record_framing import JOURNAL, OUTBOX, SNAPSHOT
 from bb_edge.state.segment_rows import add_rows
@@ -175,6 +182,11 @@ def test_how_long_a_file_may_be_that_is_read(make_store: Opened, kind: int, name
                 store.open()
             why = f"it has {length} bytes, and with its limits this node writes {most} at most"
             assert (why in str(caught.value)) is refused
+            if kind != SNAPSHOT:
+                hint = (
+                    "put the node's own file back; or, where the limits of the disk were lowered, raise them"
+                )
+                assert (caught.value.where, caught.value.hint) == (name, hint)
         else:
             assert store.open().snapshot is None
 
@@ -269,3 +281,46 @@ def test_a_journal_that_held_no_record_and_is_empty_after_a_power_cut_is_no_loss
     assert (found.snapshot, found.losses) == (b"first", ())
     (note,) = [note for note in found.notes if note.startswith("journal-1")]
     assert note.startswith("journal-1 is empty, and no other file says that it held a record")
+
+
+def test_a_disk_that_does_not_tell_how_long_a_file_is_names_the_file() -> None:
+    class Worn(AtomicStorage):
+        def size(self, name: str) -> int:
+            raise StorageError("size", name, OSError("worn out"))
+
+    disk = FakeDisk()
+    opened(lambda *_: StateStore(AtomicStorage(disk.open()), (StorageError,)), disk).append_journal([b"a"])
+    disk.crash(CrashMode.KEEP)
+    store = StateStore(Worn(disk.open()), (StorageError,), StoreLimits())
+    with pytest.raises(StateReadError) as caught:
+        store.open()
+    assert caught.value.where == "journal-0"
+
+
+def test_what_comes_again_after_it_was_discarded_is_there_though_segments_were_joined(
+    make_store: Opened,
+) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.write_snapshot(b"first", {b"k": b"row"})
+    store.discard([b"k"])
+    store.write_snapshot(b"second", {b"k": b"row"})
+    store.drop([])
+    before = {name for name in disk.files if name.startswith("outbox")}
+    for _ in range(3):
+        store.append_outbox([(b"large", bytes(100_000))])
+        store.append_outbox([(b"large", b"small")])
+        store.drop([])
+    assert not before & disk.files.keys()
+    disk.crash(CrashMode.LOSE)
+    assert set(make_store(disk).open().outbox) == {b"row", b"small"}
+
+
+def test_garbage_goes_though_old_generations_may_wait() -> None:
+    disk = FakeDisk()
+    store = patient(disk)
+    generation(store)
+    store.append_outbox([(b"large", bytes(100_000))])
+    store.append_outbox([(b"large", b"small")])
+    generation(store)
+    assert sum(len(data) for name, data in disk.files.items() if name.startswith("outbox")) < 1000

@@ -269,7 +269,6 @@ def test_what_cannot_be_read_or_written_names_the_file() -> None:
     with pytest.raises(StateWriteError) as caught:
         store.append_outbox([(b"k", b"r")])
     assert caught.value.where == "outbox-0"
-    assert store.counters["state.failed_writes"] == 2
     storage.fails = {"list"}
     with pytest.raises(StateReadError) as error:
         store.open()
@@ -283,6 +282,14 @@ def test_what_cannot_be_read_or_written_names_the_file() -> None:
     with pytest.raises(StateReadError) as error:
         store.open()
     assert error.value.where == "journal-0"
+
+
+def test_a_snapshot_that_cannot_be_written_is_named() -> None:
+    storage, store = telling()
+    storage.fails = {"write"}
+    with pytest.raises(StateWriteError) as caught:
+        store.write_snapshot(b"s")
+    assert caught.value.where == "snapshot-1"
 
 
 def test_a_file_that_cannot_be_removed_is_named() -> None:
