@@ -56,23 +56,25 @@ class Segments:
         "stale",
     )
 
+    # What `load` reads.
+    _logs: list[Log]  # ascending
+    _obsolete: list[str]  # files that do not count, and may not even be there
+    _growing: Log | None
+    _ahead: Log | None  # begun, and nothing in it yet
+    _needed: int
+    _next: int
+    _listed_from: tuple[int, int]  # the first segment that the last two snapshots list
+    stale: set[int]
+    """Generations that DROP rows name though they were not recovered; their numbers may be used again."""
+    discarded: list[bytes]
+    """Records that were discarded since the snapshot from which the others were recovered."""
+
     def __init__(self, files: Files, max_bytes: int) -> None:
         self._files = files
         self._max_bytes = max_bytes
-        self._logs: list[Log] = []  # ascending
-        self._obsolete: list[str] = []  # files that do not count, and may not even be there
         self._entries: dict[bytes, _Entry] = {}
-        self._growing: Log | None = None
-        self._ahead: Log | None = None  # begun, and nothing in it yet
         self._unwritten: list[bytes] = []  # DROP rows that the disk has not taken yet
         self._passed_over: dict[bytes, int] = {}  # discarded, and in which snapshot they may be enclosed
-        self._needed = 0
-        self._next = 0
-        self._listed_from = (0, 0)  # the first segment that the last two snapshots list
-        self.stale: set[int] = set()
-        """Generations that DROP rows name though they were not recovered; their numbers may be used again."""
-        self.discarded: list[bytes] = []
-        """Records that were discarded since the snapshot from which the others were recovered."""
 
     @property
     def bytes_on_disk(self) -> int:

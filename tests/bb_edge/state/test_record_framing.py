@@ -138,7 +138,7 @@ DECOY = (2).to_bytes(4, "big")
     ("before", "sequence", "behind", "damaged"),
     [
         (b"?", 2, b"", True),
-        (b"?" + DECOY, 2, b"", True),
+        (5 * b"?" + DECOY, 2, b"", True),
         (b"??", 2, b"?" + DECOY, True),
         (b"??" + 2 * DECOY, 18, DECOY, False),
         (b"??", 1, b"", False),

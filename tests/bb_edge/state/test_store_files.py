@@ -324,3 +324,21 @@ def test_garbage_goes_though_old_generations_may_wait() -> None:
     store.append_outbox([(b"large", b"small")])
     generation(store)
     assert sum(len(data) for name, data in disk.files.items() if name.startswith("outbox")) < 1000
+
+
+def test_what_was_discarded_before_a_snapshot_is_told_by_no_start_behind_it(make_store: Opened) -> None:
+    disk = FakeDisk()
+    store = opened(make_store, disk)
+    store.append_outbox([(b"k", b"discarded"), (b"l", b"kept")])
+    store.discard([b"k"])
+    store.write_snapshot(b"first")
+    disk.crash(CrashMode.LOSE)
+    found = make_store(disk).open()
+    assert (found.outbox, found.discarded) == ((b"kept",), ())
+
+
+def test_segments_are_of_the_version_that_older_nodes_read(make_store: Opened) -> None:
+    disk = FakeDisk()
+    opened(make_store, disk).append_outbox([(b"k", b"row")])
+    header = record_framing.parse(disk.files["outbox-0"], OUTBOX, 0, "outbox-0").header
+    assert header is not None and header.version == record_framing.VERSION
