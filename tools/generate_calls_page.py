@@ -33,6 +33,12 @@ What a module's `body(self, g)` and `bootstrap(self, g)` call: `g` is the graph 
 - `Value` is what a call returned, or a number, an array or a list, which becomes a constant.
 - Every call that records an op takes `after=` besides: a value, or several in a tuple, that the op waits for
   without using it. It is left out below. A call that has no value for the program gives one for `after=`.
+- **What orders calls** is what they wait for: their inputs and `after=`, never their lines. A call runs once
+  these are there; two of which neither waits for the other, directly or by others, may run in either order.
+  Calls of one model need an order where one of them changes what the other reads: `loaded =
+  self.model.load_parameters(g, r.value)`, then a batch `after=loaded`, `self.model.step(g,
+  after=self.model.train(g, x, y))`, and `self.model.params(g, after=stepped)`. Where nothing gives it, the
+  compiler warns ([`no-order`](warnings.md#no-order)).
 - Times are in nanoseconds: `from bb_host import S, MS, US`, then `5 * S`.
 - In front of `→` are an op's inputs, behind it its outputs, with their types.
 """

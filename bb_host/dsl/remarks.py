@@ -163,7 +163,7 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
     backward = {d.facts.slot for d in drafts if d.op_type in _BACKWARD}
     called = {f.key: f for f in functions}
     for draft in drafts:
-        _half_read(graph, draft, read)
+        _half_read(graph, draft, read, used)
         if draft.domain == keys.WIRE_DOMAIN and draft.op_type == OP_SEND_REQ:
             unused = tuple(_unused(draft, used))
             if unused:
@@ -185,15 +185,18 @@ def unread_results(graph: Recorder, functions: Iterable[Function]) -> None:
         )
 
 
-def _half_read(graph: Recorder, draft: Draft, read: set[int]) -> None:
+def _half_read(graph: Recorder, draft: Draft, read: set[int], used: set[int]) -> None:
     """Warns about an op of whose results some are read, and not those that its work is for."""
     unread = [id(value) not in read for value in draft.outputs]
     if draft.op_type == "Aggregate" and draft.domain == keys.ROLE_AGGREGATOR_DOMAIN:
-        if unread[0] and not all(unread):
+        if not all(unread) and id(draft.outputs[0]) not in used:
+            what = "the total of this aggregate is read, and its result is not"
+            if not unread[0]:
+                what = "the result of this aggregate is waited for (after=), and nothing uses it"
             graph.warn_at(
                 draft,
                 "unread-aggregate",
-                f"slot {draft.facts.slot!r}: the total of this aggregate is read, and its result is not",
+                f"slot {draft.facts.slot!r}: {what}",
                 "use the result: model.load_parameters(g, result)",
             )
         return

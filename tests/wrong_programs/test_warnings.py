@@ -324,9 +324,9 @@ def test_what_backward_needs_and_what_writes_may_go_unread():
         model = ModelSlot("model")
 
         def more(self, g, x):
-            self.model.forward(g, x)
+            y = self.model.forward(g, x)
             dz = g.input("dz", "F32", (None, 2))
-            self.model.step(g, after=self.model.backward(g, dz))
+            self.model.step(g, after=self.model.backward(g, dz, after=y))
 
     quiet(Trains(), Compiler().bind_model("model", GraphModel, trainable(mlp([4, 2]))))
 

@@ -11,7 +11,8 @@
    `#<target>` behind where targets have different bindings. A configuration that has `graphs` is asked for
    those that the ops of the slot need.
 6. A slot name has one number throughout the program, and every op that runs on it carries it.
-7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings.
+7. Warnings: types that this host does not know, components whose state a restart loses, unused bindings,
+   calls of a model whose order nothing says.
 8. A binding for a partition that the program does not have is refused: `BindingError`. So is one to a class
    that leaves out an optional op of its role that the program uses.
 9. Peers that a selector has in view though they are away are for durable sends alone: `AbsentPeers`.
@@ -33,6 +34,7 @@ from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
+from bb_host.passes.analysis.model_order import warn_of_order
 from bb_host.passes.analysis.pairs import check_pairs
 from bb_host.passes.analysis.personal import warn_of_personal
 from bb_host.passes.analysis.remarks import warn_of_slots
@@ -56,6 +58,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     warn_of_slots(targets, slots, options, stats)
     warn_of_personal(targets, slots, stats)
     check_pairs(targets, stats)
+    warn_of_order(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])
     numbers = numbering(targets, [slots[t.main.key] for t in targets])

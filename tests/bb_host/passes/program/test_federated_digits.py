@@ -161,7 +161,7 @@ class Child(Module):
 
     def bootstrap(self, g: Graph) -> None:
         with g.at("self"):
-            self.index.load_parameters(g, self.index.params(g))
+            g.app_notify("starts", self.index.params(g))
 
     def body(self, g: Graph) -> None:
         x = g.input("x", "F32", [3])

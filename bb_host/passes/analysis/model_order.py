@@ -1,0 +1,187 @@
+"""Warnings about a model's calls whose order nothing says, and about training that nothing reads.
+
+The lines of a body say no order: calls run when what they wait for is there. Two calls of one execution, of
+which one changes what the other reads, may so run in either order, unless one waits for the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import combinations
+from operator import or_
+
+from bb_edge.ir import keys
+from bb_host.errors import source
+from bb_host.ir.program import Function, Op
+from bb_host.ir.queries import reads
+from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.joins import check_joins
+from bb_host.passes.analysis.slot_table import TargetSlots
+from bb_host.passes.one_pass import Stats
+
+_PARAMETERS, _GRADIENT, _ROUND, _ACTIVATIONS = 1, 2, 4, 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """Which parts of a model an op reads, sets, or adds to: additions have no order among themselves."""
+
+    reads: int = 0
+    sets: int = 0
+    adds: int = 0
+
+    def __or__(self, other: _Use) -> _Use:
+        return _Use(self.reads | other.reads, self.sets | other.sets, self.adds | other.adds)
+
+    def meets(self, other: _Use) -> bool:
+        """Whether the order of the two changes what one of them does."""
+        mine, others = self.reads | self.adds, other.reads | other.adds
+        seen = self.adds & other.reads | other.adds & self.reads
+        return bool(self.sets & (other.sets | others) | other.sets & mine | seen)
+
+
+_USES: Mapping[str, _Use] = {
+    "Forward": _Use(reads=_PARAMETERS, adds=_ACTIVATIONS),
+    "ForwardKeyed": _Use(reads=_PARAMETERS),
+    "Evaluate": _Use(reads=_PARAMETERS),
+    "Params": _Use(reads=_PARAMETERS),
+    "Train": _Use(reads=_PARAMETERS, adds=_GRADIENT),
+    "Backward": _Use(reads=_ACTIVATIONS, adds=_GRADIENT),
+    "BackwardKeyed": _Use(adds=_GRADIENT),
+    "BackwardInput": _Use(reads=_PARAMETERS | _ACTIVATIONS, adds=_GRADIENT),
+    "Gradient": _Use(sets=_GRADIENT),
+    "Step": _Use(reads=_ROUND, sets=_PARAMETERS | _GRADIENT),
+    "SetRound": _Use(sets=_ROUND),
+    "ApplyDelta": _Use(sets=_PARAMETERS),
+    "LoadParameters": _Use(sets=_PARAMETERS),
+}
+_STEP_BY_GIVEN = _Use(reads=_ROUND, sets=_PARAMETERS)
+_NOTHING = _Use()
+_LOADS = frozenset({"LoadParameters", "ApplyDelta"})
+_BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
+_RESULTS = frozenset({"Params", "Evaluate"})
+_RUNS = frozenset({"Forward", "ForwardKeyed"})
+
+
+def warn_of_order(targets: Sequence[TargetSlots], stats: Stats) -> None:
+    """Warns of calls of a model without an order, and of a model whose training has no reader."""
+    for target in targets:
+        for slot, ops in target.ops.items():
+            there = {op.op_type for op in ops}
+            if len(there) < 2 or target.role(slot) != keys.ROLE_MODEL:
+                continue
+            _training_unread(slot, ops, there, target.main.name, stats)
+            if any(_use(op).sets for op in ops):
+                _Order(target.functions, slot, stats).warn()
+
+
+def _training_unread(slot: str, ops: Sequence[Op], there: set[str], target: str, stats: Stats) -> None:
+    read = _RESULTS if _BACKWARD & there else _RESULTS | _RUNS
+    if "Step" in there and _LOADS & there and not read & there:
+        stats.warn(
+            "training-unread",
+            f"slot {slot!r}: nothing on {target} reads what this step trains, and the next parameters to be"
+            " loaded replace it",
+            source(next(op for op in ops if op.op_type == "Step")),
+            "reply what was trained: r.reply([model.params(g, after=trained), …])",
+        )
+
+
+def _use(op: Op) -> _Use:
+    if op.op_type == "Step" and flow.data_inputs(op)[:1] not in ((), ("",)):
+        return _STEP_BY_GIVEN
+    return _USES.get(op.op_type, _NOTHING)
+
+
+class _Order:
+    """The order of the calls of one slot in the functions of a partition."""
+
+    def __init__(self, functions: Sequence[Function], slot: str, stats: Stats) -> None:
+        self._functions = functions
+        self._keyed = {f.key: f for f in functions}
+        self._slot = slot
+        self._stats = stats
+
+    def warn(self) -> None:
+        for function in self._functions:
+            found = {index: use for index, op in enumerate(function.ops) if (use := self._of(op))}
+            if len(found) > 1 and any(use.sets for use, _ in found.values()):
+                self._warn(function, found)
+
+    def _of(self, op: Op) -> tuple[_Use, Op] | None:
+        """How an op uses the slot, and the op that does: the first that sets something of those inside it."""
+        if op.domain == keys.ROLE_MODEL_DOMAIN:
+            return (_use(op), op) if op.slot == self._slot else None
+        bodies = [self._keyed[key].ops for key in flow.callees(op) if key in self._keyed]
+        bodies += [graph.ops for _, graph in op.subgraphs()]
+        found = [use for ops in bodies for inner in ops if (use := self._of(inner))]
+        if not found:
+            return None
+        chosen = next((one for use, one in found if use.sets), found[0][1])
+        return reduce(or_, [use for use, _ in found]), chosen
+
+    def _warn(self, function: Function, found: Mapping[int, tuple[_Use, Op]]) -> None:
+        behind = _behind(function, found)
+        where: _Where | None = None
+        for (first, (a, one)), (second, (b, other)) in combinations(found.items(), 2):
+            if not a.meets(b) or behind[second] >> first & 1 or behind[first] >> second & 1:
+                continue
+            where = where or _Where(function)
+            if where.shared(first, second):
+                self._stats.warn(
+                    "no-order",
+                    f"slot {self._slot!r}: nothing says which comes first, {other.op_type} or"
+                    f" {one.op_type} ({source(one)}), and the result depends on it",
+                    source(other),
+                    "lines have no order of their own: let the later one wait, after= what the earlier gives",
+                )
+
+
+def _behind(function: Function, found: Container[int]) -> dict[int, int]:
+    """Per call those that run before it, as bits: what it waits for, at any distance."""
+    masks: dict[str, int] = {}
+    behind: dict[int, int] = {}
+    for index, op in enumerate(function.ops):
+        mask = 0
+        for name in reads(op):
+            mask |= masks.get(name, 0)
+        if index in found:
+            behind[index] = mask
+            mask |= 1 << index
+        if mask:
+            masks.update(dict.fromkeys(op.outputs, mask))
+    masks.pop("", None)
+    return behind
+
+
+class _Where:
+    """In which executions the ops of a function run."""
+
+    def __init__(self, function: Function) -> None:
+        self._ops = function.ops
+        self._joins = check_joins(function)
+        self._readers = flow.readers(function.ops)
+
+    def shared(self, first: int, second: int) -> bool:
+        """Whether two ops may run in one execution."""
+        if self._joins is None:
+            return True
+        return not self._of(first).isdisjoint(self._of(second))
+
+    def _of(self, index: int) -> set[int]:
+        """The entries of an op; those of its readers for one that runs wherever it is read."""
+        values = {} if self._joins is None else self._joins.values
+        found: set[int] = set()
+        todo, met = [index], {index}
+        while todo:
+            at = todo.pop()
+            known = [values[name] for name in self._ops[at].outputs if name in values]
+            if known:
+                found.update(*known)
+                continue
+            later = {reader for name in self._ops[at].outputs for reader in self._readers.get(name, ())} - met
+            met |= later
+            todo += later
+        return found
