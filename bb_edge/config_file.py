@@ -184,6 +184,10 @@ class _Reader:
         return None if text is None else self._path.parent / text
 
     def _texts(self, table: Mapping[str, Any], name: str) -> tuple[str, ...]:
+        one = table.get(name)
+        if isinstance(one, str):
+            written = f'"{name}": {json.dumps([one], ensure_ascii=False)}'
+            raise self._fail(name, f"expected a list of texts, got {one!r:.60}", f"write {written:.80}")
         value = self._value(table, "", name, list, "a list of texts") or []
         if not all(isinstance(item, str) for item in value):
             raise self._fail(name, "expected a list of texts")

@@ -275,7 +275,8 @@ class Connection:
             if isinstance(dialing.error, TimeoutError):
                 dialing.took_too_long()
             fault, hint = dial_fault(dialing.error, self._broker), ""
-            if isinstance(dialing.error, socket.gaierror):  # what it says names neither the host nor the DNS
+            # What these say names neither the host, nor the port, nor the DNS.
+            if isinstance(dialing.error, socket.gaierror | ConnectionRefusedError):
                 hint = f" ({dial_hint(dialing.error, self._broker)})"
             self._later(f"broker {self._broker} is not reachable: {fault}{hint}")
             return

@@ -168,6 +168,10 @@ def _natural(graph: Recorder, value: object) -> Array:
     hint = "pass what a DSL call returned"
     if hasattr(value, "after_values"):
         hint = "it says when, and holds no value: pass it as after="
+    elif value is None:
+        hint += "; x.shape is None where no shape is known: record g.onnx.shape(x)"
+    elif isinstance(value, tuple) and all(v is None or isinstance(v, (int, str)) for v in value):
+        hint += "; of a shape with open sizes record g.onnx.shape(x)"
     elif isinstance(value, (str, bytes)):
         hint = f"g.constant({value!r}) makes Bytes of a text, which events and requests take"
     raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)

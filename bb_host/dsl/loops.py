@@ -88,6 +88,10 @@ class Loop(Suggests):
     def __repr__(self) -> str:
         return "<loop: no value; what it carried last is .result, and after= takes it>"
 
+    def __iter__(self) -> NoReturn:
+        what = "a loop is none of Python: its block is recorded once, and runs on the device"
+        raise self._graph.error(LoopError, what, "write: with g.loop(…) as step:")
+
     def _count(self, times: Value) -> Output:
         g = self._graph
         if isinstance(times, (bool, np.bool_, float, np.floating)) or not isinstance(

@@ -6,6 +6,7 @@ Rule P24 of the specification.
 from __future__ import annotations
 
 from types import TracebackType
+from typing import NoReturn
 
 from bb_edge.ir import keys
 from bb_host.author_lines import author_line, short_line
@@ -40,6 +41,10 @@ class Rounds(Suggests):
 
     def __repr__(self) -> str:
         return "<rounds: no value; the number is .round, and after= takes it>"
+
+    def __iter__(self) -> NoReturn:
+        what = "rounds are no loop of Python: their block is recorded once, and runs on the device"
+        raise self._graph.error(RoundsError, what, "write: with g.rounds(…) as start:")
 
     @property
     def round(self) -> Output:

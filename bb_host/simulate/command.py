@@ -117,7 +117,7 @@ def _run(
     found = summary(outcome, time.monotonic() - began, about)
     for kind, trouble in outcome.trouble.items():
         print(f"bb-host: {label or 'the run'}: {kind} {trouble}", file=sys.stderr)
-        if lines := _lines_of(trouble, artifacts):
+        if lines := _lines_of(kind, trouble, artifacts):
             found["trouble"][kind]["source"] = lines
             print("\n".join(f"    {line}" for line in lines), file=sys.stderr)
     if _failed(outcome):
@@ -171,12 +171,12 @@ class _Compiled(NamedTuple):
     source_map: bytes
 
 
-def _lines_of(trouble: Trouble, artifacts: Sequence[_Compiled]) -> list[str]:
+def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[_Compiled]) -> list[str]:
     """The author's lines of the op that a failure names first: artifacts hold none."""
     from bb_host.report.symbolize import SourceMap  # brings parts of the compiler along
 
     for artifact in artifacts:
-        if trouble.text.startswith(f"OpFailed(target={artifact.target!r},"):
+        if kind == "OpFailed" and trouble.text.startswith(f"{artifact.target}, "):
             return [str(found) for found in SourceMap(artifact.source_map).find(trouble.text)]
     return []
 

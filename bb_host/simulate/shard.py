@@ -12,12 +12,12 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bb_edge.cli.render import plain
+from bb_edge.cli.render import plain, step_record
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
@@ -65,6 +65,15 @@ _PEERS = re.compile(rf"PeerId\((?P<id>{_ID})\)|\b(?P<text>{_ID})\b")
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
+
+
+def _said(step: steps.EngineStep, named: Callable[[PeerId], str]) -> str:
+    """What a step tells, as the log of a node has it: `target=Server round=1`; of a failure whose it is."""
+    if isinstance(step, steps.OpFailed):
+        return f"{step.target}, {step.op}: {step.text}"
+    record = step_record(step, named)
+    del record["step"]
+    return " ".join(f"{name}={value}" for name, value in record.items() if value not in (None, "", []))
 
 
 class _Network(Simulation):
@@ -421,7 +430,7 @@ class Shard:
                 nobody = f"{step.reached_nobody} rounds in a row went in vain: {step.reason}"
                 self._stuck = f"{nobody} (there are {there})"
             node = self._name(seen.peer)
-            text = _PEERS.sub(self._named, str(step))
+            text = _PEERS.sub(self._named, _said(step, self._name))
             at_fault = map(self._name, _at_fault(step, seen.peer))
             self._count_trouble(kind, seen.at_ns, node, text, at_fault)
 

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from bb_host import Graph, ModelSlot, PeerSelectorSlot
-from bb_host.errors import ArityError, AttributeValueError, CallError, UnknownAttributeError, ValueTypeError
+from bb_host.errors import (
+    ArityError,
+    AttributeValueError,
+    CallError,
+    LoopError,
+    RoundsError,
+    UnknownAttributeError,
+    ValueTypeError,
+)
 from tests.aids.refusals import refused
 
 MODEL, PEERS = ModelSlot("model"), PeerSelectorSlot("peers")
@@ -66,6 +74,14 @@ REFUSED: list[Case] = [
     (ArityError, "at least 2 outputs", lambda g, x, p: g.onnx.top_k(x, [2], outputs=1)),  # <-
     (ValueTypeError, "index 7 is out of range", lambda g, x, p: g.onnx.scatter(x, [[7]], [[1.0]])),  # <-
     (ValueTypeError, "index -5 is", lambda g, x, p: g.onnx.scatter(x, [[-5]], [[1.0]], axis=1)),  # <-
+    (RoundsError, "write: with g.rounds(…) as start:", lambda g, x, p: list(g.rounds(3))),  # <-
+    (LoopError, "write: with g.loop(…) as step:", lambda g, x, p: list(g.loop(3))),  # <-
+    (ValueTypeError, "g.onnx.shape(x)", lambda g, x, p: g.output("y", g.input("z", "F32").shape)),  # <-
+    (
+        ValueTypeError,
+        "a shape with open sizes record g.onnx.shape(x)",
+        lambda g, x, p: g.output("y", g.input("z", "F32", ("n", 3)).shape),  # <-
+    ),
     (ValueTypeError, "<rounds: no value", lambda g, x, p: g.clock(g.rounds(3))),  # <-
 ]
 # fmt: on

@@ -53,7 +53,14 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "peer-control": ({"peer": "a\nb"}, "not a name"),
     "peer-long": ({"peer": "é" * 70_000}, "a name of 70000 characters"),
     "train-when": ({"train_when": ["cold"]}, "no condition 'cold'"),
-    "train-when-text": ({"train_when": "idle"}, "expected a list of texts"),
+    "train-when-text": (
+        {"train_when": "idle"},
+        'expected a list of texts, got \'idle\' (write "train_when": ["idle"])',
+    ),
+    "targets-text": (
+        {"targets": "Main"},
+        'expected a list of texts, got \'Main\' (write "targets": ["Main"])',
+    ),
     "cool-celsius": ({"train_when": ["mains"], "cool_celsius": "hot"}, "cool_celsius: it must be a number"),
     "target": ({"targets": ["Mian"]}, "did you mean 'Main'?"),
     "target-twice": ({"targets": ["Main", "Main"]}, "named twice"),

@@ -334,6 +334,17 @@ def test_a_host_that_no_dns_knows_is_named(monkeypatch, patience):
         )
 
 
+def test_a_port_at_which_nothing_listens_is_named(monkeypatch, patience):
+    def refused(*_: object) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(module, "connect", refused)
+    with driven(patience) as lost:
+        lost.comes_back_from(State.DIALING)
+        assert "Connection refused (nothing listens at 127.0.0.1, port " in lost.logs[0]
+        assert "does the broker run, and is that its port?" in lost.logs[0]
+
+
 @contextmanager
 def late_broker(delay_s: float) -> Iterator[int]:
     """The port of a broker behind a link that takes its time: it answers `delay_s` after a CONNECT."""

@@ -143,6 +143,12 @@ def test_workers_have_what_a_program_imports_and_rounds_that_all_fail_are_no_res
     said = capsys.readouterr()
     assert code == (4 if fails else 0), said.err
     assert ("an op has failed in each of 3 rounds" in said.err and "it is broken" in said.err) is fails
+    if fails:  # as a log has it, and no object's repr
+        (told,) = (line for line in said.err.splitlines() if ": OpFailed " in line)
+        assert "slot 'agg' (own.Odd" in told and "ValueError: it is broken, at " in told, told
+        (told,) = (line for line in said.err.splitlines() if ": RoundBackedOff " in line)
+        assert ": target=" in told and " round=1 " in told, told
+        assert "OpFailed(" not in said.err and "RoundBackedOff(" not in said.err
 
 
 def test_warnings_of_compiling_are_shown(program, rows, capsys):
