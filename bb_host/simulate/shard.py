@@ -12,16 +12,15 @@ import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bb_edge.cli.render import plain, step_record
+from bb_edge.cli.render import plain
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
-from bb_edge.engine.step import EngineStep
 from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
@@ -44,6 +43,7 @@ from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
 from bb_host.simulate.scenario import Group, Member, Scenario
+from bb_host.simulate.troubles import at_fault, told
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -65,15 +65,6 @@ _PEERS = re.compile(rf"PeerId\((?P<id>{_ID})\)|\b(?P<text>{_ID})\b")
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
-
-
-def _said(step: steps.EngineStep, named: Callable[[PeerId], str]) -> str:
-    """What a step tells, as the log of a node has it: `target=Server round=1`; of a failure whose it is."""
-    if isinstance(step, steps.OpFailed):
-        return f"{step.target}, {step.op}: {step.text}"
-    record = step_record(step, named)
-    del record["step"]
-    return " ".join(f"{name}={value}" for name, value in record.items() if value not in (None, "", []))
 
 
 class _Network(Simulation):
@@ -430,9 +421,8 @@ class Shard:
                 nobody = f"{step.reached_nobody} rounds in a row went in vain: {step.reason}"
                 self._stuck = f"{nobody} (there are {there})"
             node = self._name(seen.peer)
-            text = _PEERS.sub(self._named, _said(step, self._name))
-            at_fault = map(self._name, _at_fault(step, seen.peer))
-            self._count_trouble(kind, seen.at_ns, node, text, at_fault)
+            text = _PEERS.sub(self._named, told(step, self._name))
+            self._count_trouble(kind, seen.at_ns, node, text, map(self._name, at_fault(step, seen.peer)))
 
     def _count_trouble(self, kind: str, at_ns: int, node: str, text: str, at_fault: Iterable[str]) -> None:
         found = self._trouble.get(kind)
@@ -478,15 +468,6 @@ class Shard:
         """Removes what it has written."""
         self.resting.close()
         self._folder.cleanup()
-
-
-def _at_fault(step: EngineStep, node: PeerId) -> Sequence[PeerId]:
-    """Whose trouble it is: the peers that a step of a node names, else the node's own."""
-    if isinstance(step, steps.AnswerRefused | steps.OutboundDropped | steps.IngressDropped):
-        return (node,)  # the peer has refused what this node says, or only took part
-    peer: PeerId | None = getattr(step, "peer", None)
-    peers: Sequence[PeerId] = getattr(step, "peers", ())
-    return peers or (node if peer is None else peer,)
 
 
 def _config(group: Group) -> NodeConfig:

@@ -234,13 +234,18 @@ LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAM
 _BODY_KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in BODY_ATTRS)
 
 
+def may_call(ops: OpList) -> bool:
+    """Whether one of the ops may call a function of the program, or run one as a body."""
+    return not (ops.domains <= LEAF_DOMAINS and _BODY_KINDS.isdisjoint(ops.all_kinds))
+
+
 def calls(function: Function, keyed: Mapping[tuple[str, str], Function]) -> Iterator[tuple[Op, Function]]:
     """The ops of a function (subgraphs included) that call functions of the program, or run them as bodies.
 
     The inputs of either are those of the function, in order.
     """
     found = summary(function.ops)
-    if found.domains <= LEAF_DOMAINS and _BODY_KINDS.isdisjoint(found.all_kinds):
+    if not may_call(found):
         return
     for op in walk_ops(function.ops) if found.has_subgraphs else function.ops:
         for key in callees(op):

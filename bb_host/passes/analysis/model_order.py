@@ -6,10 +6,9 @@ which one changes what the other reads, may so run in either order, unless one w
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import combinations
 from operator import or_
 
 from bb_edge.ir import keys
@@ -59,6 +58,9 @@ _USES: Mapping[str, _Use] = {
 }
 _STEP_BY_GIVEN = _Use(reads=_ROUND, sets=_PARAMETERS)
 _NOTHING = _Use()
+_NEAR = 8
+"""A call is compared with so many before it at least: mistakes are near, and work grows with the program."""
+
 _LOADS = frozenset({"LoadParameters", "ApplyDelta"})
 _BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
 _RESULTS = frozenset({"Params", "Evaluate"})
@@ -106,9 +108,20 @@ class _Order:
 
     def warn(self) -> None:
         for function in self._functions:
-            found = {index: use for index, op in enumerate(function.ops) if (use := self._of(op))}
-            if len(found) > 1 and any(use.sets for use, _ in found.values()):
-                self._warn(function, found)
+            found = self._found(function)
+            if len(found) > 1 and any(use.sets for _, use, _ in found):
+                for begin in range(0, max(len(found) - _NEAR, 1), _NEAR):
+                    self._warn(function, found[begin : begin + 2 * _NEAR], begin > 0)
+
+    def _found(self, function: Function) -> list[tuple[int, _Use, Op]]:
+        """The calls of the slot, those in bodies as the op that runs the body, with their places."""
+        there = flow.summary(function.ops)
+        holds = there.has_subgraphs or flow.may_call(there)
+        return [
+            (index, *use)
+            for index, op in enumerate(function.ops)
+            if (holds or op.domain == keys.ROLE_MODEL_DOMAIN) and (use := self._of(op))
+        ]
 
     def _of(self, op: Op) -> tuple[_Use, Op] | None:
         """How an op uses the slot, and the op that does: the first that sets something of those inside it."""
@@ -122,37 +135,45 @@ class _Order:
         chosen = next((one for use, one in found if use.sets), found[0][1])
         return reduce(or_, [use for use, _ in found]), chosen
 
-    def _warn(self, function: Function, found: Mapping[int, tuple[_Use, Op]]) -> None:
-        behind = _behind(function, found)
+    def _warn(self, function: Function, found: Sequence[tuple[int, _Use, Op]], again: bool) -> None:
+        """Warns of these neighbours; with `again` the first `_NEAR` have been compared with each other."""
+        behind = _behind(function, [index for index, _, _ in found])
         where: _Where | None = None
-        for (first, (a, one)), (second, (b, other)) in combinations(found.items(), 2):
-            if not a.meets(b) or behind[second] >> first & 1 or behind[first] >> second & 1:
-                continue
-            where = where or _Where(function)
-            if where.shared(first, second):
-                self._stats.warn(
-                    "no-order",
-                    f"slot {self._slot!r}: nothing says which comes first, {other.op_type} or"
-                    f" {one.op_type} ({source(one)}), and the result depends on it",
-                    source(other),
-                    "lines have no order of their own: let the later one wait, after= what the earlier gives",
-                )
+        for first, (at, a, one) in enumerate(found):
+            for second in range(max(first + 1, _NEAR if again else 0), len(found)):
+                later, b, other = found[second]
+                if not a.meets(b) or behind[second] >> first & 1:
+                    continue
+                where = where or _Where(function)
+                if where.shared(at, later):
+                    self._stats.warn(
+                        "no-order",
+                        f"slot {self._slot!r}: nothing says which comes first, {other.op_type} or"
+                        f" {one.op_type} ({source(one)}), and the result depends on it",
+                        source(other),
+                        "lines have no order: let the later one wait, after= what the earlier one gives",
+                    )
 
 
-def _behind(function: Function, found: Container[int]) -> dict[int, int]:
-    """Per call those that run before it, as bits: what it waits for, at any distance."""
+def _behind(function: Function, found: Sequence[int]) -> list[int]:
+    """Per call those of the others that run before it, as bits: what it waits for, at any distance.
+
+    Ops are in an order in which they can run, so the ones between the calls tell all.
+    """
     masks: dict[str, int] = {}
-    behind: dict[int, int] = {}
-    for index, op in enumerate(function.ops):
+    behind: list[int] = []
+    for index in range(found[0], found[-1] + 1):
+        op = function.ops[index]
         mask = 0
         for name in reads(op):
-            mask |= masks.get(name, 0)
-        if index in found:
-            behind[index] = mask
-            mask |= 1 << index
+            if name in masks:
+                mask |= masks[name]
+        if index == found[len(behind)]:
+            mine = 1 << len(behind)
+            behind.append(mask)
+            mask |= mine
         if mask:
-            masks.update(dict.fromkeys(op.outputs, mask))
-    masks.pop("", None)
+            masks.update(dict.fromkeys(filter(None, op.outputs), mask))
     return behind
 
 
