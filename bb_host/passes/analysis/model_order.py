@@ -109,7 +109,7 @@ class _Order:
     def warn(self) -> None:
         for function in self._functions:
             found = self._found(function)
-            if len(found) > 1 and any(use.sets for _, use, _ in found):
+            if any(use.sets for _, use, _ in found) and not _is_chain(function, found):
                 for begin in range(0, max(len(found) - _NEAR, 1), _NEAR):
                     self._warn(function, found[begin : begin + 2 * _NEAR], begin > 0)
 
@@ -153,6 +153,23 @@ class _Order:
                         source(other),
                         "lines have no order: let the later one wait, after= what the earlier one gives",
                     )
+
+
+def _is_chain(function: Function, found: Sequence[tuple[int, _Use, Op]]) -> bool:
+    """Whether each call waits for the one before, as in most programs: no two of them are without order."""
+    later: set[str] = set()
+    last, position = found[-1][0], 0
+    for index in range(found[0][0], last + 1):
+        op = function.ops[index]
+        if waits := not later.isdisjoint(reads(op)):
+            later.update(op.outputs)
+        if index == found[position][0]:
+            if position and not waits:
+                return False
+            later = set(op.outputs)
+            position += 1
+        later.discard("")
+    return True
 
 
 def _behind(function: Function, found: Sequence[int]) -> list[int]:
