@@ -89,7 +89,7 @@ class Loop(Suggests):
         return "<loop: no value; what it carried last is .result, and after= takes it>"
 
     def __iter__(self) -> NoReturn:
-        what = "a loop is none of Python: its block is recorded once, and runs on the device"
+        what = "g.loop is not a Python loop: its block is recorded once, and repeats on the device"
         raise self._graph.error(LoopError, what, "write: with g.loop(…) as step:")
 
     def _count(self, times: Value) -> Output:

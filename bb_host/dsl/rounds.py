@@ -43,7 +43,7 @@ class Rounds(Suggests):
         return "<rounds: no value; the number is .round, and after= takes it>"
 
     def __iter__(self) -> NoReturn:
-        what = "rounds are no loop of Python: their block is recorded once, and runs on the device"
+        what = "g.rounds is not a Python loop: its block is recorded once, and repeats on the device"
         raise self._graph.error(RoundsError, what, "write: with g.rounds(…) as start:")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSele
 from bb_host import AggregatorSlot, DataSourceSlot, Graph, ModelSlot, Module, PeerSelectorSlot, S
 from bb_host.compiler import Compiler
 from bb_host.learn import mlp, trainable
+from bb_host.passes.analysis.model_order import warn_of_order
+from bb_host.passes.analysis.slot_table import targets_of
+from bb_host.passes.one_pass import Stats
 from tests.aids.refusals import quiet, warned
 
 
@@ -143,3 +147,37 @@ def test_a_mean_that_is_only_waited_for() -> None:
     found = Compiler().run(Federation(good, server)).warnings
     assert [w.code for w in found] == ["unread-aggregate"]
     assert "waited for (after=)" in found[0].what
+
+
+def work(steps: int) -> int:
+    """How many calls of Python the look at the order takes, of so many steps beside evaluations."""
+
+    def client(m: Any, g: Graph, value: Any) -> Any:
+        done = m.model.load_parameters(g, value)
+        for _ in range(steps):
+            x, y = m.data.next_batch(g, after=done)
+            scores = m.model.evaluate(g, x, y), m.model.evaluate(g, x, y)  # without order, and they need none
+            done = m.model.step(g, after=(m.model.train(g, x, y), *scores))
+        return m.model.params(g, after=done)
+
+    compiled = Compiler().run(Federation(client)).program
+    counted = 0
+
+    def count(frame: object, event: str, what: object) -> None:
+        nonlocal counted
+        counted += event == "call"
+
+    stats = Stats()
+    targets = targets_of(compiled)
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        warn_of_order(targets, stats)
+    finally:
+        sys.setprofile(before)
+    assert not stats.warnings
+    return counted
+
+
+def test_the_look_at_the_order_grows_with_the_program_and_no_faster() -> None:
+    assert work(80) < 2.3 * work(40)

@@ -84,8 +84,7 @@ def _training_unread(slot: str, ops: Sequence[Op], there: set[str], target: str,
     if "Step" in there and _LOADS & there and not read & there:
         stats.warn(
             "training-unread",
-            f"slot {slot!r}: nothing on {target} reads what this step trains, and the next parameters to be"
-            " loaded replace it",
+            f"slot {slot!r}: nothing on {target} reads what this step trains, and the next load replaces it",
             source(next(op for op in ops if op.op_type == "Step")),
             "reply what was trained: r.reply([model.params(g, after=trained), …])",
         )
@@ -116,12 +115,11 @@ class _Order:
     def _found(self, function: Function) -> list[tuple[int, _Use, Op]]:
         """The calls of the slot, those in bodies as the op that runs the body, with their places."""
         there = flow.summary(function.ops)
-        holds = there.has_subgraphs or flow.may_call(there)
-        return [
-            (index, *use)
-            for index, op in enumerate(function.ops)
-            if (holds or op.domain == keys.ROLE_MODEL_DOMAIN) and (use := self._of(op))
-        ]
+        if there.has_subgraphs or flow.may_call(there):
+            return [(index, *use) for index, op in enumerate(function.ops) if (use := self._of(op))]
+        model = keys.ROLE_MODEL_DOMAIN
+        calls = [(index, op) for index, op in enumerate(function.ops) if op.domain == model]
+        return [(index, _use(op), op) for index, op in calls if op.slot == self._slot]
 
     def _of(self, op: Op) -> tuple[_Use, Op] | None:
         """How an op uses the slot, and the op that does: the first that sets something of those inside it."""
@@ -157,18 +155,15 @@ class _Order:
 
 def _is_chain(function: Function, found: Sequence[tuple[int, _Use, Op]]) -> bool:
     """Whether each call waits for the one before, as in most programs: no two of them are without order."""
-    later: set[str] = set()
-    last, position = found[-1][0], 0
-    for index in range(found[0][0], last + 1):
-        op = function.ops[index]
-        if waits := not later.isdisjoint(reads(op)):
-            later.update(op.outputs)
-        if index == found[position][0]:
-            if position and not waits:
-                return False
-            later = set(op.outputs)
-            position += 1
-        later.discard("")
+    before = found[0][0]
+    for index, _, _ in found[1:]:
+        later = set(function.ops[before].outputs) - {""}
+        for op in function.ops[before + 1 : index]:
+            if not later.isdisjoint(reads(op)):
+                later.update(filter(None, op.outputs))
+        if later.isdisjoint(reads(function.ops[index])):
+            return False
+        before = index
     return True
 
 
