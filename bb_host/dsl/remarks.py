@@ -1,6 +1,7 @@
 """What recording warns about: calls that can be recorded and do nothing, or never what they say.
 
-A counter that the node's own would be mixed up with, or that counts down, is refused.
+A counter that the node's own would be mixed up with, or that counts down, is refused, and so are numbers of
+peers or neighbours by which nobody is ever chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bb_edge.ir.counters import is_own
 from bb_edge.ir.opsets import Effect, Ready
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND, OP_SEND_REQ, OP_SEND_RESP
 from bb_host.dsl.drafts import Draft, SubgraphDraft
+from bb_host.dsl.names import snake
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import Session
@@ -78,15 +80,15 @@ def on_call(graph: Recorder, draft: Draft) -> None:
         return
     if draft.domain == keys.ROLE_INDEX_DOMAIN:
         _at_least_one(graph, draft, "k", "neighbours")
-    elif draft.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and _at_least_one(graph, draft, "n", "peers"):
-        n, least = draft.attrs.get("n"), draft.attrs.get("min")
-        if isinstance(n, int) and isinstance(least, int) and least > n:
-            graph.warn(
-                "min-above-n",
-                f"min={least} is above n={n}: {draft.op_type} takes {n} peers, none if fewer than"
-                f" {least} are up",
-                f"say min={n} or less, or n={least} or more",
-            )
+        return
+    _at_least_one(graph, draft, "n", "peers")
+    n, least = draft.attrs.get("n"), draft.attrs.get("min")
+    if isinstance(n, int) and isinstance(least, int) and least > n:
+        raise graph.error(
+            AttributeValueError,
+            f"{snake(draft.op_type)}: min={least} is above n={n}: it chooses {n} peers at most",
+            f"write min={n} or less, or n={least} or more",
+        )
 
 
 def _counter(graph: Recorder, draft: Draft) -> None:
@@ -106,14 +108,16 @@ def _counter(graph: Recorder, draft: Draft) -> None:
         )
 
 
-def _at_least_one(graph: Recorder, draft: Draft, name: str, what: str) -> bool:
+def _at_least_one(graph: Recorder, draft: Draft, name: str, what: str) -> None:
+    """AttributeValueError for a number of peers or neighbours below one."""
     count = draft.attrs.get(name)
-    if not isinstance(count, int) or count >= 1:
-        return True
-    graph.warn(
-        "count-below-one", f"{draft.op_type} of {count} {what} ({name}={count})", f"say {name}=1 or more"
-    )
-    return False
+    if isinstance(count, int) and count < 1:
+        everybody = "; current_view(g) gives all peers that are up" if what == "peers" else ""
+        raise graph.error(
+            AttributeValueError,
+            f"{snake(draft.op_type)}: {name}={count} is no number of {what}",
+            f"write {name}=1 or more{everybody}",
+        )
 
 
 def on_deadline(graph: Recorder, deadline_ns: int) -> None:

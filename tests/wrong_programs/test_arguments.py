@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bb_host import Graph, ModelSlot, PeerSelectorSlot
+from bb_host import Graph, IndexSlot, ModelSlot, PeerSelectorSlot
 from bb_host.errors import (
     ArityError,
     AttributeValueError,
@@ -19,7 +19,7 @@ from bb_host.errors import (
 )
 from tests.aids.refusals import refused
 
-MODEL, PEERS = ModelSlot("model"), PeerSelectorSlot("peers")
+MODEL, PEERS, INDEX = ModelSlot("model"), PeerSelectorSlot("peers"), IndexSlot("index")
 
 Case = tuple[type[Exception], str, Callable[..., Any]]
 # fmt: off
@@ -58,6 +58,14 @@ REFUSED: list[Case] = [
     (AttributeValueError, "n is int, not True", lambda g, x, p: PEERS.sample(g, n=True)),  # <-
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=-1)),  # <-
     (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=True)),  # <-
+    # numbers by which nobody is ever chosen
+    (AttributeValueError, "sample: n=0 is no number of peers", lambda g, x, p: PEERS.sample(g, n=0)),  # <-
+    (AttributeValueError, "write n=1 or more; current_view(g)", lambda g, x, p: PEERS.sample(g, n=-1)),  # <-
+    (AttributeValueError, "near_key: n=0 is", lambda g, x, p: PEERS.near_key(g, g.constant("k"), n=0)),  # <-
+    (AttributeValueError, "search: k=0 is no number of n", lambda g, x, p: INDEX.search(g, x, k=0)),  # <-
+    (AttributeValueError, "search: k=-1 is no number of n", lambda g, x, p: INDEX.search(g, x, k=-1)),  # <-
+    (AttributeValueError, "min=5 is above n=2", lambda g, x, p: PEERS.sample(g, n=2, min=5)),  # <-
+    (AttributeValueError, "or n=5 or more", lambda g, x, p: PEERS.sample(g, n=2, min=5, fraction=0.5)),  # <-
     (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=0)),  # <-
     (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=-0.1)),  # <-
     (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1.5)),  # <-
@@ -96,3 +104,7 @@ def test_an_argument_of_another_meaning_is_refused(
 
     with refused(kind, words):
         record(body)
+
+
+def test_a_sample_may_want_all_that_it_chooses(record: Callable[..., Any]) -> None:
+    record(lambda g: g.output("peers", PEERS.sample(g, n=2, min=2)))

@@ -441,45 +441,6 @@ def test_a_binding_that_gives_each_key_of_the_declaration_is_no_reason_to_warn()
 # --- numbers ----------------------------------------------------------------------------------------------
 
 
-def sampling(**numbers: int) -> Module:
-    class Samples(Module):
-        clients = PeerSelectorSlot("clients")
-
-        def body(self, g):
-            g.output("peers", self.clients.sample(g, **numbers))  # <-
-
-    return Samples()
-
-
-def test_min_above_n():
-    warned("min-above-n", "min=5", "n=2", program=sampling(n=2, min=5), compiler=PEERS)
-    quiet(sampling(n=2, min=2), PEERS)
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_nobody_is_sampled(n):
-    warned("count-below-one", f"n={n}", program=sampling(n=n), compiler=PEERS)
-
-
-def test_no_neighbours_and_nearest_nobody():
-    class Near(Module):
-        clients = PeerSelectorSlot("clients")
-
-        def body(self, g):
-            g.output("peers", self.clients.near_key(g, g.constant("key"), n=0))  # <-
-
-    class Searches(Base):
-        index = IndexSlot("index")
-
-        def more(self, g, x):
-            ids, _ = self.index.search(g, x, k=0)  # <-
-            g.output("ids", ids)
-
-    warned("count-below-one", "NearKey", program=Near(), compiler=PEERS)
-    (found,) = Searches().record().warnings
-    assert (found.code, "k=0" in found.what) == ("count-below-one", True)
-
-
 def asking(deadline_ns: int, enough: int | None = None, n: int = 2, inner_ns: int = 0) -> Module:
     class Asks(Module):
         home = "Server"

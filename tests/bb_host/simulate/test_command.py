@@ -152,10 +152,11 @@ def test_workers_have_what_a_program_imports_and_rounds_that_all_fail_are_no_res
 
 
 def test_warnings_of_compiling_are_shown(program, rows, capsys):
-    nobody = Path(program).with_name("nobody.py")
-    nobody.write_text(Path(program).read_text().replace("Sums(3, 4)", "Sums(3, 0)"))
-    main(["simulate", str(nobody), "--clients", "3", "--data", f"shard={rows}", "--quiet", "--for", "5"])
-    assert "count-below-one" in capsys.readouterr().err
+    odd = Path(program).with_name("odd.py")
+    text = Path(program).read_text().replace("return Sums(", "return Odd(")
+    odd.write_text(text.replace("def program", 'class Odd(Sums):\n    hom = "Server"\n\n\ndef program'))
+    main(["simulate", str(odd), "--clients", "3", "--data", f"shard={rows}", "--quiet", "--for", "5"])
+    assert "misspelt-name" in capsys.readouterr().err
 
 
 def test_trouble_is_told_by_kind(program, rows, capsys):
