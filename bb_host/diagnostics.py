@@ -20,7 +20,7 @@ CODES: Final[Mapping[str, str]] = {
     "binding-replaces": "a binding of a slot whose declaration has a configuration, which is dropped",
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
     "component": "a component's configuration warns about itself",
-    "doubtful-setting": "a configuration value that hardly anybody wants, such as a learning rate of 0",
+    "doubtful-setting": "a setting, or a default, that hardly anybody wants: a learning rate of 0",
     "early-aggregate": "an aggregate that does not wait for the answers that its slot sums",
     "empty-body": "a body records nothing",
     "empty-loop": "a loop of 0 iterations: what is recorded in it never runs",

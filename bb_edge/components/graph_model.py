@@ -59,9 +59,9 @@ class GraphModel(Model):
     - `clip_norm`: the most that the gradient may measure (L2, all parameters together), 0 = any (0).
     - `learning_rate` (0.1), and how it changes: `schedule` is `constant` (default), `step_decay` (times
       `decay`, 0.1, every `schedule_length`) or `cosine` (down to `lowest_rate`, 0, in `schedule_length`);
-      before it the rate grows for `warm_up` (0). `schedule_length` (100) and `warm_up` count what
-      `schedule_by` says: a `step` (default) or a `round`. Rounds are those that `SetRound` tells, else every
-      `LoadParameters` begins one.
+      before it the rate grows for `warm_up` (0). `schedule_length` (100, which is warned of beside a
+      schedule) and `warm_up` count what `schedule_by` says: a `step` (default) or a `round`. Rounds are those
+      that `SetRound` tells, else every `LoadParameters` begins one.
     - `reset_state`: whether `LoadParameters` sets momentum and Adam's means back to zero (false).
     - `statistics`: how many tensors, the last ones, `Train` updates as statistics (0; `trainable` sets it).
     - `kept_activations`: of how many executions the activations are kept for `Backward` (64);

@@ -21,11 +21,12 @@ RATE_CONFIG: Mapping[str, Setting] = {
 }
 
 
-def doubtful_rates(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the keys by which a rate is 0 or grows, each with what comes of it.
+def doubtful_rates(given: Mapping[str, object]) -> dict[str, str]:
+    """Returns the keys by which a rate is 0 or grows, or ends at a default, each with what comes of it.
 
-    `settings` has all keys of `RATE_CONFIG`.
+    `given` has the keys of `RATE_CONFIG` that a configuration sets.
     """
+    settings: dict[str, Any] = {key: given.get(key, setting.default) for key, setting in RATE_CONFIG.items()}
     rate, lowest, kind = settings["learning_rate"], settings["lowest_rate"], settings["schedule"]
     unit, length = settings["schedule_by"], settings["schedule_length"]
     doubtful = {}
@@ -35,6 +36,9 @@ def doubtful_rates(settings: Mapping[str, Any]) -> dict[str, str]:
         doubtful["lowest_rate"] = f"it is {lowest:g}, above learning_rate, {rate:g}: the rate grows to it"
     if kind == "step_decay" and settings["decay"] == 0 and rate:
         doubtful["decay"] = f"it is 0, so the rate is 0 after the first {length} {unit}s"
+    if kind != "constant" and rate and "schedule_length" not in given:
+        does = f"the rate ends at {lowest:g} after" if kind == "cosine" else "the rate falls every"
+        doubtful["schedule_length"] = f"it is not set, so {does} {length} {unit}s, the default"
     return doubtful
 
 

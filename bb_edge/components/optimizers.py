@@ -97,8 +97,8 @@ def unread_settings(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def doubtful_settings(given: Mapping[str, object]) -> dict[str, str]:
-    """Returns the keys of a configuration whose rates are 0 or grow, each with what comes of it."""
-    return doubtful_rates({key: given.get(key, setting.default) for key, setting in RATE_CONFIG.items()})
+    """Returns the keys of a configuration by which rates are hardly wanted, each with what comes of it."""
+    return doubtful_rates(given)
 
 
 class Optimizer:

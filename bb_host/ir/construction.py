@@ -125,7 +125,7 @@ def construction_warnings(
             ProgramWarning(
                 "doubtful-setting",
                 f"slot {slot!r}, key {key!r}: {what}",
-                hint="give it another number; -W ignore=doubtful-setting says that it is meant",
+                hint="set it to what you mean; -W ignore=doubtful-setting says that it is meant",
             )
             for key, what in kind.doubtful_settings(settings).items()
         )

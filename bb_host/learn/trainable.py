@@ -245,7 +245,7 @@ def trainable(
     `batch_norm="update"` batches are normalized by their own mean and variance in `Train`, and running
     statistics are updated, sent and averaged with the parameters, unless `personal` names them; `frozen`,
     they stay as in the file. With `learning=False` as well they are parameters, so that vectors of models
-    that learn fit. `config` are further keys of GraphModel, `{"weight_decay": 0.01, "schedule": "cosine"}`,
+    that learn fit. `config` are further keys of GraphModel, `{"weight_decay": 0.01, "clip_norm": 1.0}`,
     or of a subclass.
 
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.

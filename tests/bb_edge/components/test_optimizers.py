@@ -264,22 +264,41 @@ def test_a_subclass_reads_the_keys_that_it_declares_again_itself() -> None:
     assert set(Decaying.unread_settings(given)) == {"nesterov"}
 
 
+COSINE = {"schedule": "cosine", "schedule_length": 9}
+
+
 @pytest.mark.parametrize(
     ("given", "doubtful"),
     [
         ({}, ()),
         ({"learning_rate": 0.0}, ("learning_rate",)),
-        ({"schedule": "cosine"}, ()),  # it reaches 0 where it may be meant to end
-        ({"schedule": "cosine", "lowest_rate": 0.5}, ("lowest_rate",)),
-        ({"schedule": "cosine", "lowest_rate": 0.1}, ()),
-        ({"schedule": "cosine", "lowest_rate": 0.5, "learning_rate": 0.0}, ("lowest_rate",)),
+        ({**COSINE}, ()),  # it reaches 0 where it may be meant to end
+        ({**COSINE, "lowest_rate": 0.5}, ("lowest_rate",)),
+        ({**COSINE, "lowest_rate": 0.1}, ()),
+        ({**COSINE, "lowest_rate": 0.5, "learning_rate": 0.0}, ("lowest_rate",)),
         ({"lowest_rate": 0.5}, ()),  # nothing reads it
-        ({"schedule": "step_decay", "decay": 0.0}, ("decay",)),
-        ({"schedule": "step_decay", "decay": 0.5}, ()),
+        ({"schedule": "step_decay", "schedule_length": 9, "decay": 0.0}, ("decay",)),
+        ({"schedule": "step_decay", "schedule_length": 9, "decay": 0.5}, ()),
+        ({"schedule": "constant"}, ()),
+        ({"schedule": "cosine", "schedule_length": 100}, ()),  # the default, and the author's
+        ({"schedule": "cosine"}, ("schedule_length",)),
+        ({"schedule": "step_decay"}, ("schedule_length",)),
+        ({"schedule": "cosine", "learning_rate": 0.0}, ("learning_rate",)),
     ],
 )
-def test_rates_with_which_nothing_is_learned_are_told(given, doubtful) -> None:
+def test_rates_with_which_little_is_learned_are_told(given, doubtful) -> None:
     assert tuple(doubtful_settings(given)) == doubtful
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"schedule": "cosine", "lowest_rate": 0.01}, "the rate ends at 0.01 after 100 steps, the default"),
+        ({"schedule": "step_decay", "schedule_by": "round"}, "the rate falls every 100 rounds, the default"),
+    ],
+)
+def test_a_schedule_without_a_length_says_which_it_takes(given, told) -> None:
+    assert doubtful_settings(given)["schedule_length"] == f"it is not set, so {told}"
 
 
 def test_a_device_tells_its_own_rate() -> None:
