@@ -241,6 +241,7 @@ class _Installer:
             functions=functions,
             tensor_bytes=self.runtime.config.tensor_bytes,
             once=lambda key, make: once((target.name, slot, key), make),
+            compiled=state[0],
         )
         for key in sorted(kind.COMPILED & self.overrides.get(slot, {}).keys()):
             if config[key] != (compiled := state[0].get(key, (settings_of(kind) or {})[key].default)):

@@ -30,9 +30,10 @@ class ComponentEnv:
     """What a component is constructed from: its slot, its construction state, and its surroundings.
 
     `config` is the merged configuration (artifact's CBOR map or a GRAPH state's metadata, overridden by the
-    device's own), `tensors` the initializers of a GRAPH state in order, `graph(suffix)` a function that the
-    artifact brings for the slot (`forward`, `train`, `loss`), `seed` a 64-bit number of this node and slot,
-    `tensor_bytes` what a backend may allocate in one run for shapes that depend on data (0: no limit).
+    device's own), `compiled` the artifact's alone, `tensors` the initializers of a GRAPH state in order,
+    `graph(suffix)` a function that the artifact brings for the slot (`forward`, `train`, `loss`), `seed` a
+    64-bit number of this node and slot, `tensor_bytes` what a backend may allocate in one run for shapes that
+    depend on data (0: no limit).
     `once(key, make)` is for what a component makes of its graphs and tensors alone, and never changes: nodes
     that are installed by the thousand share it.
     The readers below raise `ComponentError` naming slot and key.
@@ -41,6 +42,7 @@ class ComponentEnv:
     # No dataclass: programs that are tensor work alone start without that module (docs/decisions.md).
     __slots__ = (
         "backend",
+        "compiled",
         "config",
         "functions",
         "graph",
@@ -68,12 +70,14 @@ class ComponentEnv:
         functions: Mapping[tuple[str, str], FunctionProto] | None = None,
         tensor_bytes: int = 0,
         once: Once = each_time,
+        compiled: Mapping[str, object] | None = None,
     ) -> None:
         self.slot = slot
         self.once = once
         self.tensor_bytes = tensor_bytes
         self.target = target
         self.config: Mapping[str, object] = {} if config is None else config
+        self.compiled: Mapping[str, object] = {} if compiled is None else compiled
         self.tensors: Mapping[str, Array] = {} if tensors is None else tensors
         self.graph = graph
         self.backend = backend
@@ -114,7 +118,7 @@ class ComponentEnv:
 
     def check(self, kind: type[Component]) -> None:
         """Raises ComponentError, which names the key, for a configuration that a class does not take."""
-        wrong = misfit(kind, self.config, complete=True)
+        wrong = misfit(kind, self.config, True, self.compiled)
         if wrong is not None:
             raise self.error(wrong.what, wrong.key, wrong.hint)
 
@@ -122,6 +126,7 @@ class ComponentEnv:
         """Returns a copy with `config` over the configuration, for a component that builds another one."""
         changed = copy.copy(self)
         changed.config = {**self.config, **config}
+        changed.compiled = {key: value for key, value in self.compiled.items() if key not in config}
         return changed
 
     def integer(

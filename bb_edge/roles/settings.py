@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
 from bb_edge.ir.suggestions import suggestion
@@ -163,11 +164,16 @@ def settings_of(kind: type[Configurable]) -> dict[str, Setting] | None:
     return known
 
 
-def misfit(kind: type[Configurable], config: Mapping[str, object], complete: bool) -> Misfit | None:
+def misfit(
+    kind: type[Configurable],
+    config: Mapping[str, object],
+    complete: bool,
+    compiled: Mapping[str, object] = MappingProxyType({}),
+) -> Misfit | None:
     """Returns the keys at which a configuration does not fit a class; None where it fits.
 
-    `complete` includes required keys that are missing, as on the device. A class that declares no keys takes
-    every configuration.
+    `complete` includes required keys that are missing, as on the device. `compiled` is what holds where the
+    device leaves a key out. A class that declares no keys takes every configuration.
     """
     known = settings_of(kind)
     if known is None:
@@ -180,7 +186,8 @@ def misfit(kind: type[Configurable], config: Mapping[str, object], complete: boo
         elif value is not None or setting.default is not None:
             wrong = setting.wrong(value)
             if wrong:
-                found.append(Misfit(key, wrong, _remedy(setting)))
+                own = key in compiled and value != compiled[key]
+                found.append(Misfit(key, wrong, _of_artifact(compiled[key]) if own else _remedy(setting)))
     for key, setting in known.items() if complete else ():
         if setting.default is REQUIRED and key not in config:
             hint = "give it at bind_…, or with --set SLOT.KEY=VALUE"
@@ -194,6 +201,10 @@ def _together(found: list[Misfit]) -> Misfit | None:
     told = [f"key {key!r:.60}: {what} ({hint})" for key, what, hint in found[:_MOST_TOLD]]
     more = [f"and {len(found) - _MOST_TOLD} more"] if len(found) > _MOST_TOLD else []
     return Misfit("", "; ".join(told + more))
+
+
+def _of_artifact(value: object) -> str:
+    return f"give such a value, or leave the key out: the artifact has {value!r:.60}"
 
 
 def _remedy(setting: Setting) -> str:

@@ -331,8 +331,10 @@ def test_a_subclass_trains_with_its_own_key():
             g.output("p2", self.model.params(g, after=self.model.step(g, after=learned)))
 
     data = artifact(Compiler().bind_model("model", FedProx, trainable(NET, config={"mu": 0.5})), Trains)
-    with refused(ComponentError, "key 'mu': must be finite and at least 0.0, not -1", marked=False):
+    with refused(ComponentError, "at least 0.0, not -1", "out: the artifact has 0.5", marked=False):
         on_device(data, [FedProx], model={"mu": -1})
+    with refused(ComponentError, "at least 0.0, not -2", "out: it is 0.0 by default", marked=False):
+        on_device(data, [FedProx], model={"weight_decay": -2})
     with refused(ComponentError, "unknown configuration key", "did you mean 'momentum'?", marked=False):
         on_device(data, [FedProx], model={"momentun": 0.5})
     on_device(data, [FedProx], model={"mu": 0.25})

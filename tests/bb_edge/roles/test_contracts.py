@@ -175,6 +175,23 @@ def test_all_keys_of_a_slot_that_do_not_fit_are_told_at_once() -> None:
         ComponentEnv("s", "T", {f"k{n}": n for n in range(20)}).settings(Base)
 
 
+def test_the_value_that_holds_without_a_wrong_one_is_named() -> None:
+    def told(env: ComponentEnv) -> str:
+        with pytest.raises(ComponentError) as caught:
+            env.settings(Base)
+        return caught.value.hint
+
+    compiled = {"rate": 0.75, "mode": "a"}
+    env = ComponentEnv("s", "T", {"rate": 2.0, "mode": "a"}, compiled=compiled)
+    assert told(env) == "give such a value, or leave the key out: the artifact has 0.75"
+    assert "it is 0.5 by default" in told(ComponentEnv("s", "T", {"rate": 2.0}))
+    of_artifact = ComponentEnv("s", "T", {"rate": 2.0}, compiled={"rate": 2.0})  # its own is the wrong one
+    assert "it is 0.5 by default" in told(of_artifact)
+    other = env.with_config({"rate": 3.0})  # of a component that this one builds
+    assert "it is 0.5 by default" in told(other)
+    assert "the artifact has 'a'" in told(ComponentEnv("s", "T", {"mode": "c"}, compiled=compiled))
+
+
 def test_a_choice_that_is_empty_is_seen() -> None:
     with pytest.raises(ComponentError, match=r"must be one of '' \(nothing\), f16, not 'f8'"):
         ComponentEnv("s", "T", {"as": "f8"}).text("as", choices=("", "f16"))
