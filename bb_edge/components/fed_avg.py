@@ -19,7 +19,12 @@ from bb_edge.ir.lent_memory import LentArrays
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["FedAvg", "WeightedMean"]
+__all__ = ["FedAvg", "WeightedMean", "sum_bytes"]
+
+
+def sum_bytes(size: int) -> int:
+    """Returns the bytes of a sum of contributions of `size` numbers, with those of its result."""
+    return 8 * size + 8 * min(CHUNK, size) + 4 * size
 
 
 class WeightedMean(Combiner):

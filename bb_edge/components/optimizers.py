@@ -21,7 +21,15 @@ from bb_edge.roles.settings import Setting
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["MEAN", "OPTIMIZER_CONFIG", "Optimizer", "doubtful_settings", "kept_vectors", "unread_settings"]
+__all__ = [
+    "MEAN",
+    "OPTIMIZER_CONFIG",
+    "Optimizer",
+    "doubtful_settings",
+    "kept_vectors",
+    "scratch_bytes",
+    "unread_settings",
+]
 
 OPTIMIZER_CONFIG: Mapping[str, Setting] = {
     **RATE_CONFIG,
@@ -55,6 +63,15 @@ def kept_vectors(settings: Mapping[str, Any]) -> tuple[str, ...]:
     if settings.get("optimizer", "sgd") != "sgd":
         return (MEAN, SQUARE)
     return (VELOCITY,) if settings.get("momentum", 0.0) else ()
+
+
+def scratch_bytes(settings: Mapping[str, Any], size: int) -> int:
+    """Returns the bytes that a step of `size` parameters works in, at most.
+
+    A key that is not there has its default.
+    """
+    plain = not kept_vectors(settings) and not settings.get("weight_decay", 0.0)
+    return 4 * min(PLAIN_CHUNK if plain else CHUNK, size)
 
 
 _READ_WITH: Mapping[str, tuple[str, frozenset[str]]] = {

@@ -8,15 +8,12 @@ they are full. Rows that the machine at hand decides are measured constants and 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bb_edge.components import GraphModel
-from bb_edge.components.optimizers import kept_vectors
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import GraphSlot
 from bb_edge.engine.program.program import Program as LoadedProgram
@@ -25,8 +22,9 @@ from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
 from bb_host.columns import columns
 from bb_host.errors import BudgetError
-from bb_host.ir.program import Function, Program, RawTensor, Slot, Subgraph, walk_ops
+from bb_host.ir.program import Function, Program, RawTensor, walk_ops
 from bb_host.ir.proto import array_of
+from bb_host.passes.device.component_memory import component_memory, tensor_bytes
 from bb_host.passes.device.memory_plan import PlannedGraph
 from bb_host.tflite.lowered import Lowered
 
@@ -194,7 +192,7 @@ def budget_of(
         ),
         Share("the artifact while it is read", len(artifact)),
         Share("the program as it was read", len(artifact)),
-        *_state(program),
+        *(Share(what, nbytes) for what, nbytes in component_memory(program)),
         *_tensor_work(planned),
         *_models(models, max_batch or 1),
         Share("slot tables", _slot_tables(loaded, config)),
@@ -205,35 +203,6 @@ def budget_of(
     unknown = tuple((g.function, g.reason) for g in planned if g.reason and g.function not in told)
     files = (FILE_PAGES if interpreter is None else 0) + (TFLITE_PAGES if models else 0)
     return Budget(target, tuple(s for s in ram if s.nbytes), tuple(_flash(program, artifact)), unknown, files)
-
-
-def _state(program: Program) -> Iterator[Share]:
-    """Parameters of components, and what training keeps beside them."""
-    names = {f.name for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
-    for function in program.functions:
-        for name, slot in function.slots.items():
-            size = _tensor_bytes(slot)
-            if not size:
-                continue
-            yield Share(f"parameters of {name}", size)
-            bound = program.facts.bound(function.name, name)
-            if (
-                bound is None
-                or bound.type_name != GraphModel.TYPE_NAME
-                or not any(n.startswith((f"{name}.train", f"{name}.fit")) for n in names)
-            ):
-                continue
-            yield Share(f"gradient of {name}, and a copy while it answers", 2 * size)
-            assert isinstance(slot.state, Subgraph)
-            kept = kept_vectors({key: json.loads(text) for key, text in slot.state.config.items()})
-            if kept:
-                yield Share(f"what the optimizer of {name} keeps ({', '.join(kept)})", len(kept) * size)
-
-
-def _tensor_bytes(slot: Slot) -> int:
-    if not isinstance(slot.state, Subgraph):
-        return 0
-    return sum(array_of(tensor).nbytes for tensor in slot.state.initializers.values())
 
 
 def _tensor_work(planned: Sequence[PlannedGraph]) -> Iterator[Share]:
@@ -317,7 +286,7 @@ def _queues(program: Program, config: NodeConfig) -> Iterator[Share]:
 
 
 def _flash(program: Program, artifact: bytes) -> Iterator[Share]:
-    state = sum(_tensor_bytes(slot) for f in program.functions for slot in f.slots.values())
+    state = sum(tensor_bytes(slot) for f in program.functions for slot in f.slots.values())
     constants = sum(_constant_bytes(f) for f in program.functions)
     plans = sum(len(f.facts.memory_plan) for f in program.functions)
     for what, size in (

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from host_commands import run
 
-from bb_edge.components import GraphModel
+from bb_edge.components import FedAvg, GraphModel
+from bb_edge.components.fed_avg import WeightedMean
+from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, scratch_bytes
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.run.frames import Execution, FreeFrames
+from bb_edge.extend import register
 from bb_host.build import build_edge, compile_edge
 from bb_host.cli import main
 from bb_host.columns import parse_size
@@ -30,6 +35,11 @@ def parsed(text: str) -> Any:
 
 SMALL = parsed("small (float[2, 8] x) => (float[2, 8] y) { t = Sigmoid(x) u = Tanh(t) y = Add(t, u) }")
 OPEN = parsed("open (float[N, 8] x) => (float[N, 8] y) { t = Sigmoid(x) y = Tanh(t) }")
+
+
+@register
+class Kept(FedAvg):
+    TYPE_NAME = "test.KeptMean"
 
 
 def share(budget: Any, what: str) -> int:
@@ -52,7 +62,24 @@ def test_a_server_that_never_trains_is_charged_for_no_gradient(tiny: tuple[Any, 
     server = next(a for a in build_edge(*tiny, max_batch=4).artifacts if a.target == "Server")
     names = [s.what for s in server.budget.ram]
     assert any("parameters of model" in name for name in names)
-    assert not any("gradient" in name or "optimizer" in name for name in names)
+    assert not any("gradient" in name or "optimizer" in name or "a step" in name for name in names)
+
+
+def test_a_server_is_charged_for_the_sum_of_a_round_and_for_what_it_sends(tiny: tuple[Any, Any]) -> None:
+    """What `bb.FedAvg` and the model take when the node starts."""
+    server = next(a for a in build_edge(*tiny, max_batch=4).artifacts if a.target == "Server")
+    n_parameters = 4 * 3 + 3 + 3 * 2 + 2
+    mean = WeightedMean(n_parameters)
+    held = sum(array.nbytes for array in vars(mean).values() if isinstance(array, np.ndarray))
+    assert share(server.budget, "a sum of agg") == held + 4 * n_parameters  # the result beside it
+    assert share(server.budget, "a copy of the parameters of model") == 4 * n_parameters
+
+
+def test_an_aggregator_of_ones_own_is_taken_for_one_that_holds_a_sum(tiny: tuple[Any, Any]) -> None:
+    module, compiler = tiny
+    bound = compiler.without_binding("agg").bind_aggregator("agg", Kept)
+    server = next(a for a in build_edge(module, bound).artifacts if a.target == "Server")
+    assert share(server.budget, "a sum of agg, as bb.FedAvg holds it (estimate)") > 0
 
 
 def test_a_federated_client_counts_parameters_training_and_queues(tiny: tuple[Any, Any]) -> None:
@@ -213,6 +240,19 @@ def test_what_an_optimizer_keeps_is_counted(tiny: tuple[Any, Any]) -> None:
         bound = compiler.without_binding("model").bind_model("model", GraphModel, net)
         client = next(a for a in build_edge(module, bound).artifacts if a.target == "Client")
         assert share(client.budget, "what the optimizer of model keeps") == 4 * vectors * n_parameters
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"optimizer": "adam"}])
+def test_what_a_step_works_in_is_counted(settings: dict[str, Any]) -> None:
+    config = {key: row.default for key, row in OPTIMIZER_CONFIG.items()} | settings
+    for size in (5, 200_000):
+        optimizer = Optimizer(config, size)
+        parameters, gradient = np.zeros(size, np.float32), np.ones(size, np.float32)
+        tracemalloc.start()
+        optimizer.step_by_parts(parameters, [(0, gradient)])
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert 0 <= held - scratch_bytes(settings, size) < 4096
 
 
 def test_executions_are_made_on_demand_and_so_a_ceiling(tiny: tuple[Any, Any]) -> None:
