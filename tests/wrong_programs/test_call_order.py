@@ -104,6 +104,22 @@ def test_a_backward_that_does_not_wait_for_its_forward() -> None:
     assert any("Backward or Forward" in w.what for w in found)
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_load_beside_a_backward_that_reads_the_parameters(keyed: bool) -> None:
+    key = {"key": 7} if keyed else {}
+
+    def client(m: Any, g: Graph, value: Any) -> Any:
+        x, y = m.data.next_batch(g, after=value)
+        run = m.model.forward(g, x, **key)
+        added = m.model.backward(g, run - y, **key)
+        m.model.load_parameters(g, value, after=run)  # the backward may come before or behind it
+        return m.model.params(g, after=m.model.step(g, after=added))
+
+    pairs = {w.what.partition("first, ")[2] for w in Compiler().run(Federation(client)).warnings}
+    backward = "BackwardKeyed" if keyed else "Backward"
+    assert any(pair.startswith(f"LoadParameters or {backward} (") for pair in pairs), pairs
+
+
 def test_an_order_over_loops_answers_and_executions_is_one() -> None:
     quiet(Federation(good))
 
