@@ -29,6 +29,7 @@ __all__ = [
     "RegistryError",
     "UnregisteredConcreteError",
     "default_registry",
+    "forgotten_register",
     "load_all",
     "register",
 ]
@@ -67,12 +68,12 @@ class UnregisteredConcreteError(RegistryError):
 
     def __init__(self, type_name: str, where: str = "", known: Iterable[str] = ()) -> None:
         self.type_name = type_name
-        hint = suggestion(type_name, known)
+        near = suggestion(type_name, known)
+        hint = (f"{near} Else " if near.endswith("?") else "") + (
+            "install the package that has it, or give its file with --load FILE.py"
+        )
         super().__init__(
-            f"no component type {type_name!r} is registered",
-            where,
-            (f"{hint} Else " if hint.endswith("?") else "")
-            + "install the package that has it, or give its file with --load FILE.py",
+            f"no component type {type_name!r} is registered", where, forgotten_register(type_name) or hint
         )
 
 
@@ -226,6 +227,19 @@ def _component() -> type[Component]:
     from bb_edge.roles.component import Component
 
     return Component
+
+
+def forgotten_register(type_name: str) -> str:
+    """Returns the remedy where a class of that TYPE_NAME is there without `@register`; "" where none is."""
+    kinds: list[type[Component]] = [_component()]
+    for kind in kinds:  # grows as it is walked
+        if kind.__dict__.get("TYPE_NAME") == type_name:
+            line = _class_line(kind)
+            return f"put @register (from bb_edge.extend) above class {kind.__name__}" + (
+                f" ({line})" if line else ""
+            )
+        kinds += kind.__subclasses__()
+    return ""
 
 
 def _author_line(cls: object) -> str:

@@ -581,3 +581,15 @@ def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:
 
     with refused(CrossClassDataflow, "Clent and Client are two classes", "misspelt"):
         Compiler().compile(Typo())
+
+
+def test_a_home_that_is_forgotten() -> None:
+    class Homeless(Module):
+        name = "Homeless"
+        agg = AggregatorSlot("agg", at="Server")
+
+        def body(self, g: Graph) -> None:
+            self.agg.contribute(g, g.constant(FOUR), after=g.interval(S))  # <-
+
+    with refused(CrossClassDataflow, "on self, and runs on Server", "write home = 'Server' in it"):
+        Compiler().compile(Homeless())

@@ -10,7 +10,7 @@ import pytest
 
 from bb_edge import PeerId, install
 from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
-from bb_edge.registry import Registry
+from bb_edge.registry import Registry, UnregisteredConcreteError
 from bb_edge.roles import Aggregator, Codec
 from bb_edge.targets import InstallError
 from bb_host import (
@@ -693,6 +693,18 @@ def test_a_misspelt_type_in_the_slot():
             g.output("y", self.codec.compress(g, x))
 
     warned("unknown-component", "'acme.Halves'", program=Concrete())
+
+
+def test_a_class_that_is_not_registered_is_told_how():
+    class Forgotten(FedAvg):
+        TYPE_NAME: ClassVar[str] = "test_warnings.Forgotten"
+
+    compiler = unsummed().bind_aggregator("agg", "test_warnings.Forgotten")  # <-
+    how = "put @register (from bb_edge.extend) above class Forgotten (test_warnings.py:"
+    warned("unknown-component", how, program=Rounds(), compiler=compiler)
+    with pytest.raises(UnregisteredConcreteError) as caught:  # as a device that was given the file says it
+        Registry().lookup(Forgotten.TYPE_NAME)
+    assert caught.value.hint.startswith(how)
 
 
 def test_a_component_that_forgets():

@@ -223,8 +223,12 @@ def is_partitioned(program: Program) -> bool:
     return bool(program.functions) and is_main(program.functions[0])
 
 
+NO_HOME = "self"
+"""The class of a module that names no home."""
+
+
 def home_class(function: Function) -> str:
-    return function.facts.home or "self"
+    return function.facts.home or NO_HOME
 
 
 LEAF_DOMAINS = frozenset({keys.ONNX_DOMAIN, keys.ONNX_DOMAIN_ALIAS, *opsets.FRAMEWORK_DOMAINS})

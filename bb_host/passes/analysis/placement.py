@@ -426,7 +426,12 @@ class _Placer:
         if len(sides) == 1:
             listed = f"{listed}, and runs on {where}"
         hint = "send the value: g.net_out(…), g.request(…)"
-        for side, other in combinations(dict.fromkeys((*sides, where)), 2):
+        there = dict.fromkeys((*sides, where))
+        if self.home == flow.NO_HOME and flow.NO_HOME in there and len(there) > 1:
+            other = next(side for side in there if side != flow.NO_HOME)
+            what = f"{flow.NO_HOME} is the class of a module without a home"
+            hint = f"{what}: write home = {other!r} in it if {other} is meant. Else {hint}"
+        for side, other in combinations(there, 2):
             if suggestion(side, [other], "").startswith("did you mean"):
                 hint = f"{side} and {other} are two classes: is one of them misspelt? Else {hint}"
         return CrossClassDataflow(f"it needs {listed}", hint=hint, op=op)

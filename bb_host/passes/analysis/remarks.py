@@ -9,7 +9,7 @@ import cbor2
 
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
-from bb_edge.registry import RegistryError, default_registry
+from bb_edge.registry import RegistryError, default_registry, forgotten_register
 from bb_edge.roles.contracts import loses
 from bb_host.errors import StateNotSaved, label, source
 from bb_host.ir.construction import config_of
@@ -115,12 +115,14 @@ def _check_type(
         known = registry.type_names()
         if slot.concrete_type not in known:
             near = suggestion(slot.concrete_type, known)
+            hint = (f"{near} Else " if near.startswith("did you mean") else "") + (
+                "give its file: bb-host compile --load FILE.py"
+            )
             stats.warn(
                 "unknown-component",
                 f"slot {name!r}: this host knows no component type {slot.concrete_type!r}",
                 where,
-                (f"{near} Else " if near.startswith("did you mean") else "")
-                + "give its file: bb-host compile --load FILE.py",
+                forgotten_register(slot.concrete_type) or hint,
             )
     elif loses(component, ((op.domain, op.op_type) for op in ops)):
         what = (
