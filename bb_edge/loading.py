@@ -71,7 +71,9 @@ def load_as(kind: type[P], data: bytes | str | os.PathLike[str]) -> P:
         return _load(kind, read_artifact(data))
     except LoadError as error:
         if error.where == "artifact":
-            error.where = os.fspath(data)
+            error.where = path = os.fspath(data)
+            if path.endswith(".py"):
+                error.hint = f"it is a program's source: bb-host compile {path}, and give what that writes"
         raise
 
 

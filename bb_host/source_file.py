@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import os
+import reprlib
 import sys
 import traceback
 import warnings
@@ -240,12 +241,11 @@ def _source(found: Any, line: tuple[str, int]) -> Source:
             raise wrong(f"the class {value.__name__}", f"return an instance: {value.__name__}(…)")
     if module is None:
         raise wrong("nothing", "return (module, compiler)")
+    if isinstance(module, Compiler):
+        order = "" if len(values) == 1 or compiler is None else ", in this order"
+        raise wrong("a Compiler, which is no program", f"return (module, compiler){order}")
     if not isinstance(module, Program | Recordable) and not hasattr(module, "metadata_props"):
-        swapped = isinstance(module, Compiler)
-        raise wrong(
-            f"{module!r}, which is no program",
-            "return (module, compiler), in this order" if swapped else "return (module, compiler)",
-        )
+        raise wrong(f"{reprlib.repr(module)}, which is no program", "return (module, compiler)")
     if compiler is not None and not isinstance(compiler, Compiler):
-        raise wrong(f"{compiler!r} as the compiler", "return (module, Compiler().bind_…(…))")
+        raise wrong(f"{reprlib.repr(compiler)} as the compiler", "return (module, Compiler().bind_…(…))")
     return Source(module, compiler)

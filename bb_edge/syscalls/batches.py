@@ -23,6 +23,7 @@ from bb_edge.wire.codecs import wire_type_hash
 if TYPE_CHECKING:
     from bb_edge.ir.once import Once
     from bb_edge.ir.stamped_parts import StampedPart
+    from bb_edge.ir.stamped_shapes import StampedShape
     from bb_edge.ir.tensors import Array
 
 Method = Callable[..., object]
@@ -68,14 +69,20 @@ def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: s
             raise OpError(
                 f"it gives {name} of {described(array)}, the program takes {wanted}",
                 f"slot {slot!r}",
-                _remedy(array, type_hash),
+                _remedy(array, type_hash, classes=shape if name == "labels" else None),
             )
 
 
-def _remedy(array: Array, type_hash: int) -> str:
-    """What to do about data of another type, or shape."""
+def _remedy(array: Array, type_hash: int, classes: StampedShape | None) -> str:
+    """What to do about data of another type, or shape; `classes` is the shape that labels need."""
     node = types.by_wire_hash(type_hash)
     dtype = None if node is None or node.elem_type is None else types.dtype_of_elem(node.elem_type)
+    if classes is not None and len(classes) == 2 and array.ndim == 1:
+        if classes[1] == 1:
+            return "give them a column: y.reshape(-1, 1)"
+        if array.dtype.kind in "iu" and dtype is not None and dtype.kind == "f":
+            count = classes[1] if classes[1] > 0 else "the number of classes"
+            return f"are they numbers of classes? one_hot: {count}, or loss='sparse_softmax_cross_entropy'"
     if dtype is None or dtype == array.dtype:
         return "give it the data that the program was compiled for, or compile it for these"
     instead = (

@@ -175,8 +175,9 @@ class Graph(PortGraph, _Named):
                 hint = "1 or more, or None for ever" if what == "times" else "0 or more: 5 * MS"
                 if what == "times" and isinstance(number, Output):
                     hint += "; what is known when it runs may end them: start.stop(condition)"
-                takes = "a whole number, not below 0,"
-                raise self.error(AttributeValueError, f"rounds: {what} is {takes} not {number!r}", hint)
+                raise self.error(
+                    AttributeValueError, f"rounds: {what} is a whole number, and no {number!r}", hint
+                )
         if times == 0:
             raise self.error(
                 AttributeValueError, "rounds: 0 times is no program", "say 1 or more, or None for ever"

@@ -30,6 +30,7 @@ def part_in_file(graph: onnx.GraphProto) -> None:
     """
     initializers = {tensor.name: tensor for tensor in graph.initializer}
     readers = Counter(name for node in graph.node for name in node.input)
+    scales = Counter(node.input[1] for node in graph.node if node.op_type == "BatchNormalization")
     identities = {node.output[0]: node.input[0] for node in graph.node if node.op_type == "Identity"}
     taken = {*initializers, *(v.name for v in graph.input), *(v for node in graph.node for v in node.output)}
     for node in graph.node:
@@ -38,7 +39,8 @@ def part_in_file(graph: onnx.GraphProto) -> None:
         for position, kind in _STATISTICS:
             source = _merged_into(node.input[position], initializers, readers, identities)
             if source is not None:
-                name = fresh_name(f"{node.name or node.output[0]}.{kind}", taken)
+                layer = _layer(node.input[1], scales) or node.name or node.output[0]
+                name = fresh_name(f"{layer}.{kind}", taken)
                 graph.initializer.add().CopyFrom(initializers[source])
                 graph.initializer[-1].name = name
                 node.input[position] = name
@@ -54,9 +56,21 @@ def _merged_into(
     return source if source in initializers and (source != name or readers[source] > 1) else None
 
 
+def _layer(scale: str, scales: Mapping[str, int]) -> str:
+    """The layer of a normalization, as PyTorch names its scale (`LAYER.weight`); empty where it says none.
+
+    Patterns such as `norm.*` then mean all of a layer. A scale that several layers read is of none of them.
+    """
+    layer, _, part = scale.rpartition(".")
+    return layer if part == "weight" and scales[scale] == 1 else ""
+
+
 def parted_statistics(graph: Subgraph, initializers: Tensors) -> tuple[Subgraph, Tensors]:
-    """The graph with a copy, named after its operator, of each mean or variance that something else reads."""
+    """The graph with a copy of each mean or variance that something else reads, named after its layer where
+    the scale's name says that, else after its operator.
+    """
     readers = Counter(name for op in graph.ops for name in uses(op))
+    scales = Counter(op.inputs[1] for op in graph.ops if is_onnx(op, "BatchNormalization"))
     identities = {op.outputs[0]: op.inputs[0] for op in graph.ops if is_onnx(op, "Identity")}
     taken = {*graph.inputs, *initializers, *(v for op in graph.ops for v in op.outputs)}
     parted = dict(initializers)
@@ -67,7 +81,8 @@ def parted_statistics(graph: Subgraph, initializers: Tensors) -> tuple[Subgraph,
             for position, kind in _STATISTICS:
                 old = _merged_into(names[position], initializers, readers, identities)
                 if old is not None:
-                    names[position] = fresh_name(f"{op.name or op.outputs[0]}.{kind}", taken)
+                    layer = _layer(names[1], scales) or op.name or op.outputs[0]
+                    names[position] = fresh_name(f"{layer}.{kind}", taken)
                     parted[names[position]] = initializers[old]
             op = dataclasses.replace(op, inputs=tuple(names))
         ops.append(op)

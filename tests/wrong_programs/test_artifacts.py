@@ -210,6 +210,11 @@ FILES: list[tuple[str, int, tuple[str, ...]]] = [
     ("def program():\n    return A(), Compiler\n", 11, ("returns the class Compiler",)),
     ("def program():\n    return Compiler(), A()\n", 11, ("no program", "in this order")),
     ("def program():\n    return A(), {}\n", 11, ("as the compiler",)),
+    (
+        "def program():\n    return Compiler()\n",
+        11,
+        ("returns a Compiler, which is no program (return (module, compiler))",),
+    ),
     ("def program():\n    return 'A'\n", 11, ("'A', which is no program",)),
     ("def program():\n    A()\n", 11, ("returns nothing",)),
     ("def program():\n    return A(), Compiler(), 1\n", 11, ("returns 3 values",)),

@@ -14,9 +14,10 @@ from bb_edge.engine.errors import OpError
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
-from bb_host import Compiler, DataSourceSlot, Graph, Module
+from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.build import compile_edge
 from bb_host.errors import TypeConstraintFailed
+from bb_host.learn import mlp, trainable
 from tests.aids.refusals import refused
 
 
@@ -64,6 +65,38 @@ def test_data_that_do_not_fit_are_refused_with_a_remedy(
             components={"data": {"path": str(tmp_path / "d.npz")}},
             seed=0,
         )
+
+
+class Learns(Module):
+    model = ModelSlot("model")
+    data = DataSourceSlot("data")
+
+    def body(self, g: Graph) -> None:
+        with g.rounds(1) as start:
+            x, y = self.data.next_batch(g, after=start)
+            loss = self.model.train(g, x, y)
+            self.model.step(g, after=loss)
+            g.app_emit("loss", loss)
+
+
+@pytest.mark.parametrize(
+    ("classes", "labels", "remedy"),
+    [
+        (3, np.zeros(4, np.int64), "one_hot: 3, or loss='sparse_softmax_cross_entropy'"),
+        (1, np.zeros(4, np.float32), r"give them a column: y.reshape\(-1, 1\)"),
+    ],
+)
+def test_labels_of_another_form_are_refused_with_a_remedy(
+    tmp_path: Path, classes: int, labels: Any, remedy: str
+) -> None:
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 2), np.float32), y=labels)
+    loss = "mse" if classes == 1 else "softmax_cross_entropy"
+    compiler = Compiler().bind_model("model", "bb.GraphModel", trainable(mlp([2, classes]), loss=loss))
+    compiler = compiler.bind_data_source("data", ArrayDataSource, {"batch_size": 2})
+    (tmp_path / "p.onnx").write_bytes(compile_edge(Learns(), compiler).artifacts[0].data)
+    program, sources = load(tmp_path / "p.onnx"), {"data": {"path": str(tmp_path / "d.npz")}}
+    with pytest.raises(OpError, match=remedy):
+        install(PeerId.from_name("d"), (), program, [*program.targets], components=sources, seed=0)
 
 
 def test_a_carried_value_of_a_known_type_is_refused_when_it_is_compiled() -> None:

@@ -207,6 +207,16 @@ def test_what_ends_in_the_same_way_again_has_codes_of_its_own(changes, flags, co
     node.says(says)
 
 
+def test_the_source_of_a_program_in_place_of_its_artifact(tmp_path, capsys):
+    (tmp_path / "plants.py").write_text("def program():\n    return None, None\n" * 9)
+    for verb in ("run", "check", "inspect"):
+        flags = (
+            ["--target", "Plant", "--peer", "p", "--broker", "mqtt://127.0.0.1:1"] if verb == "run" else []
+        )
+        assert main([verb, str(tmp_path / "plants.py"), *flags]) != 0
+        assert f"a program's source: bb-host compile {tmp_path / 'plants.py'}" in capsys.readouterr().err
+
+
 @pytest.mark.broker
 def test_a_port_that_another_process_has_may_be_free_at_the_next_try(configured, start):
     with socket.socket() as taken:

@@ -397,7 +397,7 @@ def a_shape_of_triggers(g: Graph) -> None:
         (RoundsError, rounds_reused, "were entered before"),
         (RoundsError, rounds_of_nothing, "depends on the round"),
         (AttributeValueError, rounds_zero, "0 times"),
-        (AttributeValueError, rounds_negative, "not -1"),
+        (AttributeValueError, rounds_negative, "no -1"),
         (ValueTypeError, trigger_wanted, "After: input trigger expects a Trigger"),
         (AttributeValueError, no_delay, "delay_ns is a whole number above 0"),
         (ArityError, threshold_of_nothing, "at least one value for inputs"),

@@ -24,6 +24,7 @@ from bb_host.errors import LearnError
 from bb_host.ir.proto import to_proto
 from bb_host.learn import export_training, mlp, trainable
 from bb_host.learn.exchange import export_model
+from bb_host.learn.merged_statistics import part_in_file
 from bb_host.tflite.fits import lowered_fit
 
 CTX: Any = SimpleNamespace(exec_id=1)
@@ -114,21 +115,24 @@ def merged(by: str) -> onnx.ModelProto:
     else:
         model.graph.node.insert(0, helper.make_node("Identity", ["1.bias"], ["same"]))
         model.graph.node.insert(1, helper.make_node("Identity", ["same"], ["1.running_mean"]))
-        kept = [tensor for tensor in model.graph.initializer if tensor.name != "1.running_mean"]
-        del model.graph.initializer[:]
-        model.graph.initializer.extend(kept)
+    kept = [tensor for tensor in model.graph.initializer if tensor.name != "1.running_mean"]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
     return model
+
+
+PARTED = {"name": "1.running_mean", "identity": "1.running_mean_1"}  # which the Identity yields
 
 
 @pytest.mark.parametrize("by", ["name", "identity"])
 def test_statistics_that_an_exporter_has_merged_are_parted(by: str) -> None:
     model = learning(merged(by))
-    assert model.statistics[0] == "norm.running_mean"
+    assert model.statistics[0] == PARTED[by]
     learner = component(model)
     batch = TORCH["batches"][0]
     learner.train(CTX, np.array(batch["x"], np.float32), np.array(batch["y"]))
     found = learner.named_parameters()
-    assert not found["1.bias"].any() and found["norm.running_mean"].any()
+    assert not found["1.bias"].any() and found[PARTED[by]].any()
 
 
 @pytest.mark.parametrize("by", ["name", "identity"])
@@ -144,7 +148,7 @@ def test_merged_statistics_do_not_go_with_what_they_were_merged_with(by: str, ba
         learner.step(CTX)
     x = np.array(TORCH["batches"][0]["x"], np.float32)
     named = learner.named_parameters()
-    assert named["1.bias"].any() and (batch_norm == "update") == ("norm.running_mean" in named)
+    assert named["1.bias"].any() and (batch_norm == "update") == (PARTED[by] in named)
     export_model(source, named)
     onnx.checker.check_model(source)
     (there,) = ReferenceEvaluator(source).run(None, {"x": x})
@@ -201,10 +205,25 @@ def test_a_whole_normalization_is_personal() -> None:
             assert not np.array_equal(after[name], before[name]), name
 
 
+def test_a_pattern_for_a_layer_means_its_merged_statistics_too() -> None:
+    for by, name in PARTED.items():
+        model = learning(merged(by), personal=["1.*"])
+        assert model.statistics[2:] == (name, "1.running_var")
+        assert f"personal  {name}" in model.table()
+
+
+def test_statistics_of_layers_that_share_a_scale_are_named_after_their_operators() -> None:
+    source = merged("name")
+    norms = [node for node in source.graph.node if node.op_type == "BatchNormalization"]
+    norms[1].input[1] = norms[0].input[1]
+    part_in_file(source.graph)
+    assert norms[0].input[3] == "norm.running_mean"
+
+
 def test_merged_statistics_are_personal_by_the_names_that_they_are_listed_under() -> None:
-    model = learning(merged("name"), personal=["norm.running_mean", "1.running_var"])
-    assert model.statistics[2:] == ("norm.running_mean", "1.running_var")
-    assert "personal  norm.running_mean" in model.table()
+    model = learning(merged("name"), personal=["1.running_mean", "1.running_var"])
+    assert model.statistics[2:] == ("1.running_mean", "1.running_var")
+    assert "personal  1.running_mean" in model.table()
 
 
 @pytest.mark.parametrize("personal", [[], ["1.*"]])
