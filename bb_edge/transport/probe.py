@@ -20,6 +20,7 @@ from bb_edge.transport.visitor import STEP_S, VisitError, visit
 from bb_edge.wire.envelope import Envelope, encode
 
 FEDERATION = "doctor"
+_OWN_RULES = "access rules that know a federation's topics alone deny this one: give the node's --config"
 ROUND_TRIPS = 10
 """Messages whose median is reported: enough to ignore one that was lost on a radio link and repeated."""
 
@@ -77,7 +78,8 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
                 if not visitor.until(lambda wanted=number: len(got) >= wanted):  # type: ignore[misc]
                     reason = visitor.reason_of(mid)
                     answer = f": {reason}" if reason is not None else ""
-                    raise ProbeError(f"a message to {topic} did not come back{answer}", str(broker))
+                    hint = _OWN_RULES if federation == FEDERATION else ""
+                    raise ProbeError(f"a message to {topic} did not come back{answer}", str(broker), hint)
                 times.append(time.perf_counter() - began)
     except VisitError as error:
         raise ProbeError(error.what, error.where, error.hint) from error
