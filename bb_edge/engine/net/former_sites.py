@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 from bb_edge.engine.net.former_records import Part
 from bb_edge.engine.program.program import OpSpec, Program, Target
 from bb_edge.ir import keys, types
-from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.address import Address, parse_suffix, site_suffix
+from bb_edge.ir.ids import site_beside
 from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ, OP_SEND_RESP
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 
@@ -77,30 +78,45 @@ def _codecs_of(site: int, makers: Mapping[int, OpSpec]) -> Iterator[str]:
 def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str, str]) -> list[Part]:
     """What each op sent in an envelope, by its name, and why the new program would not send it.
 
-    What goes to sites that the new program does not have is one part: it knows no names of them.
+    What goes to sites that the new program does not have is one part: it knows no names of them. Further
+    values of a port that it has are of that port's part: a report is taken whole, or not at all.
     """
     kind = _KIND_NAMES.get(message.kind, "an envelope")
     groups: dict[tuple[bytes, ...], list[Fill]] = {}
+    unknown: list[Fill] = []
     for fill in message.fills:
         site = sites.get(fill.dest_suffix)
-        groups.setdefault(() if site is None else site.together, []).append(fill)
+        (unknown if site is None else groups.setdefault(site.together, [])).append(fill)
     parts = []
     for together, fills in groups.items():
         why = ""
+        beyond = {*_beyond(together, message)} if unknown else ()
+        if more := [fill for fill in unknown if fill.dest_suffix in beyond]:
+            unknown = [fill for fill in unknown if fill.dest_suffix not in beyond]
+            fills += more
+            sends = many(len(together), "value")
+            why = f"it was sent with {many(len(fills), 'value')}, this program sends {sends} there"
         for fill in fills:
-            why = why or _misfit(fill, message.kind, sites.get(fill.dest_suffix), codecs)
-        if together and not why and {fill.dest_suffix for fill in fills} != {*together}:
+            why = why or _misfit(fill, message.kind, sites[fill.dest_suffix], codecs)
+        if not why and {fill.dest_suffix for fill in fills} != {*together}:
             why = f"this program sends {many(len(together), 'value')} together there"
-        where = str(Address.from_bytes(fills[0].dest_suffix))
-        name = repr(sites[together[0]].name) if together else f"of {many(len(fills), 'value')} ({where})"
-        parts.append(Part(f"{kind} {name}", why, tuple(fills)))
+        parts.append(Part(f"{kind} {sites[together[0]].name!r}", why, tuple(fills)))
+    if unknown:
+        where = str(Address.from_bytes(unknown[0].dest_suffix))
+        what = f"{kind} of {many(len(unknown), 'value')} ({where})"
+        parts.append(Part(what, NO_SUCH_PORT, tuple(unknown)))
     return parts or [Part(kind, "", ())]
 
 
-def _misfit(fill: Fill, kind: int, site: Site | None, codecs: Mapping[str, str]) -> str:
+def _beyond(together: tuple[bytes, ...], message: Envelope) -> Iterator[bytes]:
+    """The sites that an op of that port would have if it sent more values, up to all of the envelope."""
+    first = parse_suffix(together[0])[1]
+    for index in range(len(together), len(message.fills)):
+        yield site_suffix(site_beside(first, index))
+
+
+def _misfit(fill: Fill, kind: int, site: Site, codecs: Mapping[str, str]) -> str:
     """Why the new program would not send that; "" where it would."""
-    if site is None:
-        return NO_SUCH_PORT
     if site.kind != kind:
         return f"{_KIND_NAMES[site.kind]} goes there here"
     if fill.trigger_only != site.trigger_only or (site.type_hash and fill.type_hash != site.type_hash):

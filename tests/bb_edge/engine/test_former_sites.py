@@ -8,7 +8,8 @@ import pytest
 
 from bb_edge.engine.net.former_records import Part
 from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
-from bb_edge.ir.address import site_suffix
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.ir.ids import site_id
 from bb_edge.loading import load
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 
@@ -63,6 +64,23 @@ def test_values_that_go_together_are_sent_together() -> None:
     ]
 
 
+def test_a_report_that_had_more_values_is_taken_whole_or_not_at_all() -> None:
+    """What is left of it would be delivered as another report, one value in the place of another."""
+    old = [site_suffix(site_id("Farm", "report", "ask", index)) for index in range(3)]
+    gone = site_suffix(site_id("Farm", "other", "ask", 0))
+    sites = {A: site(A), **dict.fromkeys(old[:2], site(*old[:2], name="report"))}
+    fills = [fill(gone), fill(A), *map(fill, old)]
+    assert parts_of(Envelope(fills, NONE), sites, {}) == [
+        Part("a send 'report'", "", (fills[1],)),
+        Part(
+            "a send 'report'",
+            "it was sent with 3 values, this program sends 2 values there",
+            tuple(fills[2:]),
+        ),
+        Part(f"a send of 1 value ({Address.from_bytes(gone)})", GONE, (fills[0],)),
+    ]
+
+
 GONE = (
     "this program has no such port: keep its name, or run the old program until bb-edge outbox lists nothing"
 )
@@ -71,8 +89,8 @@ GONE = (
 def test_what_goes_to_sites_that_nobody_sends_to_is_one_part_named_by_the_first_of_them() -> None:
     fills = [fill(site_suffix(5)), fill(A), fill(site_suffix(6))]
     assert parts_of(Envelope(fills, NONE), SITES, {}) == [
-        Part("a send of 2 values (/site/5)", GONE, (fills[0], fills[2])),
         Part("a send 'report'", "", (fills[1],)),
+        Part("a send of 2 values (/site/5)", GONE, (fills[0], fills[2])),
     ]
     assert said(Envelope([fill(site_suffix(5))], NONE)) == [("a send of 1 value (/site/5)", GONE)]
 

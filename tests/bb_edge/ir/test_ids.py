@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bb_edge.ir import base58
 from bb_edge.ir.base58 import Base58Error
-from bb_edge.ir.ids import PeerId, PeerIdError, fnv1a_64, site_id
+from bb_edge.ir.ids import PeerId, PeerIdError, fnv1a_64, site_beside, site_id
 
 peers = st.builds(PeerId, st.integers(0, 2**64 - 1), st.binary(max_size=64))
 
@@ -168,6 +168,12 @@ def test_hostile_bytes_give_the_typed_error_or_the_same_bytes_again(data):
 )
 def test_fnv1a_64(data, value):
     assert fnv1a_64(data) == value
+
+
+def test_the_sites_of_a_port_follow_from_its_first():
+    first = site_id("FederatedDigits", "global", "ask", 0)
+    for index in (0, 1, 9, 10, 123):
+        assert site_beside(first, index) == site_id("FederatedDigits", "global", "ask", index)
 
 
 def test_site_ids_name_module_port_direction_and_index():
