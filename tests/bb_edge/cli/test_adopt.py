@@ -332,6 +332,7 @@ def test_a_folder_that_has_moved_on_since_it_was_adopted_is_told_by_name(world, 
     assert main(check) == 0
     err = capsys.readouterr().err
     assert "moved on since it was adopted: it is at generation 2 after 0 rounds" in err
+    assert "Nor does this node send what waits in its outbox" in err
     assert "what was adopted is generation 1" in err and "name an empty folder with --state" in err
 
 

@@ -65,7 +65,7 @@ def test_values_that_go_together_are_sent_together() -> None:
 
 
 def test_a_report_that_had_more_values_is_taken_whole_or_not_at_all() -> None:
-    """What is left of it would be delivered as another report, one value in the place of another."""
+    """Its first values alone would arrive as another report, one in the place of another."""
     old = [site_suffix(site_id("Farm", "report", "ask", index)) for index in range(3)]
     gone = site_suffix(site_id("Farm", "other", "ask", 0))
     sites = {A: site(A), **dict.fromkeys(old[:2], site(*old[:2], name="report"))}
