@@ -158,8 +158,8 @@ def check_origin(node: Node, folder: Path, log: Log) -> None:
             f"{folder} has moved on since it was adopted: it is at generation {now[0]} after {now[1]} rounds,"
             f" what was adopted is generation {generation} after {rounds} rounds. What it has learned since"
             " is not here, and this node goes on without it: to begin from it, name an empty folder with"
-            " --state; what this node has learned itself stays behind then. Nor does this node send what waits"
-            " in its outbox: bb-edge outbox --state lists that",
+            " --state; what this node has learned itself stays behind then. Nor does this node send what"
+            " waits in its outbox: bb-edge outbox --state lists that",
             module=module,
         )
 
