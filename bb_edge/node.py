@@ -113,6 +113,10 @@ class Node:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
         return self._parts.links.pending + self._parts.outgoing.waiting
 
+    def unkept(self, disk_is_gone: bool = False) -> dict[PeerId, int]:
+        """How many durable envelopes, by peer, no disk holds; none is left where the `disk_is_gone`."""
+        return self._parts.outgoing.durable.unkept(disk_is_gone)
+
     @property
     def health_threshold(self) -> int:
         """Failures in a row after which a peer counts as down; may be set while the node runs."""

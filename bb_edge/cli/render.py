@@ -68,7 +68,10 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
             record["peer"] = named(step.peer)
         record["error_class"] = class_of_fault(step.error)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
-    return record | {name: plain(getattr(step, name), named) for name in step.__match_args__}
+    record |= {name: plain(getattr(step, name), named) for name in step.__match_args__}
+    if isinstance(step, steps.OutboundDropped):
+        return {name: value for name, value in record.items() if value or name == "reason"}
+    return record
 
 
 def class_of_fault(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 from contextlib import ExitStack, redirect_stdout
@@ -245,13 +246,17 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         )
     failed = keeper is not None and keeper.failing
     if failed:
+        gone = config.state is not None and not os.path.isdir(config.state)
         output.log(
             "error",
-            "the last snapshot was not written: what changed since the one before is lost, but for what is in"
-            " the outbox and the journal",
+            f"the state folder {config.state} is gone: all that this node had kept in it is lost"
+            if gone
+            else "the last snapshot was not written: what changed since the one before is lost, but for what"
+            " is in the outbox and the journal",
         )
-        if unwritten := node.counters["outbound.unwritten"]:
-            output.log("error", f"{unwritten} durable envelopes were not on the disk, and are lost")
+        for peer, lost in node.unkept(gone).items():
+            text = f"{lost} durable envelopes were not on the disk, and are lost"
+            output.log("error", text, peer=launch.names(peer))
     if unsaved:
         output.log(
             "error",

@@ -104,6 +104,8 @@ class StepLog:
                 level = "info" if all(why == ENOUGH for _, why in step.missing) else "warning"
             elif isinstance(step, steps.RequestClosed) and not step.asked:
                 level = "info"  # there was nobody
+            elif isinstance(step, steps.OutboundDropped) and step.durable:
+                level = "error"
             elif isinstance(step, steps.RoundWaits) and not (step.again or step.failing):
                 level = "info"  # peers that start at the same time are not there at once
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.

@@ -51,7 +51,7 @@ class Parts(Core):
             "executions.peak": scheduler.pool.peak,
             "frames.grown": scheduler.pool.frames.grown,
             "ingress.bytes": scheduler.ledger.bytes,
-            "outbound.unwritten": self.outgoing.durable.unwritten,
+            "outbound.unwritten": self.outgoing.durable.unkept().total(),
             "outbound.bytes": self.links.pending_bytes + self.outgoing.durable.open_bytes,
             "requests.open": len(self.requests),
             "wire.acks_forgotten": links["acks_forgotten"],

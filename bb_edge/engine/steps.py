@@ -158,10 +158,15 @@ class IngressDropped(EngineStep):
 class OutboundDropped(EngineStep):
     """Something never leaves: the queue was full (the oldest best-effort unit goes), it is larger than the
     peer takes, or it found no room before its deadline ("not sent"). `reason` says which.
+
+    A `durable` one was to arrive once, however long that takes, and is lost; where a round of this node sent
+    it, `round` is that round's number.
     """
 
     peer: PeerId
     reason: str
+    durable: bool = False
+    round: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from bb_edge.engine.binding import Bind, BindEnv, OpContext, Run, done
-from bb_edge.engine.entries.rounds import ROUNDS
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.run.bound import BoundOp
 from bb_edge.roles import TRIGGER
@@ -77,7 +76,7 @@ def _stop_rounds(op: BoundOp, env: BindEnv) -> Run:
         started = ctx.execution
         while started.parent is not None:
             started = started.parent
-        if started.cause is None or not started.cause.epoch & ROUNDS:
+        if started.cause is None or started.cause.round is None:
             raise OpError("no round started this execution", where, "record it where the rounds are: home")
         if one_element(condition, "the condition", where):
             started.ends_rounds = True

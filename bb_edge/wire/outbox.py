@@ -91,12 +91,21 @@ class OutboxRecordError(OutboxError):
         super().__init__(what, "outbox", "drop the file")
 
 
+ROUNDS: Final = 1 << 63
+"""Of the epoch of a cause that is a round: no epoch of an envelope has that bit."""
+
+
 class Cause(NamedTuple):
-    """The inbound durable envelope whose execution sent an envelope."""
+    """The inbound durable envelope whose execution sent an envelope; or a round of this node, by `ROUNDS`."""
 
     peer: PeerId
     epoch: int
     seq: int
+
+    @property
+    def round(self) -> int | None:
+        """The number of the round that it is, from 1; None for an envelope."""
+        return self.seq >> 32 if self.epoch & ROUNDS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class Disk(Protocol):
         ...
 
     def size(self, handle: int) -> int:
-        """Return the file's length in bytes."""
+        """Return the file's length in bytes. ENOENT where the file has been removed: nobody would read it."""
         ...
 
     def truncate(self, handle: int, size: int) -> None:
@@ -163,7 +163,10 @@ class LinuxDisk:
 
     def size(self, handle: int) -> int:
         """Call fstat(2)."""
-        return os.fstat(handle).st_size
+        status = os.fstat(handle)
+        if not status.st_nlink:
+            raise OSError(errno.ENOENT, "somebody has removed the file")
+        return status.st_size
 
     def truncate(self, handle: int, size: int) -> None:
         """Call ftruncate(2)."""

@@ -31,6 +31,7 @@ MAX_OPEN_JOURNALS: Final = 8
 FOLDER_IN_USE: Final = "another storage has this folder open; each node needs a folder of its own"
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_GONE_ADVICE = "what it held is lost; nothing is written there until the node is started again"
 _FULL_ADVICE = (
     "free some space there; limits.outbox_bytes and disk, in a configuration, bound what its node takes"
 )
@@ -364,6 +365,8 @@ class AtomicStorage:
         path = os.path.join(self._disk.where, name)
         if error.errno == errno.ENOENT and step in ("read", "remove"):
             return MissingFileError(path, step, error, advice)
+        if error.errno == errno.ENOENT and step == "append to":
+            advice = advice or _GONE_ADVICE
         if error.errno in _FULL:
             return StorageFullError(path, step, error, advice or _FULL_ADVICE)
         return StorageError(path, step, error, advice)

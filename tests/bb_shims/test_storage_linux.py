@@ -36,6 +36,18 @@ def test_a_length_is_told_without_reading(tmp_path: Path) -> None:
             storage.size("snapshot")
 
 
+def test_a_file_that_was_removed_is_not_appended_to(tmp_path: Path) -> None:
+    with open_folder(tmp_path / "state") as storage:
+        storage.append("journal", b"one", sync=True)
+        (tmp_path / "state" / "journal").unlink()
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"removed the file.*what it held is lost"):
+                storage.append("journal", b"two", sync=True)
+        storage.write_atomic("journal", b"whole")  # the file is there again, under its name
+        storage.append("journal", b"three", sync=True)
+    assert (tmp_path / "state" / "journal").read_bytes() == b"wholethree"
+
+
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     (tmp_path / ".bb-new-snapshot").write_bytes(b"half")
     (tmp_path / "snapshot").write_bytes(b"whole")

@@ -213,6 +213,31 @@ def test_a_device_whose_disk_is_full_tells_of_nothing_that_is_lost(reporting):
     assert set(r.said("report").values()) == {1}
 
 
+@pytest.mark.parametrize("who", ["Hub", "Device"])
+def test_a_node_whose_folder_is_removed_says_so_at_once_and_acknowledges_nothing_more(reporting, who):
+    r = reporting
+    nodes = {name: r.run(name) for name in ("Hub", "Device")}
+    r.more("report")
+    folder = r.f.state(who.lower())[1]
+    shutil.rmtree(folder)
+    said = r.f.says(nodes[who], "StorageFailed")
+    assert "somebody has removed the file" in said or "No such file" in said
+    r.more("told", 20)
+    since = len(r.f.heard)
+    assert r.f.end(nodes["Device"])[0] == (who == "Device")
+    waiting = outbox(r.f.state("device")[1]) if who == "Hub" else []
+    assert r.f.end(nodes["Hub"])[0] == (who == "Hub")
+    r.f.says(nodes[who], f"the state folder {folder} is gone", since)
+    untold = len(set(r.said("told")) - set(r.said("report")))
+    if who == "Hub":
+        assert len(waiting) >= untold >= 15, "nobody has acknowledged them"
+        return
+    lost = r.f.says(nodes[who], "durable envelopes were not on the disk", since)
+    assert "peer=hub" in lost
+    count = int(re.search("([0-9]+) durable envelopes", lost)[1])
+    assert count >= 15 and 0 <= count - untold <= 1, "the last one may not have been told yet"
+
+
 def assert_one_failure_and_one_recovery(r, node):
     """However many records waited for the disk: one line for each kind, and one at the end."""
     recovered = r.f.says(node, "StorageRecovered")

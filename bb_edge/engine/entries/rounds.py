@@ -21,7 +21,7 @@ from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.runtime import Runtime
-from bb_edge.wire.outbox import Cause
+from bb_edge.wire.outbox import ROUNDS, Cause
 
 
 def number(op: BoundOp, attribute: str, default: int = 0) -> int:
@@ -30,8 +30,6 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
     return int(value)
 
 
-ROUNDS = 1 << 63
-"""Of the number of a cause that is a round: no epoch of an envelope has that bit."""
 FIRST_ATTEMPT = 1
 """Of a round. Older versions wrote the number of the attempt into their records."""
 SAID_AGAIN_NS = 5_000_000_000

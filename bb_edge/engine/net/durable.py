@@ -17,6 +17,7 @@ Rules D1 to D3 of the specification.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -83,11 +84,20 @@ class Durable:
         """The bytes of the envelopes in the outbox that nobody has acknowledged."""
         return self.records.sender.room.open_bytes
 
-    @property
-    def unwritten(self) -> int:
-        """How many durable envelopes are not on disk: they wait for a place there, or for the disk."""
-        waiting = sum(1 if unit.to is None else len(unit.to) for unit in self.waiting)
-        return waiting + sum(row.record is not None for row in self.records.writing)
+    def unkept(self, disk_is_gone: bool = False) -> Counter[PeerId]:
+        """How many durable envelopes end with the process, by their peers.
+
+        They are not on disk: they wait for a place there, or for the disk. Where `disk_is_gone`, with all
+        that was on it, those that nobody has acknowledged are among them.
+        """
+        found = Counter(unit.peer for unit in self.waiting if unit.to is None)
+        for unit in self.waiting:
+            found.update(() if unit.to is None else unit.to.values())
+        if disk_is_gone:
+            found.update(pending.key.peer for pending in self.records.pending)
+        else:
+            found.update(row.record.key.peer for row in self.records.writing if row.record is not None)
+        return found
 
     @property
     def busy(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from bb_edge.wire.durable_sender import DurableSender
 
 LATE = "not sent before its deadline, which had passed before it could be written down"
@@ -10,6 +12,8 @@ UNWRITTEN = "not sent before its deadline: it was not on disk yet"
 UNTOLD = "not sent before its deadline: its peer has not said yet what it has of earlier envelopes"
 UNSAVED = "not sent before its deadline: no snapshot holds what asks yet"
 NO_CONNECTION = "not sent before its deadline: this node has no connection"
+BY_DEADLINE: Final = frozenset((LATE, WAITED))
+"""What its author has ended, by a deadline."""
 
 
 def held_back(sender: DurableSender, number: int) -> str:

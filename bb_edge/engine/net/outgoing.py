@@ -59,7 +59,7 @@ class Outgoing:
     @property
     def waiting(self) -> int:
         """Envelopes that wait for room, or in the outbox."""
-        return self.durable.records.pending + sum(
+        return len(self.durable.records.pending) + sum(
             1 if unit.to is None else len(unit.to) for unit in (*self.held, *self.durable.waiting)
         )
 

@@ -5,7 +5,7 @@ A row is written until the disk has it. What may go out is repeated until it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,9 +61,9 @@ class Records:
         self._runtime.callbacks.register("marks.ask", self._ask_again)
 
     @property
-    def pending(self) -> int:
-        """How many records are not settled."""
-        return len(self._pending)
+    def pending(self) -> Collection[Pending]:
+        """The records that are not settled."""
+        return self._pending.values()
 
     # --- sending --------------------------------------------------------------------------------------
 

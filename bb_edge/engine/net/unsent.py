@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from bb_edge.engine import steps
 from bb_edge.engine.callbacks import Written
-from bb_edge.engine.net.never_left import WAITED
+from bb_edge.engine.net.never_left import BY_DEADLINE, WAITED
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.units import PUT_OFF, Unit
 from bb_edge.engine.runtime import Runtime
@@ -108,7 +108,7 @@ class Unsent:
     def lose(self, unit: Unit, reason: str, too_large: bool = False) -> None:
         """Reports a unit that never leaves."""
         for number, peer in ((unit.wire_req_id, unit.peer),) if unit.to is None else unit.to.items():
-            self.drop(peer, reason, too_large)
+            self.drop(peer, reason, too_large, unit)
             if unit.kind == envelope.REQUEST:
                 why = MissingReason.TAKES_LESS if too_large else MissingReason.NOT_SENT
                 self.lost.append((number, peer, why))
@@ -116,13 +116,17 @@ class Unsent:
                 failure = Failure.of(FailureCode.TOO_LARGE, reason)
                 self.instead.append(replace(unit, fills=(), body=b"", failure=failure))
 
-    def drop(self, peer: PeerId, reason: str, too_large: bool = False) -> None:
-        """Reports an envelope to the peer that never leaves."""
+    def drop(self, peer: PeerId, reason: str, too_large: bool = False, unit: Unit | None = None) -> None:
+        """Reports an envelope to the peer that never leaves, `unit` where there was one."""
         count = self._runtime.count
         count("outbound.dropped")
         if too_large:
             count("outbound.too_large")
-        self._runtime.emit(steps.OutboundDropped(peer, reason))
+        if unit is None or not unit.durable or reason in BY_DEADLINE:
+            self._runtime.emit(steps.OutboundDropped(peer, reason))
+        else:
+            number = None if unit.cause is None else unit.cause.round
+            self._runtime.emit(steps.OutboundDropped(peer, reason, durable=True, round=number))
 
     def not_sent(self, peer: PeerId, why: str) -> None:
         """Reports a request to the peer that has not left before its deadline."""

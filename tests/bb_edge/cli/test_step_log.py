@@ -73,3 +73,16 @@ def test_what_the_disk_refuses_is_one_line_until_it_takes_it_again() -> None:
     ]
     assert "failures=6 lasted_ns=3000000000" in lines[5]
     assert len(told) == 5, "the presence has what failed last, each time that it is something else"
+
+
+def test_a_report_that_is_lost_is_an_error_with_its_round_and_another_send_a_warning() -> None:
+    written = io.StringIO()
+    output = Output(False, "info", io.StringIO(), written)
+    log = StepLog("own", Quiet(), Quiet(), output, PeerNames(lambda _: {}, ["own"]), lambda *_: None)  # type: ignore[arg-type]
+    log(steps.OutboundDropped(A, "no room", durable=True, round=7))
+    log(steps.OutboundDropped(B, "outbound queue full"))
+    lost, dropped = written.getvalue().splitlines()
+    assert " error " in lost and lost.endswith(
+        f"OutboundDropped peer={A} reason=no room durable=True round=7"
+    )
+    assert " warning " in dropped and dropped.endswith(f"peer={B} reason=outbound queue full")

@@ -258,7 +258,8 @@ def test_only_so_many_wait(make):
     assert node.counters["outbound.waiting"] == 2, "three are being written, two wait"
     node.invoke("Main", {"x": np.ones(1, np.float32), "to": (A,)})
     (dropped,) = of(steps.OutboundDropped, node.poll(8))
-    assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait")
+    assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait", durable=True)
+    assert node.unkept() == {A: 5} and node.counters["outbound.unwritten"] == 5
     assert node.counters["outbound.dropped"] == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from peers import HERE, SELF, A, B
 from times import S
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.engine.steps import EngineStep, PersistOutbox, RoundBackedOff, RoundsCompleted
+from bb_edge.engine.steps import EngineStep, OutboundDropped, PersistOutbox, RoundBackedOff, RoundsCompleted
 from bb_edge.node import Node
 from bb_edge.wire.outbox import OutboxRecord
 
@@ -84,6 +85,20 @@ def test_who_is_up_only_now_is_told_too(begin):
     again.told_nobody()
     again.up(A, B)
     assert told(again.run()) == [B]
+
+
+def test_a_report_that_finds_no_room_is_told_with_its_round(compile_text):
+    config = replace(NodeConfig.edge(), outbox_records=1)
+    node: Node = install(SELF, (HERE,), compile_text(tells(3, 0)), ["Main"], config, seed=3, durable=True)
+    found: list[EngineStep] = []
+    node.peer_presence(A, True, (HERE,), epoch=1, classes=("Main",))
+    node.poll(0)
+    for _ in range(node.config.health_threshold):
+        node.peer_failed(A)  # the next ones are for a peer that is away
+    for now_s in range(1, 20):
+        found += node.poll(now_s * S)
+    dropped = of(OutboundDropped, found)
+    assert [(step.durable, step.round) for step in dropped] == [(True, 2), (True, 3)]
 
 
 def test_a_record_names_the_round_as_older_versions_wrote_it(begin):
