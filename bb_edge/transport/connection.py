@@ -24,6 +24,7 @@ from bb_edge.transport.broker import MAX_PACKET_BYTES, Broker, MqttOptions
 from bb_edge.transport.connection_states import (
     CONNECTION,
     HANGUPS,
+    SILENCES,
     VERSION,
     VERSIONS,
     Event,
@@ -113,7 +114,7 @@ class Connection:
         self._refusals = Refusals(broker)
         self._connack_by = 0.0
         self._connected_at = 0.0
-        self._hangups = 0
+        self._hangups = self._silences = 0
         self._next_misc = 0.0
 
     @property
@@ -290,11 +291,15 @@ class Connection:
         self._log("warning", f"{reason}; next try in {self._dialing.put_off():.1f} s", kind=kind)
 
     def _no_connack(self) -> None:
-        """Gives up a broker that has not answered CONNECT; the other version is next, if both are allowed."""
+        """Gives up a broker that has not answered CONNECT; the second time the other version is next, if both
+        are allowed: the link may be slow.
+        """
         self._close_socket()
         self._enter(Event.SILENT)
         self._dialing.took_too_long()
-        if not self._fall_back(Failure.NO_ANSWER, "no answer to CONNECT"):
+        self._silences += 1
+        silent = self._silences >= SILENCES
+        if not (silent and self._fall_back(Failure.NO_ANSWER, "no answer to CONNECT")):
             self._later(f"broker {self._broker} does not answer")
 
     def _fall_back(self, failure: Failure, reason: str) -> bool:
@@ -330,7 +335,7 @@ class Connection:
             return
         self._enter(Event.ACCEPTED)
         self._connected_at = time.monotonic()
-        self._hangups = 0
+        self._hangups = self._silences = 0
         self._clean = self._fell_back = False
         self._refusals.over()
         self._counters["connects"] += 1

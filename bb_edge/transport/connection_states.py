@@ -66,7 +66,7 @@ class Failure(enum.IntEnum):
 
     UNSUPPORTED = 0  # CONNACK says: unsupported protocol version
     HANGS_UP = 1  # the broker closed two connections in a row without a CONNACK
-    NO_ANSWER = 2  # no CONNACK within CONNACK_S
+    NO_ANSWER = 2  # no CONNACK within CONNACK_S, nor twice as long after a second CONNECT
 
 
 VERSION = Table(
@@ -80,5 +80,6 @@ VERSION = Table(
         (MQTTProtocolVersion.MQTTv311, Failure.NO_ANSWER): MQTTProtocolVersion.MQTTv5,
     },
 )
-HANGUPS = 2
-"""One hang-up can be a broker that just died, so the version is changed after this many in a row."""
+HANGUPS = SILENCES = 2
+"""One hang-up can be a broker that just died, and one silence a slow link that the next dial gives more time,
+so the version is changed after this many in a row."""

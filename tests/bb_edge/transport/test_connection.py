@@ -224,8 +224,10 @@ def test_every_change_of_version(monkeypatch, patience):
             shy.comes_back_from(State.GREETING)
             assert not shy.connection.v5
 
-        with monkeypatch.context() as at_once, driven(patience, SILENCE, SILENCE) as silent:
+        with monkeypatch.context() as at_once, driven(patience, *[SILENCE] * 3) as silent:
             at_once.setattr(module, "CONNACK_S", 0.02)
+            silent.comes_back_from(State.GREETING)
+            assert silent.connection.v5
             silent.comes_back_from(State.GREETING)
             assert not silent.connection.v5
             silent.comes_back_from(State.GREETING)
@@ -382,6 +384,17 @@ def test_a_link_on_which_answers_take_long_is_given_longer(monkeypatch, patience
         one = Driven(port, patience, version="5")
         one.reaches(State.CONNECTED)
         assert sum("does not answer" in line for line in one.logs) >= 1
+        one.ends()
+
+
+def test_a_link_that_is_slow_once_leaves_the_version_as_it_is(monkeypatch, patience):
+    """The second CONNECT is answered in time: nothing was wrong with MQTT 5."""
+    monkeypatch.setattr(module, "CONNACK_S", 0.2)
+    monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
+    with late_broker(0.25) as port:
+        one = Driven(port, patience)
+        one.reaches(State.CONNECTED)
+        assert one.connection.v5 and not any("3.1.1" in line for line in one.logs)
         one.ends()
 
 
