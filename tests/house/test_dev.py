@@ -211,6 +211,12 @@ def test_a_failed_check_or_test_fails_the_command(
     assert handed[1] == ("python", "-m", "pytest", "-n", "0")
 
 
+def test_what_it_starts_keeps_compiled_modules(dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    command = [sys.executable, "-c", "import sys; print(sys.dont_write_bytecode)"]
+    assert subprocess.check_output(command, env=dev.environment(), text=True) == "False\n"
+
+
 def test_bare_hides_the_optional_programs_and_nothing_else(
     dev: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
