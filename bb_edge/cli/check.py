@@ -347,10 +347,12 @@ class Told:
         self.warnings: list[str] = []
         self.errors: list[str] = []
 
-    def __call__(self, level: str, message: str, **more: object) -> None:
+    def __call__(self, level: str, message: str, *, kind: str = "", **more: object) -> None:
         if level in ("warning", "error"):
-            (self.errors if level == "error" else self.warnings).append(message)
-            print(f"bb-edge: {level}: {message}", file=sys.stderr)
+            about = ", ".join(f"{name} {value}" for name, value in more.items())
+            text = f"{message}: {about}" if about else message
+            (self.errors if level == "error" else self.warnings).append(text)
+            print(f"bb-edge: {level}: {text}", file=sys.stderr)
 
 
 def _sizes_of_targets(config: RunConfig) -> list[Verdict]:

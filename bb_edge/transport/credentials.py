@@ -206,5 +206,6 @@ def stranger(broker: Broker, peer: PeerId) -> str:
     what = "certificate's common name" if broker.cert_file is not None else "user name"
     return (
         f"the broker knows this client as {name}, this node is {peer}: rules that go by name, as those of"
-        f" bb-host acl do, refuse what it sends (make the {what} the peer id)"
+        f" bb-host acl do, refuse what it sends (is --peer, or peer of the configuration, misspelt? Else make"
+        f" the {what} the peer id)"
     )

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_edge.components import ArrayDataSource, FedAvg, FlatIndex, Float16Codec, GraphModel, ScalarQuantizer
+from bb_edge.components import (
+    ArrayDataSource,
+    FedAvg,
+    FlatIndex,
+    Float16Codec,
+    GraphModel,
+    PresenceSelector,
+    ScalarQuantizer,
+)
 from bb_edge.roles import Codec
 from bb_host import (
     AggregatorSlot,
@@ -19,6 +27,7 @@ from bb_host import (
     IndexSlot,
     ModelSlot,
     Module,
+    PeerSelectorSlot,
 )
 from bb_host.errors import BindingError, TypeConstraintFailed
 from bb_host.ir.program import Function, Program
@@ -219,6 +228,52 @@ def coded(codec: Any, op: str, dtype: Any) -> None:
 def test_what_a_bound_codec_does_not_take(codec: Any, op: str, dtype: Any, takes: str) -> None:
     with refused(TypeConstraintFailed, "'codec'", takes):
         coded(codec, op, dtype)
+
+
+def between(*decompress: str) -> Module:
+    """What a client compresses by slot `one` and the server decompresses by the slots named."""
+
+    class Between(Module):
+        home = "Server"
+        peers = PeerSelectorSlot("peers", peer_class="Client")
+        one = CodecSlot("one")
+        average = AggregatorSlot("average")
+
+        def body(self, g: Graph) -> None:
+            with g.rounds() as start:
+                params = g.constant(np.zeros(4, np.float32))
+                r = g.request(
+                    "work", self.peers.sample(g, n=1, min=1, after=start), params, deadline_ns=9**12
+                )
+                r.reply([self.one.compress(g, r.value), g.constant(np.float32(1))])
+                found, samples = r.answer
+                for name in decompress:
+                    found = CodecSlot(name).decompress(g, found)  # <-
+                self.average.contribute(g, found, weight=samples, peer=r.answer.sender, sent=params)  # <-
+                mean, _ = self.average.aggregate(g, after=r.closed)
+                g.app_emit("mean", mean)
+
+    return Between()
+
+
+def test_another_codec_decompresses_than_compressed() -> None:
+    compiler = Compiler().bind_peer_selector("peers", PresenceSelector).bind_aggregator("average", FedAvg)
+    compiler = compiler.bind_codec("one", Float16Codec)
+    compiler.compile(between("one"))
+    compiler = compiler.bind_codec("two", ScalarQuantizer)
+    both = (
+        "codec 'two' (bb.ScalarQuantizer) takes U8",
+        "codec 'one' (bb.Float16Codec) at Compress",
+    )
+    with refused(TypeConstraintFailed, *both, "decompress by the slot that compressed, 'one'"):
+        compiler.compile(between("two"))
+
+
+def test_a_code_that_nothing_decompresses() -> None:
+    compiler = Compiler().bind_peer_selector("peers", PresenceSelector).bind_aggregator("average", FedAvg)
+    compiler = compiler.bind_codec("one", ScalarQuantizer)
+    with refused(TypeConstraintFailed, "got U8: it is the code of Compress", "by the slot 'one': decompress"):
+        compiler.compile(between())
 
 
 def searched(shape: list[int | None]) -> None:

@@ -593,3 +593,23 @@ def test_a_home_that_is_forgotten() -> None:
 
     with refused(CrossClassDataflow, "on self, and runs on Server", "write home = 'Server' in it"):
         Compiler().compile(Homeless())
+
+
+def test_an_aggregator_at_the_class_that_is_asked() -> None:
+    class Swapped(Module):
+        name, home = "Swapped", "Server"
+        clients = PeerSelectorSlot("clients", ConstantView, peer_class="Client", at="Server")
+        average = AggregatorSlot("average", at="Client")
+        shard = DataSourceSlot("shard", at="Client")
+
+        def body(self, g: Graph) -> None:
+            with g.rounds(2) as start:
+                peers = self.clients.sample(g, n=2, after=start)
+                r = g.request("ask", peers, g.constant(FOUR), deadline_ns=S)
+                r.reply([r.value, self.shard.num_samples(g, after=r.value)])
+                found, samples = r.answer
+                self.average.contribute(g, found, weight=samples, peer=r.answer.sender)  # <-
+
+    remedies = "at='Server' on slot 'average' ('Client' now", "Else send the value: g.net_out(…)"
+    with refused(CrossClassDataflow, *remedies):
+        Compiler().compile(Swapped())

@@ -39,7 +39,7 @@ class OpRules:
     def __init__(self, program: Program, options: Options) -> None:
         self._own: dict[str, Opset] = {}
         self._kernels = runs_on_kernels(program, options)
-        self._promised = promises(program, options)
+        self.promised = promises(program, options)
         for binding in options.bindings:
             declare = getattr(binding.component, "atomic_opset", None)
             if callable(declare):
@@ -53,7 +53,7 @@ class OpRules:
         if row is None and domain in self._own:
             row = self._own[domain].ops.get(op.op_type)
         if row is not None:
-            promised = self._promised if domain in _ROLE_DOMAINS else {}
+            promised = self.promised if domain in _ROLE_DOMAINS else {}
             solve = _by_row(row, relation_of(row), version, self._kernels, promised)
             pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
             return solve if pair is None else _in_pairs(solve, pair)

@@ -426,6 +426,12 @@ class _Placer:
         if len(sides) == 1:
             listed = f"{listed}, and runs on {where}"
         hint = "send the value: g.net_out(…), g.request(…)"
+        slot = self.function.slots.get(op.slot) if op.slot else None
+        if slot is not None and slot.at == where and len(sides) == 1:
+            # The value may be where it belongs, and the slot declared at the wrong class.
+            (side,) = sides
+            declared = f", {slot.where}" if slot.where else ""
+            hint = f"at={side!r} on slot {op.slot!r} ({slot.at!r} now{declared}) runs it there. Else {hint}"
         there = dict.fromkeys((*sides, where))
         if self.home == flow.NO_HOME and flow.NO_HOME in there and len(there) > 1:
             other = next(side for side in there if side != flow.NO_HOME)

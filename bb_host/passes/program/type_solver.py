@@ -31,6 +31,7 @@ from bb_host.ir.queries import ONNX_DOMAINS, is_gate, onnx_opset
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import PUTS
 from bb_host.passes.analysis.op_types import Key, OpRules, Solve
+from bb_host.passes.analysis.other_codec import other_codec
 from bb_host.passes.analysis.type_terms import Shape, Terms
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
@@ -121,6 +122,7 @@ class _Solver:
         self._done: dict[Key, Function] = {}
         self._given: dict[Key, list[ValueType | None]] = {}
         self._plans: dict[Key, Solve] = {}
+        self._options = options
         self._rules = OpRules(program, options)
         self._records: dict[tuple[int, Shape], ValueType] = {}
         if len(self._functions) > 1:
@@ -171,7 +173,8 @@ class _Solver:
         try:
             changed = self._narrowed(function, terms, version, linked or bool(replies)) or changed
         except TypeConstraintFailed as error:
-            raise self._behind_gates(error, function, terms, version) from None
+            codec = other_codec(error, function, self._rules.promised, self._options)
+            raise codec or self._behind_gates(error, function, terms, version) from None
         return function.with_ops(function.ops, terms.types) if changed else function
 
     def _narrowed(self, function: Function, terms: Terms, version: int, linked: bool) -> bool:

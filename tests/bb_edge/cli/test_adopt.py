@@ -316,6 +316,18 @@ def test_check_of_a_configuration_lists_it_too(world, capsys):
     assert "adopted into itself" in capsys.readouterr().out
 
 
+def test_check_says_what_would_not_be_adopted_and_why(world, capsys):
+    world.keep(world.node("old"))
+    world.artifact("new", hidden=7)
+    path = world.folder / "server.json"
+    path.write_text(json.dumps(configuration(world)))
+    why = "not adopted: slot model, type bb.GraphModel, what tensor w1, why it was 4x5, here it is 4x7"
+    assert main(["check", "--config", str(path)]) == 0
+    assert f"bb-edge: warning: {why}\n" in capsys.readouterr().err
+    assert main(["check", "--config", str(path), "--json"]) == 0
+    assert why in json.loads(capsys.readouterr().out)["warnings"]
+
+
 def test_a_folder_that_has_moved_on_since_it_was_adopted_is_told_by_name(world, capsys):
     old = world.node("old")
     world.keep(old)
