@@ -98,16 +98,7 @@ class StepLog:
                 self.in_vain = step.reached_nobody
             elif isinstance(step, steps.RequestClosed):
                 self._uncounted = tuple(why for _, why in step.missing if why in ANSWERED)
-            kind = type(step).__name__
-            level = _LEVEL.get(type(step), "debug")
-            if isinstance(step, steps.RequestClosed) and step.missing:
-                level = "info" if all(why == ENOUGH for _, why in step.missing) else "warning"
-            elif isinstance(step, steps.RequestClosed) and not step.asked:
-                level = "info"  # there was nobody
-            elif isinstance(step, steps.OutboundDropped) and step.durable:
-                level = "error"
-            elif isinstance(step, steps.RoundWaits) and not (step.again or step.failing):
-                level = "info"  # peers that start at the same time are not there at once
+            kind, level = type(step).__name__, _level(step)
             # Asked first: in a flood, the fields of a line cost more than the line that is not written.
             if output.tells(level) and output.admits(level, kind, self._about(step)):
                 output.line(level, kind, **self._fields(step))
@@ -119,6 +110,8 @@ class StepLog:
                     self._failed(f"{step.peer}: {step.text}")
                 elif isinstance(step, steps.AnswerRefused):
                     self._failed(f"{step.peer} refuses its answers: {step.reason}")
+                elif isinstance(step, steps.OutboundDropped) and step.durable:
+                    self._failed(f"a durable envelope to {step.peer} is lost")
             if isinstance(step, steps.OpFailed):
                 self._traceback(step)
 
@@ -211,6 +204,20 @@ def shortened(text: str) -> str:
         return line
     end = line.rfind(" ", MAX_FAILURE - MAX_LAST_WORD, MAX_FAILURE - 1)
     return f"{line[: end if end > 0 else MAX_FAILURE - 2]} …"
+
+
+def _level(step: steps.EngineStep) -> str:
+    """How serious a step is, by its kind and, of some kinds, by what it says."""
+    level = _LEVEL.get(type(step), "debug")
+    if isinstance(step, steps.RequestClosed):
+        if step.missing:
+            return "info" if all(why == ENOUGH for _, why in step.missing) else "warning"
+        return level if step.asked else "info"  # there was nobody
+    if isinstance(step, steps.OutboundDropped) and step.durable:
+        return "error"
+    if isinstance(step, steps.RoundWaits) and not (step.again or step.failing):
+        return "info"  # peers that start at the same time are not there at once
+    return level
 
 
 _LEVEL = {

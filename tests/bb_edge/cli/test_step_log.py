@@ -76,13 +76,23 @@ def test_what_the_disk_refuses_is_one_line_until_it_takes_it_again() -> None:
 
 
 def test_a_report_that_is_lost_is_an_error_with_its_round_and_another_send_a_warning() -> None:
-    written = io.StringIO()
+    written, told = io.StringIO(), list[object]()
     output = Output(False, "info", io.StringIO(), written)
-    log = StepLog("own", Quiet(), Quiet(), output, PeerNames(lambda _: {}, ["own"]), lambda *_: None)  # type: ignore[arg-type]
-    log(steps.OutboundDropped(A, "no room", durable=True, round=7))
+    log = StepLog(
+        "own",
+        Quiet(),  # type: ignore[arg-type]
+        Quiet(),  # type: ignore[arg-type]
+        output,
+        PeerNames(lambda _: {}, ["own"]),
+        lambda _, what: told.append(what),
+    )
+    for number in (7, 8):
+        log(steps.OutboundDropped(A, "no room", durable=True, round=number))
     log(steps.OutboundDropped(B, "outbound queue full"))
-    lost, dropped = written.getvalue().splitlines()
+    lost, _, dropped = written.getvalue().splitlines()
     assert " error " in lost and lost.endswith(
         f"OutboundDropped peer={A} reason=no room durable=True round=7"
     )
     assert " warning " in dropped and dropped.endswith(f"peer={B} reason=outbound queue full")
+    (failure,) = told
+    assert str(failure).endswith(f"a durable envelope to {A} is lost")
