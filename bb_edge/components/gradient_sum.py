@@ -95,6 +95,8 @@ class GradientSum:
         """Runs a program into these views; returns the gradients that it lends in place of that."""
         first = len(before)
         lent = program.run_lending(inputs, (*before, *views, *behind), range(first, first + len(views)))
+        if not lent:
+            return []
         return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]
 
     def _parts(self, flat: Array, lent: Sequence[tuple[int, Array]]) -> list[tuple[int, Array]]:

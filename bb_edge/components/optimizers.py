@@ -143,6 +143,8 @@ class Optimizer:
         self.steps = self.total = self.rounds = 0
         self._told = False  # whether the program says which round it is
         self._ended = False  # whether the rate of the last step had fallen to 0
+        self._last_rate = math.nan  # of the last step, and what multiplies a gradient by it
+        self._minus_rate = np.float32(0)
         self.notes: list[str] = []
 
     @property
@@ -160,12 +162,12 @@ class Optimizer:
                 if self._clip < norm < math.inf:  # inf and nan stay what they are, as without a bound
                     np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
             if self._plain:  # the gradient is the scratch memory
-                minus_rate = np.float32(-rate)
+                minus_rate, multiply, add = self._minus_rate, np.multiply, np.add
                 for start in range(0, parameters.size, PLAIN_CHUNK):
                     end = start + PLAIN_CHUNK
                     p, g = parameters[start:end], gradient[start:end]
-                    np.multiply(g, minus_rate, out=g)
-                    np.add(p, g, out=p)
+                    multiply(g, minus_rate, g)  # where a result goes is read quicker by place than by name
+                    add(p, g, p)
             else:
                 self._apply(rate, parameters, ((0, gradient),), CHUNK)
         finally:
@@ -186,13 +188,15 @@ class Optimizer:
     def _begin_step(self) -> float:
         """Counts a step; returns its learning rate."""
         rate = self.learning_rate
-        self._note_end(rate)
+        if rate != self._last_rate:  # most steps have the rate of the one before
+            self._note_end(rate)
+            self._last_rate, self._minus_rate = rate, np.float32(-rate)
         self.steps += 1
         self.total += 1
         return rate
 
     def _apply(self, rate: float, parameters: Array, parts: Sequence[tuple[int, Array]], chunk: int) -> None:
-        apply = self._adam(rate) if MEAN in self.vectors else self._sgd(rate)
+        apply = self._adam(rate) if MEAN in self.vectors else self._sgd()
         room = min(chunk, parameters.size)
         if self._scratch.size < room:
             self._scratch = np.empty(room, np.float32)
@@ -215,8 +219,8 @@ class Optimizer:
             )
         self._ended = ended
 
-    def _sgd(self, rate: float) -> Callable[..., None]:
-        minus_rate, momentum, decay = np.float32(-rate), np.float32(self._momentum), np.float32(self._decay)
+    def _sgd(self) -> Callable[..., None]:
+        minus_rate, momentum, decay = self._minus_rate, np.float32(self._momentum), np.float32(self._decay)
         nesterov = self._settings["nesterov"]
 
         def apply(p: Array, g: Array, scratch: Array, velocity: Array | None = None) -> None:

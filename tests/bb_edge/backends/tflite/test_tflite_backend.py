@@ -129,6 +129,8 @@ class Counted:
         """Allocates nothing."""
 
     def set_tensor(self, index: int, array: np.ndarray) -> None:
+        if array.shape != self.shape:
+            raise ValueError("Cannot set tensor: Dimension mismatch.")  # as the packages do
         self.array = array
 
     def invoke(self) -> None:
