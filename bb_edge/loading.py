@@ -148,6 +148,7 @@ def _program(kind: type[P], model: ModelProto, data: bytes, digest: str | None) 
         len(data),
         digest or hashlib.sha256(data).hexdigest(),
         _identity(meta),
+        meta.get(keys.STRIPPED_KEY) == "1",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import linecache
 import os
 import reprlib
 import sys
@@ -164,7 +165,19 @@ def _call(function: Any, path: Path) -> Any:
     except Exception as error:
         file, line = _author_line(error, path)
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise SourceFileError(what, file=file, line=line) from error
+        raise SourceFileError(what, hint=_of_a_shape(error, file, line), file=file, line=line) from error
+
+
+def _of_a_shape(error: Exception, file: str, line: int) -> str:
+    """The remedy for code that counts on the shape of a value of which none is known while recording."""
+    if not isinstance(error, TypeError) or "NoneType" not in str(error):
+        return ""
+    if ".shape" not in linecache.getline(file, line):
+        return ""
+    return (
+        "the .shape of a value is None where nothing says it while the program is recorded: take it on the"
+        " device with g.onnx.shape(x), or declare it where the value comes from"
+    )
 
 
 def _made(entry: Any, path: Path) -> Any:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bb_edge.cli.arguments import file_name
+from bb_edge.cli.portable import portable_doubt
 from bb_edge.cli.run_settings import (
     add_adopt,
     add_bootstrap,
@@ -252,6 +253,13 @@ def run(arguments: argparse.Namespace) -> int:
             from bb_edge.cli.launch import dry_launch
 
             refused, former = dry_launch(config, told)
+            if arguments.config is None and not (config.peer and config.broker and config.targets):
+                given = ", ".join(f"--{name}" for name in OF_A_NODE if getattr(arguments, name) is not None)
+                told(
+                    "warning",
+                    f"{given}: this is a dry run of `bb-edge run`, which needs --target, --peer and --broker;"
+                    " without these flags of a node, check looks at the artifact alone",
+                )
             looked_at = _sizes_of_targets(config)
             for verdict in looked_at:
                 verdict.problems = [problem for problem in verdict.problems if problem not in refused]
@@ -260,6 +268,8 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             load_all(config.load)
             program = load(config.artifact)
+            if doubt := portable_doubt(program, config.artifact):
+                told("warning", doubt)
             looked_at = verdicts(program, config)
             if config.adopt is not None:
                 former, refused = adopted(program, config, told)

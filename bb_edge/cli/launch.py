@@ -16,6 +16,7 @@ from bb_edge.cli.endings import BoardFailure, MayPass, text_of
 from bb_edge.cli.idle_targets import what_nothing_starts
 from bb_edge.cli.offloading import Offloading
 from bb_edge.cli.peer_names import PeerNames, configured_names
+from bb_edge.cli.portable import portable_doubt
 from bb_edge.cli.render import Log
 from bb_edge.cli.run_settings import require
 from bb_edge.cli.tflite_backends import with_tuning
@@ -193,6 +194,8 @@ class Launch:
                 "artifact",
                 "name the compiled .onnx file",
             ) from error
+        if doubt := portable_doubt(self.program, path):
+            self._log("warning", doubt)
 
     def _targets(self) -> None:
         from bb_edge.targets import chosen_targets

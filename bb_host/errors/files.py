@@ -186,5 +186,9 @@ class ScenarioError(BBError):
     """A simulation that was asked for and cannot run: its nodes, data, conditions or end."""
 
 
+class RoundsInVain(ScenarioError):
+    """A simulation whose rounds wait for nodes that there are not, or reach nobody time after time."""
+
+
 class WorkerError(BBError):
     """A worker process of a simulation has failed or is gone; the message holds what it said last."""

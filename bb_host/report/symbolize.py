@@ -68,6 +68,11 @@ class SourceMap:
         exact = [s for s in (named or every) if (s.op, s.value) in steps] if steps else []
         return tuple(dict.fromkeys(exact or named))
 
+    def lines_of(self, *op_types: str) -> tuple[str, ...]:
+        """The author's lines of all ops of these types, in the program's order; each once."""
+        every = (source for sources in self._ops.values() for source in sources)
+        return tuple(dict.fromkeys(s.source for s in every if s.op in op_types and s.source))
+
     def annotated(self, lines: Iterator[str]) -> Iterator[tuple[str, tuple[Source, ...]]]:
         """Each line of a log, and the author's ops that it is about."""
         for line in lines:

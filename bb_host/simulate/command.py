@@ -19,9 +19,9 @@ from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
-from bb_edge.registry import UnregisteredConcreteError, default_registry, load_all
+from bb_edge.registry import UnregisteredConcreteError, default_registry, forgotten_register, load_all
 from bb_host.apart import apart
-from bb_host.errors import ScenarioError
+from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Event, Trouble
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
@@ -109,6 +109,10 @@ def _run(
                 event=told,
                 watch=line,
             )
+        except RoundsInVain as error:
+            asked = _lines_of_requests(artifacts)
+            error.what += f"; {' and '.join(asked)} say whom they ask" if asked else ""
+            raise
         finally:
             if line is not None:
                 line.clear()
@@ -171,6 +175,18 @@ class _Compiled(NamedTuple):
     source_map: bytes
 
 
+def _lines_of_requests(artifacts: Sequence[_Compiled]) -> list[str]:
+    """The author's lines that choose peers and ask them, in targets that have rounds."""
+    from bb_host.report.symbolize import SourceMap
+
+    maps = [SourceMap(artifact.source_map) for artifact in artifacts]
+    choose = ("Sample", "Send", "SendReq", "SendReqBatched")
+    found = [line for one in maps if one.lines_of("Repeat") for line in one.lines_of(*choose)]
+    return sorted(
+        dict.fromkeys(found), key=lambda line: (*line.rpartition(":")[:1], int(line.rpartition(":")[2]))
+    )
+
+
 def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[_Compiled]) -> list[str]:
     """The author's lines of the op that a failure names first: artifacts hold none."""
     from bb_host.report.symbolize import SourceMap  # brings parts of the compiler along
@@ -213,12 +229,19 @@ def _own_modules(programs: Sequence[Program]) -> list[str]:
     found = []
     for program in programs:
         for target in program.targets.values():
-            for binding in target.bindings.values():
-                with contextlib.suppress(UnregisteredConcreteError):  # a worker tells of it, with the slot
-                    module = sys.modules[default_registry().lookup(binding.type_name).__module__]
-                    name, file = module.__name__, getattr(module, "__file__", None)
-                    if not name.startswith("bb_edge.") and file:
-                        found.append(name if "." in name else file)
+            for slot, binding in target.bindings.items():
+                try:
+                    kind = default_registry().lookup(binding.type_name)
+                except UnregisteredConcreteError as error:
+                    remedy = forgotten_register(binding.type_name)
+                    if remedy:
+                        where = f"slot {slot!r} of {target.name}"
+                        raise ScenarioError(error.what, where, remedy) from error
+                    continue  # a worker tells of it, with the slot
+                module = sys.modules[kind.__module__]
+                name, file = module.__name__, getattr(module, "__file__", None)
+                if not name.startswith("bb_edge.") and file:
+                    found.append(name if "." in name else file)
     return found
 
 

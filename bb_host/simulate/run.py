@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Arrival, combined_trace
-from bb_host.errors import ScenarioError
+from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble
 from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.scenario import Scenario, placed
@@ -123,7 +123,7 @@ def simulate(
                 moved, moved_ns = moves, now_ns
             stuck = next((progress.stuck for progress in told if progress.stuck), "")
             if stuck and for_ns is None:
-                raise ScenarioError(stuck, "simulate", _why(crew.accounts()))
+                raise RoundsInVain(stuck, "simulate", _why(crew.accounts()))
             if for_ns is None and now_ns - moved_ns > _patience_ns(scenario):
                 waits = next((progress.waits for progress in told if progress.waits), "no round has ended")
                 what = f"nothing has come of the last {(now_ns - moved_ns) / 1e9:,.0f} s: {waits}"

@@ -232,3 +232,20 @@ def test_a_file_that_changes_its_folder_moves_no_output(
     path = write("import os\nos.chdir('elsewhere')\n" + PROGRAM + GOOD)
     assert main(["compile", path.name, "-o", "out"]) == 0
     assert sorted(p.name for p in (tmp_path / "out").iterdir())[0] == "Net.Net.edge.map.json"
+
+
+def test_the_shape_of_a_value_that_nothing_says_has_a_remedy(write: Write) -> None:
+    for use in ("h.shape[0]", "len(h.shape)", "a, b = h.shape"):
+        text = PROGRAM.replace(
+            "        g.output", f"        h = g.input('h', 'F32')\n        {use}\n        g.output"
+        )
+        path = write(text + GOOD, f"shape_{len(use)}.py")
+        with refused(SourceFileError, "NoneType", "take it on the device with g.onnx.shape(x)", marked=False):
+            read_source(path)
+
+
+def test_what_a_body_does_to_none_of_its_own_has_no_advice_about_shapes(write: Write) -> None:
+    path = write(PROGRAM.replace("        g.output", "        None[0]\n        g.output") + GOOD)
+    with pytest.raises(SourceFileError) as caught:
+        read_source(path)
+    assert "shape" not in str(caught.value)

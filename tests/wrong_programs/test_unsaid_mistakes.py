@@ -613,3 +613,19 @@ def test_an_aggregator_at_the_class_that_is_asked() -> None:
     remedies = "at='Server' on slot 'average' ('Client' now", "Else send the value: g.net_out(…)"
     with refused(CrossClassDataflow, *remedies):
         Compiler().compile(Swapped())
+
+
+def test_a_selector_that_forgot_whom_it_chooses() -> None:
+    class Unsaid(Module):
+        name, home = "Unsaid", "Server"
+        clients = PeerSelectorSlot("clients", ConstantView)
+        shard = DataSourceSlot("shard", at="Client")
+
+        def body(self, g: Graph) -> None:
+            with g.rounds(2) as start:
+                peers = self.clients.sample(g, n=2, after=start)
+                r = g.request("ask", peers, g.constant(FOUR), deadline_ns=S)
+                r.reply(self.shard.num_samples(g, after=r.value))  # <-
+
+    with refused(CrossClassDataflow, "slot 'clients'", "write peer_class='Client' if they are of Client"):
+        Compiler().compile(Unsaid())

@@ -163,7 +163,8 @@ class PeerClasses(NamedTuple):
 class Program:
     """A parsed artifact.
 
-    `functions` is the symbol table; `graphs` holds those that the engine runs itself.
+    `functions` is the symbol table; `graphs` holds those that the engine runs itself. `stripped` for the
+    edge, it holds one target; the portable model holds all of them.
     """
 
     module: str
@@ -174,6 +175,7 @@ class Program:
     size: int
     digest: str
     identity: ProgramClaim = field(default_factory=ProgramClaim)
+    stripped: bool = True
 
     def __repr__(self) -> str:
         targets, digest = ", ".join(self.targets), self.digest[:16]

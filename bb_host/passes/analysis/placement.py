@@ -433,6 +433,15 @@ class _Placer:
             declared = f", {slot.where}" if slot.where else ""
             hint = f"at={side!r} on slot {op.slot!r} ({slot.at!r} now{declared}) runs it there. Else {hint}"
         there = dict.fromkeys((*sides, where))
+        unsaid = [
+            f"slot {name!r} ({slot.where})" if slot.where else f"slot {name!r}"
+            for name, slot in self.function.slots.items()
+            if slot.role == keys.ROLE_PEER_SELECTOR and not slot.peer_class
+        ]
+        others = [side for side in there if side != self.home]
+        if unsaid and len(others) == 1 and self.home in there:
+            what = f"{unsaid[0]} says no peer_class=, so that its peers are of {self.home!r}"
+            hint = f"{what}: write peer_class={others[0]!r} if they are of {others[0]}. Else {hint}"
         if self.home == flow.NO_HOME and flow.NO_HOME in there and len(there) > 1:
             other = next(side for side in there if side != flow.NO_HOME)
             what = f"{flow.NO_HOME} is the class of a module without a home"

@@ -202,7 +202,9 @@ def test_check_takes_the_name_and_the_broker_that_run_takes(config, tmp_path, ca
     program = [str(tmp_path / "program.onnx"), "--target", "Main"]
     assert main(["check", *program, *both]) == 0
     assert main(["check", *program, *both[:2]]) == 1
-    assert "refused: --broker is missing" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "refused: --broker is missing" in said.out
+    assert "--peer: this is a dry run of `bb-edge run`, which needs --target, --peer and --broker" in said.err
 
 
 @pytest.mark.parametrize(

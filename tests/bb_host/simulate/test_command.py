@@ -34,6 +34,30 @@ def program():
 """
 
 
+ASKING = """
+from bb_edge.components import ArrayDataSource, PresenceSelector
+from bb_host import S, Compiler, DataSourceSlot, Module, PeerSelectorSlot
+
+
+class Asking(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", peer_class="Client")
+    shard = DataSourceSlot("shard", at="Client")
+
+    def body(self, g):
+        with g.rounds(2) as start:
+            peers = self.clients.sample(g, n=4, min=2, after=start)  # <-
+            r = g.request("work", peers, start.round, deadline_ns=S)  # <-
+            r.reply(self.shard.num_samples(g, after=r.value))
+            g.app_emit("count", r.answer)
+
+
+def program():
+    compiler = Compiler().bind_peer_selector("clients", PresenceSelector)
+    return Asking(), compiler.bind_data_source("shard", ArrayDataSource, {"batch_size": 4})
+"""
+
+
 @pytest.fixture
 def program(tmp_path):
     path = tmp_path / "sums.py"
@@ -149,6 +173,29 @@ def test_workers_have_what_a_program_imports_and_rounds_that_all_fail_are_no_res
         (told,) = (line for line in said.err.splitlines() if ": RoundBackedOff " in line)
         assert ": target=" in told and " round=1 " in told, told
         assert "OpFailed(" not in said.err and "RoundBackedOff(" not in said.err
+
+
+def test_an_own_component_without_register_is_named_with_its_class(rows, tmp_path, capsys):
+    path = tmp_path / "unregistered.py"
+    own = "from bb_edge.components import FedAvg as Old\n\n\nclass Odd(Old):\n    TYPE_NAME = 'own.Nowhere'\n"
+    text = PROGRAM.format(folder=str(__file__).rpartition("/")[0])
+    path.write_text(own + text.replace('"agg", FedAvg', '"agg", Odd'))
+    assert main(["simulate", str(path), "--clients", "4", "--data", f"shard={rows}", "--quiet"]) == 1
+    assert (
+        "put @register (from bb_edge.extend) above class Odd (unregistered.py:4)" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "away", [["--clients", "4", "--dropouts", "1:9"], ["--clients", "1"]], ids=["all", "few"]
+)
+def test_rounds_in_vain_name_the_lines_that_choose_and_ask(rows, tmp_path, capsys, away):
+    path = tmp_path / "asking.py"
+    path.write_text(ASKING)
+    assert main(["simulate", str(path), "--data", f"shard={rows}", "--quiet", *away]) == 1
+    said = capsys.readouterr().err
+    lines = [number for number, line in enumerate(ASKING.splitlines(), 1) if line.endswith("# <-")]
+    assert f"asking.py:{lines[0]} and asking.py:{lines[1]} say whom they ask" in said, said
 
 
 def test_warnings_of_compiling_are_shown(program, rows, capsys):
