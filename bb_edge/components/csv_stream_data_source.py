@@ -10,6 +10,7 @@ import numpy as np
 from bb_edge.components.csv_data_source import csv_ports, opened
 from bb_edge.components.csv_rows import CSV, MAX_LINE, CsvRows, Row, RowError, Rows
 from bb_edge.components.feature_scaling import SCALING, Scaling
+from bb_edge.components.generators import generator_of
 from bb_edge.components.growing_file import GrowingFile, Line
 from bb_edge.components.replay_buffer import ReplayBuffer
 from bb_edge.components.state import StateReader, pack_state
@@ -202,8 +203,7 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
     def _take(self) -> tuple[Array, Array | None]:
         held = len(self._buffer)
         if self._order == "random":
-            rng = np.random.default_rng((self._seed & (2**64 - 1), self._draws))
-            chosen = rng.choice(held, self._batch, replace=False)
+            chosen = generator_of(self._seed, self._draws).choice(held, self._batch, replace=False)
         else:
             chosen = np.arange(held - self._batch, held)  # in the order of arrival nothing newer was read
         self._draws += 1

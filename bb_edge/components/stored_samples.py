@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from bb_edge.components.feature_scaling import SCALING, Scaling
+from bb_edge.components.generators import generator_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.tensors import Array
 from bb_edge.ir.types import tensor_type
@@ -162,8 +164,7 @@ class StoredSamples(DataSource):
         """
         if self._order is None:
             if self._shuffle:
-                rng = np.random.default_rng((self._seed & (2**64 - 1), self._epoch))
-                self._order = rng.permutation(self._samples)
+                self._order = generator_of(self._seed, self._epoch).permutation(self._samples)
             else:
                 self._order = np.arange(self._samples)
         return self._order
@@ -280,8 +281,19 @@ def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
     return hot(y, classes)
 
 
+_FEW_CLASSES = 64
+"""Up to which the rows of all classes are kept, 16 KB at most: copies take a third of the time."""
+
+
+@lru_cache(maxsize=4)
+def _rows_of_all(classes: int) -> Array:
+    return np.eye(classes, dtype=np.float32)
+
+
 def hot(y: Array, classes: int) -> Array:
     """Returns the rows of labels that are classes."""
-    rows = np.zeros((len(y), classes), np.float32)
+    if classes <= _FEW_CLASSES:
+        return cast("Array", _rows_of_all(classes)[y])  # `take` refuses labels that are uint64
+    rows: Array = np.zeros((len(y), classes), np.float32)
     rows[np.arange(len(y)), y] = 1.0
     return rows

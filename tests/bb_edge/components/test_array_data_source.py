@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bb_edge.components import ArrayDataSource
+from bb_edge.components.stored_samples import hot
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
 
@@ -103,6 +104,17 @@ def test_one_hot_labels(ctx: Ctx) -> None:
     _, y = source.next_batch(ctx)
     assert y is not None and y.dtype == np.float32
     np.testing.assert_array_equal(y, np.eye(4, dtype=np.float32)[np.arange(10) % 3])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.uint64])
+@pytest.mark.parametrize("classes", [1, 64, 65, 1000])
+def test_one_hot_rows_of_labels_of_any_width(classes: int, dtype: type) -> None:
+    y = np.array([0, min(classes // 3, 200), min(classes - 1, 255)], dtype)
+    rows = hot(y, classes)
+    assert rows.dtype == np.float32 and rows.flags.writeable and rows.shape == (3, classes)
+    assert np.flatnonzero(rows).tolist() == [row * classes + int(label) for row, label in enumerate(y)]
+    rows[:] = 7.0  # what was returned is the caller's
+    assert hot(y, classes).sum() == 3.0
 
 
 def test_without_labels(ctx: Ctx) -> None:
