@@ -197,6 +197,13 @@ def _peer_or_name(code: int, payload: bytes, start: int) -> object:
         raise AddressError("an op name is not UTF-8", f"address, byte {start}") from error
 
 
+def peer_address(peer: PeerId) -> bytes:
+    """Returns the binary form of the address that names a peer alone."""
+    data = peer.to_bytes()
+    usual = len(data) == _USUAL_PEER_BYTES - len(_USUAL_PEER)
+    return _USUAL_PEER + data if usual else Address(peer).to_bytes()
+
+
 def site_suffix(site: int) -> bytes:
     """Returns `/site/<site>` in binary, 10 bytes. AddressError beyond 64 bits."""
     if not 0 <= site < 1 << 64:

@@ -15,11 +15,12 @@ import hashlib
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.ledger import IngressFull
-from bb_edge.ir.address import Address
+from bb_edge.ir.address import peer_address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode
@@ -84,11 +85,16 @@ def keyed_number(seed: int, purpose: str, *key: bytes | int) -> int:
 
     A stream of random numbers would depend on who draws first.
     """
-    mixed = hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8)
+    mixed = _begun(seed, purpose).copy()
     for part in key:
-        mixed.update(part if isinstance(part, bytes) else part.to_bytes(16, "big", signed=True))
-        mixed.update(b"/")
+        mixed.update((part if isinstance(part, bytes) else part.to_bytes(16, "big", signed=True)) + b"/")
     return int.from_bytes(mixed.digest(), "big")
+
+
+@lru_cache(maxsize=64)
+def _begun(seed: int, purpose: str) -> hashlib.blake2b:
+    """A hash that has taken these; to be copied, as one that goes on is another purpose's."""
+    return hashlib.blake2b(f"{seed}/{purpose}".encode(), digest_size=8)
 
 
 def classes_heard(listener: DrivenNode, about: DrivenNode) -> tuple[str, ...]:
@@ -370,11 +376,10 @@ class Simulation:
         member, content = self._members.get(arrival.target), arrival.content
         if isinstance(content, Presence):
             if member is not None:
-                address = Address(arrival.source).to_bytes()
                 member.node.peer_presence(
                     arrival.source,
                     content.up,
-                    (address,),
+                    (peer_address(arrival.source),),
                     content.meta,
                     epoch=content.epoch,
                     classes=content.classes,
@@ -387,7 +392,7 @@ class Simulation:
             self.lost += 1
             return
         try:
-            observed = Address(arrival.source).to_bytes()
+            observed = peer_address(arrival.source)
             data = self.joined(*content)  # here and not before: copies for all peers at once would be many
             member.node.deliver_inbound(data, arrival.source, observed)
             self.delivered += 1

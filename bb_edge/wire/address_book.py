@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from bb_edge.ir.address import Address
+from bb_edge.ir.address import Address, peer_address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
@@ -202,7 +202,8 @@ class AddressBook:
         if not raw or (entry is not None and entry.learned_from == raw):
             return False
         if len(raw) == 1:  # as most peers have
-            new: tuple[Address, ...] = (Address.from_bytes(raw[0]),)
+            alone = raw[0] == peer_address(peer)
+            new: tuple[Address, ...] = (Address(peer) if alone else Address.from_bytes(raw[0]),)
         else:
             new = tuple(dict.fromkeys([Address.from_bytes(data) for data in raw]))
         if entry is None:

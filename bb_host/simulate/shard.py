@@ -288,9 +288,9 @@ class Shard:
         """What the listener is told of those members whose classes it hears."""
         scenario, hears = self.scenario, self._nodes[listener].hears
         at_ns = self.network.now_ns + after_ns
+        heard = [(kind, kind.heard_by(hears)) for kind in self._kinds]
         for member in about:
-            kind, peer = self._kinds[member.group], self._everybody[member]
-            classes = kind.heard_by(hears)
+            (kind, classes), peer = heard[member.group], self._everybody[member]
             session, up = self._sessions[peer], self._up[peer]
             if classes and session and peer is not listener:
                 content = Presence(up, scenario.epoch_of(member), session, classes, kind.meta)

@@ -11,6 +11,7 @@ from bb_edge.ir.address import (
     Address,
     AddressError,
     parse_suffix,
+    peer_address,
     route_of,
     site_suffix,
 )
@@ -25,6 +26,21 @@ addresses = st.builds(
     st.none() | st.integers(0, 2**32 - 1),
     st.none() | names,
 )
+
+
+@given(
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 64).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
+)
+def test_the_address_of_a_peer_is_one_without_other_segments(code, digest):
+    peer = PeerId(code, digest)
+    assert peer_address(peer) == Address(peer).to_bytes()
+    assert Address.from_bytes(peer_address(peer)) == Address(peer)
+
+
+@pytest.mark.parametrize("peer", [PEER, PeerId(0x1B, bytes(32)), PeerId(300, bytes(31)), PeerId.from_int(3)])
+def test_the_address_of_a_peer_of_another_hash(peer):
+    assert peer_address(peer) == Address(peer).to_bytes()
 
 
 def test_the_binary_form_is_that_of_semantics_1():

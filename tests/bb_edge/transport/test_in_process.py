@@ -79,6 +79,12 @@ def test_keyed_numbers_tell_their_keys_apart():
     assert len(found) == 12
 
 
+def test_keyed_numbers_are_those_of_every_version():
+    for _ in range(2):  # what is kept of the first draw changes no other one
+        assert keyed_number(0, "a", 1) == 18418009523991351580
+        assert keyed_number(7, "delay", b"x", -3) == 1696487063794265698
+
+
 def test_a_trace_does_not_depend_on_who_was_added_first(compile_text):
     found = []
     for order in (("Server", "Client"), ("Client", "Server")):
