@@ -20,6 +20,7 @@ CODES: Final[Mapping[str, str]] = {
     "binding-replaces": "a binding of a slot whose declaration has a configuration, which is dropped",
     "body-returns-value": "a body returns a value, which nothing reads: outputs are declared with g.output",
     "component": "a component's configuration warns about itself",
+    "constant-not-learned": "a tensor of a model that may have been a parameter, and that training leaves",
     "doubtful-setting": "a setting, or a default, that hardly anybody wants: a learning rate of 0",
     "early-aggregate": "an aggregate that does not wait for the answers that its slot sums",
     "empty-body": "a body records nothing",

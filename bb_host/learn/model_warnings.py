@@ -11,7 +11,7 @@ from bb_host.learn.onnx_import import ImportedModel
 
 
 def warnings_of(model: ImportedModel, gradient: Gradient, loss: str) -> tuple[ProgramWarning, ...]:
-    """Parameters that training does not change or that layers share, and statistics and weights it leaves."""
+    """Parameters that training does not change or that layers share; what it leaves and may have been one."""
     found = [
         ProgramWarning(
             "parameter-without-gradient",
@@ -29,6 +29,19 @@ def warnings_of(model: ImportedModel, gradient: Gradient, loss: str) -> tuple[Pr
                 f"the parameter {shared.name!r} is trained as one for {first}{more}",
                 hint=f"train=[{shared.name!r}] (--train {shared.name}) says that this is meant; exporters"
                 " merge equal initializers: export without that, or once they differ",
+            )
+        )
+    if lost := [i for i in model.initializers if i.doubtful]:
+        first, more = lost[0].name, f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        names = ", ".join(repr(i.name) for i in lost[:4]) + (", …" if len(lost) > 4 else "")
+        found.append(
+            ProgramWarning(
+                "constant-not-learned",
+                f"{first!r} ({lost[0].dtype}[{','.join(map(str, lost[0].shape))}]){more} may have been a"
+                f" parameter, and is not learned: {lost[0].why}",
+                hint="exporters compute constants of parameters: export with optimize=False"
+                f" (do_constant_folding=False with dynamo=False); or train=[{names}] learns"
+                f" {'it' if len(lost) == 1 else 'them'}, and frozen=[{names}] says that it is meant",
             )
         )
     found.extend(_weights_in_loops(model))

@@ -390,8 +390,16 @@ def infer_types(function: Function) -> Function:
 
     Inference never fails here: a model that it cannot follow keeps the types that it has.
     """
+    # A declared type without a shape helps nobody, and where the bounds of a Slice have one, ONNX 1.23 takes
+    # the Slice for its whole input.
+    shaped = {
+        name: known
+        for name, known in function.types.items()
+        if known.shape is not None or name in function.inputs
+    }
     try:
-        inferred = onnx.shape_inference.infer_shapes(as_model(function), data_prop=True)
+        model = as_model(dataclasses.replace(function, types=shaped))
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         found = read_graph(inferred.graph).types
     except (onnx.shape_inference.InferenceError, ProgramProtoError, TypeProtoError, ValueError, RuntimeError):
         return function

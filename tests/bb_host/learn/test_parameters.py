@@ -74,3 +74,68 @@ def test_what_is_added_to_attention_to_hide_places_is_a_mask(hidden, learned):
     (found,) = (i for i in model.initializers if i.name == "mask")
     assert found.learned is learned
     assert learned or found.why == f"operand of Add 'masked', a mask: it holds {hidden:g}"
+
+
+def classifier(nodes, tensors, opset=18):
+    """Warnings and initializers, by name, of a net of these nodes from `x`, F32[N,4,6], to `y`."""
+    graph = helper.make_graph(
+        [helper.make_node(op, i.split(), [o], o, **more) for op, i, o, more in nodes],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["M", "a", "b"])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    net = trainable(helper.make_model(graph, opset_imports=opsets, ir_version=8), "mse")
+    return [f"{w.code}: {w.what} ({w.hint})" for w in net.warnings()], {i.name: i for i in net.initializers}
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["scale behind it", "scale of its own"])
+def test_a_group_norm_is_learned_whatever_its_exporter_calls_scale_and_shift(own):
+    """Its scale and shift are parameters that were unsqueezed when the file was written."""
+    nodes = [
+        ("Conv", "x c.weight", "conv", {}),
+        ("Reshape", "conv groups", "grouped", {}),
+        ("InstanceNormalization", "grouped val_1 val_2", "norm", {}),
+        ("Shape", "conv", "shape", {}),
+        ("Reshape", "norm shape", "back", {}),
+        ("Mul", "back val_22", "scaled", {}),
+        ("Add", "scaled val_24", "y", {}),
+    ]
+    ramp = np.linspace(0.5, 1.5, 4, dtype=np.float32).reshape(4, 1)
+    fill = np.linspace(0.5, 1, 2, dtype=np.float32) if own else np.ones(2, np.float32)
+    weight = np.ones((4, 4, 3), np.float32) * ramp[:, :, None]
+    tensors = {"c.weight": weight, "groups": np.array([0, 2, -1]), "val_1": fill}
+    tensors["val_2"] = fill if own else np.zeros(2, np.float32)
+    warnings, found = classifier(nodes, {**tensors, "val_22": ramp, "val_24": ramp})
+    learned = {name for name, i in found.items() if i.learned}
+    if own:
+        assert learned == {"c.weight", "val_1", "val_2"}
+        assert any("'val_22' (float32[4,1]) and 1 more may have been a parameter" in w for w in warnings)
+    else:
+        assert learned == {"c.weight", "val_22", "val_24"} and not warnings
+        assert found["val_22"].why == "scale of InstanceNormalization 'norm', behind it"
+        assert found["val_24"].why == "shift of InstanceNormalization 'norm', behind it"
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [(0.5, True), (0.0, False), (-1e9, False)],
+    ids=["numbers", "all zeros", "a mask"],
+)
+def test_a_folded_table_that_is_not_learned_is_told(table, told):
+    tensors = {"c.weight": np.ones((6, 5), np.float32), "val_7": np.full((4, 5), table, np.float32)}
+    nodes = [("MatMul", "x c.weight", "z", {}), ("Relu", "z", "r", {}), ("Mul", "r val_7", "y", {})]
+    warnings, found = classifier(nodes, tensors)
+    assert not found["val_7"].learned and found["val_7"].doubtful is told
+    assert [w.partition(":")[0] for w in warnings] == ["constant-not-learned"] * told
+
+
+def test_who_says_what_a_table_is_hears_nothing():
+    tensors = {"c.weight": np.ones((6, 5), np.float32), "h0": np.ones((4, 5), np.float32)}
+    nodes = [("MatMul", "x c.weight", "z", {}), ("Concat", "z h0e", "y", {"axis": 0})]
+    nodes.insert(0, ("Unsqueeze", "h0 axes", "h0e", {}))
+    tensors["axes"] = np.array([0])
+    warnings, found = classifier(nodes, tensors)
+    assert found["h0"].doubtful and len(warnings) == 1
+    assert "export with optimize=False" in warnings[0] and "frozen=['h0'] says" in warnings[0]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from bb_edge.ir.types import TENSOR_I64, ValueType
 from bb_host.errors import ShapeArgumentError
 from bb_host.ir.program import Function
+from bb_host.onnx_io.model import infer_types
 from bb_host.passes.one_pass import Pass, Stats
 from bb_host.passes.tensor import (
     batch_first,
@@ -155,6 +158,21 @@ def test_ops_that_do_something_stay(function: Make) -> None:
     )
     after = identities.run(before)
     assert kinds(after) == {"Cast": 2, "Transpose": 2, "Dropout": 1, "Slice": 1, "Add": 1}
+
+
+def test_a_slice_stays_whatever_is_declared_of_its_bounds(
+    function: Make, same_results: Same, f32: F32
+) -> None:
+    """A gradient's constants have types without shapes; ONNX takes that for a Slice of the whole."""
+    text = "g (float[3, 4] x) => (float[a, b] y) { z = Slice (x, first, last, axes)  y = Exp (z) }"
+    bounds = {"first": [0], "last": [3], "axes": [1]}
+    read = function(text, **{name: np.array(at, np.int64) for name, at in bounds.items()})
+    bare = {"x": read.types["x"], **{name: ValueType(TENSOR_I64) for name in bounds}}
+    before = infer_types(replace(read, types=bare))
+    assert before.types["z"].shape == (3, 3)
+    after = clean_up(before)
+    assert kinds(after) == {"Slice": 1, "Exp": 1}
+    same_results(before, after, {"x": f32(3, 4)})
 
 
 def test_a_value_that_a_body_captures_is_renamed_there(function: Make, same_results: Same, f32: F32) -> None:
