@@ -33,6 +33,7 @@ class GradientBuilder:
         self._memo: dict[object, str] = {}
         self._constants: dict[str, Array] = {}
         self._real: dict[str, np.dtype[np.generic]] = {}
+        self._expanded: dict[str, str] = {}  # what Expand has written, and of what
         for op in forward.ops:
             value = _constant_of(op)
             if value is not None:
@@ -60,7 +61,20 @@ class GradientBuilder:
         outputs = tuple(self.fresh(base) for _ in range(n_outputs))
         self.ops.append(Op(op_type, keys.ONNX_DOMAIN, inputs, outputs, dict(attrs)))
         self._memo[key] = "\0".join(outputs)
+        if op_type == "Expand":
+            self._expanded[outputs[0]] = inputs[0]
         return outputs
+
+    def times(self, dy: str, factor: str, y: str) -> str:
+        """dy · factor, for `dy` in the shape of `y`.
+
+        A gradient that was only expanded to that shape is multiplied as it was, where the factor has the
+        shape: an Expand costs as much as the product.
+        """
+        shape = self.shape(y)
+        if shape is not None and None not in shape and self.shape(factor) == shape:
+            dy = self._expanded.get(dy, dy)
+        return self.op("Mul", dy, factor)
 
     def const(self, array: Array) -> str:
         """A constant; equal ones are one."""

@@ -33,8 +33,8 @@ def _add(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
 @rule("Mul")
 def _mul(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     (a, b), dy, y = op.inputs, one(dys), op.outputs[0]
-    da = g.reduce_to(g.op("Mul", dy, b), y, a) if wants[0] else None
-    db = g.reduce_to(g.op("Mul", dy, a), y, b) if wants[1] else None
+    da = g.reduce_to(g.times(dy, b, y), y, a) if wants[0] else None
+    db = g.reduce_to(g.times(dy, a, y), y, b) if wants[1] else None
     return (da, db)
 
 

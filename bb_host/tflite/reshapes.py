@@ -6,10 +6,14 @@ from bb_host.tflite.graph import Operator, TfliteGraph
 
 
 def shorten(graph: TfliteGraph) -> None:
-    """In place: a RESHAPE of a RESHAPE is one, and one to the shape that is there is none."""
+    """In place: a RESHAPE of a RESHAPE is one, one to the shape that is there is none, equal ones are one.
+
+    That spares a copy too, where `separate` makes one for each.
+    """
     asked = set(graph.outputs)
     producers: dict[int, Operator] = {}
     same: dict[int, int] = {}
+    known: dict[tuple[int, tuple[int, ...]], int] = {}  # results by what is reshaped, and to which shape
     kept = []
     for op in graph.operators:
         op.inputs = tuple(same.get(i, i) for i in op.inputs)
@@ -20,6 +24,10 @@ def shorten(graph: TfliteGraph) -> None:
                 op.inputs = (before.inputs[0], *op.inputs[1:])
             if graph.shape(op.inputs[0]) == graph.shape(result) and result not in asked:
                 same[result] = op.inputs[0]
+                continue
+            first = known.setdefault((op.inputs[0], graph.shape(result)), result)
+            if first != result and result not in asked:
+                same[result] = first
                 continue
         producers[result] = op
         kept.append(op)

@@ -67,10 +67,20 @@ def test_a_shape_is_kept_rather_than_the_value_that_has_it(read):
   s = NonZero(a)
   c = Cast<to=1>(s)
   p = Mul(c, w)
-  y = ReduceSum<keepdims=0>(p)
+  q = Add(p, w)
+  y = ReduceSum<keepdims=0>(q)
 """
     found = differentiate(read(text), ["w"])
-    assert found.activations == ("s", "p_shape")  # and c is cast again
+    assert found.activations == ("s", "q_shape")  # and c is cast again
+
+
+def test_a_gradient_is_expanded_only_where_no_product_does_it(read):
+    text = """function f(x: F32[n,4], w: F32[4]) -> (y)
+  p = Mul(x, w)
+  y = ReduceSum<keepdims=0>(p)
+"""
+    assert "Expand" not in op_types(differentiate(read(text), ["w"]).backward)  # dy * x has the shape of p
+    assert "Expand" in op_types(differentiate(read(text), ["x"]).backward)  # dy * w has that of w
 
 
 def test_equal_ops_are_written_once(read):
