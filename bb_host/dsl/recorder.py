@@ -24,6 +24,7 @@ from bb_host.errors import (
     ForeignValueError,
     OpInSubgraph,
     PortNameError,
+    TooManyOps,
     UnknownAttributeError,
     ValueTypeError,
     WireInSubgraph,
@@ -35,6 +36,10 @@ from bb_host.ir.text.names import implied_opsets
 
 _MOST_SHARED = 16
 """Elements of a constant that is recorded once for all who write it."""
+
+MOST_OPS = 250_000
+"""Ops of a program. A loop of Python's that never ends records as many in a quarter of a minute, in 0.3 GB.
+Programs that people write have hundreds, and unrolled ones some ten thousand."""
 
 _E = TypeVar("_E", bound=AuthoringError)
 
@@ -188,6 +193,14 @@ class Recorder(Suggests, ABC):
         line = draft.outputs[0].line if draft.outputs else author_line()
         said["source"] = short_line(line)
         draft.facts = OpFacts(**said)
+        self.session.ops += 1
+        if self.session.ops > MOST_OPS:
+            raise self.error(
+                TooManyOps,
+                f"the program records more than {MOST_OPS:,} ops, the last ones here",
+                "Python's loops run while the program is recorded: is this one without an end"
+                " (`while True:`)? Repeat on the device with g.loop(n), or g.rounds()",
+            )
         self.drafts.append(draft)
         return draft
 

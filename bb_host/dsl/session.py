@@ -83,6 +83,7 @@ class Session:
 
     root: tuple[str, str] = ("", "")
     wire_ids: int = 0
+    ops: int = 0  # that were recorded, in all functions
     slots: dict[str, SlotUse] = field(default_factory=dict)
     records: list[ModuleRecord] = field(default_factory=list)
     recorded: dict[tuple[int, tuple[tuple[str, ValueType], ...]], ModuleRecord] = field(default_factory=dict)

@@ -93,6 +93,10 @@ class UnknownPortError(AuthoringError):
     """A port that the module does not have, or an input that it has and did not get."""
 
 
+class TooManyOps(AuthoringError):
+    """More ops than any program needs: a loop of Python's that never ends, while it is recorded."""
+
+
 class ArityError(AuthoringError):
     """An op with too few or too many inputs, or an empty list where a value is needed."""
 

@@ -35,6 +35,7 @@ from bb_host.errors import (
     ModuleError,
     NotWireEligible,
     PortNameError,
+    TooManyOps,
     UnknownAttributeError,
     UnknownOp,
     UnknownPortError,
@@ -537,3 +538,25 @@ def test_compilers_name_what_was_meant(
     program = module(lambda g: sums.contribute(g, g.input("x", "F32", (2,))), sums=sums)
     with refused(kind, words, marked=marked):
         use(program)
+
+
+def test_a_python_loop_without_end_is_told_at_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bb_host.dsl.recorder.MOST_OPS", 500)
+
+    class Endless(Module):
+        def body(self, g: Graph) -> None:
+            x = g.input("x", "F32", (2,))
+            while True:
+                x = x + 1.0  # <-
+
+    with refused(TooManyOps, "more than 500 ops", "`while True:`", "g.loop(n)"):
+        Endless().record()
+
+    class Inner(Module):
+        def body(self, g: Graph) -> None:
+            with g.loop(3) as step:
+                while True:
+                    g.app_emit("beat", step.index)  # <-
+
+    with refused(TooManyOps, "more than 500 ops"):
+        Inner().record()

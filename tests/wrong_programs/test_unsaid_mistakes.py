@@ -16,6 +16,7 @@ from bb_host.errors import (
     CallError,
     CrossClassDataflow,
     LearnError,
+    MalformedOp,
     ModuleError,
     TypeConstraintFailed,
     UnknownAttributeError,
@@ -565,6 +566,49 @@ def test_a_misspelt_argument_of_trainable() -> None:
 def test_a_width_that_is_no_whole_number(sizes: Any, named: str) -> None:
     with refused(LearnError, f"mlp: {named}"):
         mlp(sizes)  # <-
+
+
+def test_an_aggregate_in_a_loop_that_nothing_is_contributed_in() -> None:
+    def looped(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            with g.loop(3, after=r.closed):
+                mean, total = m.agg.aggregate(g)  # <-
+                g.app_emit("mean", g.bundle([mean, total]))
+
+    words = ("slot 'agg' in its first iteration", "their totals 0", "call it before the loop")
+    warned("spent-aggregate", *words, program=Sums(looped))
+
+    def within(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start, g.loop(3, after=start):
+            done = m.agg.contribute(g, g.constant(FOUR), peer=g.peer_list(g.own_peer()))
+            mean, total = m.agg.aggregate(g, after=done)
+            g.app_emit("mean", g.bundle([mean, total]))
+
+    assert "spent-aggregate" not in [w.code for w in Compiler().run(Sums(within)).warnings]
+
+
+def test_events_of_one_name_and_two_types() -> None:
+    class Twice(Module):
+        def __init__(self, second: Any) -> None:
+            self._second = second
+            super().__init__()
+
+        def body(self, g: Graph) -> None:
+            x = g.input("x", "F32", (2,))
+            g.app_emit("found", x)
+            g.app_emit("found", self._second(g, x))  # <-
+
+    Compiler().compile(Twice(lambda g, x: g.constant(FOUR)))  # another shape, and a reader takes either
+    with refused(
+        MalformedOp, "the event 'found' is Composite here", "F32 at AppEmit (test_unsaid_mistakes.py"
+    ):
+        Compiler().compile(Twice(lambda g, x: g.bundle([x, x])))
+    with refused(MalformedOp, "the event 'found' is I64 here, and F32 at", "another name"):
+        Compiler().compile(Twice(lambda g, x: g.onnx.cast(x, to="I64")))
 
 
 def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bb_edge.ir import keys
+from bb_edge.ir import keys, types
 from bb_edge.ir.counters import spelling
+from bb_edge.ir.types import ValueType
 from bb_host.errors import MalformedOp, label, named, source
 from bb_host.ir.program import Op
+from bb_host.ir.text.printer import print_type
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.limits import ACQUIRE, RELEASE, check_limits
 from bb_host.passes.analysis.slot_table import TargetSlots
@@ -34,17 +36,22 @@ _PLACES = {
     "Limit.Release": ("name", "Limit.Acquire", "it fails: nothing acquires a permit", "g.limit_acquire"),
 }
 _COUNTER = "IncrMetric"
+_LOOP = (keys.SYSCALL_DOMAIN, "Loop")
+_EVENT = (keys.SYSCALL_DOMAIN, "AppEmit")
 _KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, ACQUIRE, _COUNTER))
 
 
 def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Warns about halves without their other one; MalformedOp for a semaphore of two sizes.
 
-    MalformedOp too for two counters that are spelt alike, and for a limit that waits for itself.
+    MalformedOp too for two counters that are spelt alike, for events of one name and two types, and for a
+    limit that waits for itself.
     """
     for target in targets:
         _sums(target, stats)
         _gradients(target, stats)
+        _looped_sums(target, stats)
+        _events(target)
         found = [
             op
             for function in target.functions
@@ -90,6 +97,51 @@ def _sums(target: TargetSlots, stats: Stats) -> None:
         for op in closing if not giving else ():
             if not _given(op):
                 _alone(op, target, "nothing is contributed, and it has no stack", "contribute(g, …)", stats)
+
+
+def _looped_sums(target: TargetSlots, stats: Stats) -> None:
+    """Warns of an aggregate in a loop whose contributions come from outside: its first iteration has all."""
+    given = {slot for slot, ops in target.ops.items() if any(op.op_type == "Contribute" for op in ops)}
+    if not given:
+        return
+    keyed = {f.key: f for f in target.functions}
+    loops = [op for f in target.functions for op in f.ops if (op.domain, op.op_type) == _LOOP]
+    for loop in loops:
+        bodies = flow.reached([keyed[key] for key in flow.callees(loop) if key in keyed], keyed)
+        inside = [op for f in bodies.values() for op in f.ops if op.domain == keys.ROLE_AGGREGATOR_DOMAIN]
+        summed = {op.slot for op in inside if op.op_type == "Contribute"}
+        for op in inside:
+            if op.op_type == "Aggregate" and op.slot in given - summed and not _given(op):
+                stats.warn(
+                    "spent-aggregate",
+                    f"the loop of {source(loop)} takes the sum of slot {op.slot!r} in its first iteration:"
+                    " nothing is contributed in it, so that the results of the others are empty and their"
+                    " totals 0",
+                    source(op),
+                    "call it before the loop, and use its results there",
+                )
+
+
+def _events(target: TargetSlots) -> None:
+    """MalformedOp for events of one name with values of two types: who reads them can tell no one apart."""
+    first: dict[str, tuple[Op, ValueType]] = {}
+    for function in target.functions:
+        if _EVENT not in flow.summary(function.ops).kinds:
+            continue
+        for op in function.ops:
+            kind = function.types.get(op.inputs[0]) if (op.domain, op.op_type) == _EVENT else None
+            if kind is None:
+                continue
+            name = _place(op)
+            other, of_other = first.setdefault(name, (op, kind))
+            if not (types.compatible(kind.node, of_other.node) or types.compatible(of_other.node, kind.node)):
+                there = print_type(ValueType(of_other.node))
+                raise MalformedOp(
+                    f"the event {name!r} is {print_type(ValueType(kind.node))} here, and {there} at"
+                    f" {named(other)}",
+                    hint="give one of them another name: who reads the events knows them by it",
+                    op=op,
+                )
 
 
 _ADDS_GRADIENT = frozenset({"Train", "Backward", "BackwardKeyed", "BackwardInput"})
