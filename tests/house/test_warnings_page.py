@@ -27,6 +27,7 @@ PROGRAMS = {
 WITHOUT_PROGRAM = {
     "component",
     "parameter-without-gradient",
+    "constant-not-learned",
     "frozen-statistics",
     "probabilities-as-output",
     "shared-parameter",
