@@ -31,6 +31,7 @@ CODES: Final[Mapping[str, str]] = {
     "frozen-statistics": "a layer's running statistics are not updated by training",
     "layout-unknown": "peers' answers that are averaged or stacked, and whose shape nothing tells",
     "missing-half": "one of two syscalls that work together, such as a stash without flush",
+    "long-loop": "a loop whose literal number of iterations keeps a device busy for long",
     "misspelt-name": "an attribute of a module that is nearly called as one that is read",
     "nested-limit": "a limit is acquired by an execution that holds permits of it",
     "never-started": "a flow that no entry, port or input of its partition starts",

@@ -25,6 +25,9 @@ from bb_host.dsl.recorder import OpenLoop, Recorder
 from bb_host.dsl.tape import After
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, LoopError, ValueTypeError
 
+MANY_ITERATIONS = 100_000_000
+"""An iteration takes 10 µs at the least: so many are a quarter of an hour."""
+
 
 class _Closed:
     """The body of a loop that has been recorded: nothing is recorded with its values any more."""
@@ -70,6 +73,7 @@ class Loop(Suggests):
         given: Sequence[Any] = (
             carry if isinstance(carry, (list, tuple)) else () if carry is None else (carry,)
         )
+        self._times = 1  # as far as a literal says it
         self._trips = None if times is None else self._count(times)
         self._first = [no_bundle(graph, lift(graph, value)) for value in given]
         self._after = after
@@ -107,6 +111,7 @@ class Loop(Suggests):
                 raise g.error(AttributeValueError, f"loop: {times} iterations", "say 0 or more")
             if not times:
                 g.warn("empty-loop", "a loop of 0 iterations never runs", "say 1 or more, or give a value")
+            self._times = int(times)
             return g.tensor_constant(np.array(int(times), np.int64))
         value = g.own(times)
         if not types.compatible(value.node, types.TENSOR_I64):
@@ -139,7 +144,8 @@ class Loop(Suggests):
                 f"g.loop stands in {g.describe()}",
                 "in the function of a branch or body, write g.onnx.loop(…)",
             )
-        self._scope = OpenLoop(self._line, g.drafts, dict(g._constants))
+        around = g.open_loops[-1].times if g.open_loops else 1
+        self._scope = OpenLoop(self._line, g.drafts, dict(g._constants), around * self._times)
         g.drafts = []
         g.open_loops.append(self._scope)
         self._index = g.fresh("iteration", ValueType(types.TENSOR_I64, ()), line=self._line)
@@ -159,6 +165,14 @@ class Loop(Suggests):
             self._check()
             if self._stop is not None:
                 condition.append(g.onnx_op("Not", (self._stop,)))
+            elif scope.times // max(self._times, 1) <= MANY_ITERATIONS < scope.times:
+                g.warn(
+                    "long-loop",
+                    f"{scope.times:,} iterations, those of the loops around it multiplied in: a device is in"
+                    " it for a quarter of an hour at the least",
+                    "say fewer, or end it: step.stop(…)",
+                    self._line,
+                )
         drafts, g.drafts = g.drafts, scope.around
         g._constants = scope.constants
         g.open_loops.pop()

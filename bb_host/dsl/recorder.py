@@ -51,6 +51,7 @@ class OpenLoop:
     line: tuple[str, int]
     around: list[Draft]
     constants: dict[tuple[object, ...], Output]
+    times: int = 1  # iterations with those of the loops around it, as far as literals say them
 
 
 class Ports(dict[str, Output]):

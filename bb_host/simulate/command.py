@@ -25,7 +25,7 @@ from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Event, Trouble
 from bb_host.simulate.conditions import NS, Conditions, read_trace
 from bb_host.simulate.dealing import Rule
-from bb_host.simulate.report import Columns, ProgressLine, event_record, not_finite, summary
+from bb_host.simulate.report import Columns, ProgressLine, event_record, last_numbers, not_finite, summary
 from bb_host.simulate.results import Results
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
@@ -118,7 +118,11 @@ def _run(
                 line.clear()
     counts = {group.peer_class: group.count for group in scenario.groups}
     about = {"run": label, "seed": scenario.seed, "nodes": counts, "workers": arguments.workers}
-    found = summary(outcome, time.monotonic() - began, about)
+    named = None if arguments.plot is None else Columns.parse(arguments.plot)
+    found = {
+        **summary(outcome, time.monotonic() - began, about),
+        "last": last_numbers(outcome.events, named),
+    }
     for kind, trouble in outcome.trouble.items():
         print(f"bb-host: {label or 'the run'}: {kind} {trouble}", file=sys.stderr)
         if lines := _lines_of(kind, trouble, artifacts):

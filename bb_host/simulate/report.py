@@ -18,6 +18,10 @@ EVERY_S_IN_A_FILE = 30.0
 """How often progress is written: to a terminal, where it replaces itself, and to a file."""
 
 
+MOST_NUMBERS = 64
+"""Numbers of one event that a summary has: an event may hold all parameters of a model."""
+
+
 class ProgressLine:
     """One line that says how far a simulation is; several, seldom, where no terminal reads it."""
 
@@ -101,6 +105,20 @@ def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> di
             for kind, t in outcome.trouble.items()
         },
     }
+
+
+def last_numbers(events: Sequence[Event], named: Columns | None = None) -> dict[str, float | str]:
+    """The last value of each number in events, under the names of `--plot`: `round[1]`, or what it names.
+
+    Of one topic it is the last event's that has the number. JSON has no infinities: they stay texts.
+    """
+    found: dict[str, float | str] = {}
+    for event in events:
+        value = event.value if isinstance(event.value, list) else [event.value]
+        own = named.names if named is not None and named.topic == event.topic else {}
+        for index in _numbers(value)[:MOST_NUMBERS]:
+            found[own.get(index, f"{event.topic}[{index}]")] = value[index]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -486,6 +486,27 @@ def test_a_loop_of_no_iterations(times):
         warned("empty-loop", "0 iterations", "1 or more", program=Loops())
 
 
+@pytest.mark.parametrize(("outer", "inner"), [(1, 10**12), (10**5, 10**5)])
+def test_a_loop_that_takes_for_ever(outer, inner):
+    def loops(inner, stops):
+        class Loops(Module):
+            def body(self, g):
+                x = g.input("x", "F32", (4,))
+                with g.loop(outer, carry=x) as step:
+                    with g.loop(inner, carry=step.carried) as within:  # <-
+                        within.next(within.carried * 0.5)
+                        if stops:
+                            within.stop(g.onnx.reduce_max(within.carried, keepdims=False) < 0.1)
+                    step.next(within.result)
+                g.output("y", step.result)
+
+        return Loops()
+
+    warned("long-loop", f"{outer * inner:,} iterations", "step.stop(…)", program=loops(inner, False))
+    quiet(loops(inner, True))
+    quiet(loops(1000, False))
+
+
 @pytest.mark.parametrize("deadline_ns", [10, 30, 999_999])
 def test_a_deadline_in_the_wrong_unit(deadline_ns):
     warned("short-deadline", str(deadline_ns), "30 * S", program=asking(deadline_ns), compiler=PEERS)

@@ -14,7 +14,7 @@ import pytest
 from bb_host.cli import main
 from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import NS
-from bb_host.simulate.report import Columns, not_finite
+from bb_host.simulate.report import Columns, last_numbers, not_finite
 
 PROGRAM = """
 import sys
@@ -75,6 +75,7 @@ def test_a_run_says_its_events_and_writes_them(program, rows, tmp_path, capsys):
     assert [event["value"][0] for event in events] == [1, 2, 3]
     (told,) = json.loads((out / "summary.json").read_text())
     assert told["nodes"] == {"Server": 1, "Client": 20} and len(told["trace"]) == 64 and not told["trouble"]
+    assert told["last"] == dict(zip(("round[0]", "mean", "samples"), events[-1]["value"][:3], strict=True))
     assert (out / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -87,6 +88,7 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
         f"seed={seed},shard.batch_size={size}" for seed in (1, 2) for size in (2, 8)
     ]
     assert len({run["trace"] for run in runs}) == 4
+    assert all(run["last"]["round[0]"] == 3 and "round[1]" in run["last"] for run in runs)
     assert len([line for line in lines if line.get("event") == "round"]) == 12
 
 
@@ -277,6 +279,22 @@ def test_numbers_that_are_not_finite_are_said_and_shown():
         0.5,
         float("inf"),
     ]
+
+
+def test_the_last_numbers_are_those_of_each_topic():
+    events = [
+        *(Event(n, "server", "round", [n, n / 2, "text"]) for n in (1, 2)),
+        *(Event(3, "client-0", "loss", value) for value in (0.5, "NaN")),
+        Event(4, "server", "round", [3, None]),
+        Event(5, "server", "all", list(range(1000))),
+    ]
+    found = last_numbers(events, Columns.parse("round:1=half"))
+    assert {name: found.pop(name) for name in ("round[0]", "half", "loss[0]")} == {
+        "round[0]": 3,
+        "half": 1.0,
+        "loss[0]": "NaN",
+    }
+    assert list(found) == [f"all[{index}]" for index in range(64)]
 
 
 def test_a_topic_of_numbers_and_of_lists_is_shown_by_its_lists():
