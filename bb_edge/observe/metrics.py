@@ -60,8 +60,9 @@ class ListenError(MetricsError):
     """
 
     def __init__(self, what: str, number: int | None) -> None:
-        super().__init__(what, "metrics")
         self.taken = number == errno.EADDRINUSE
+        remedy = "another process, such as another node, has this port: give each node one of its own"
+        super().__init__(what, "metrics", remedy if self.taken else "")
         self.may_pass = number not in (errno.EACCES, errno.EPERM)
 
 

@@ -152,5 +152,5 @@ def test_addresses_that_are_none(text):
 
 
 def test_a_port_that_is_taken_is_named(server):
-    with pytest.raises(MetricsError, match=str(server.port)):
+    with pytest.raises(MetricsError, match=f"{server.port}.*give each node one of its own"):
         MetricsServer("127.0.0.1", server.port, {})
