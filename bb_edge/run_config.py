@@ -88,10 +88,32 @@ class RunConfig:
         return key if value not in (None, False, ()) else f"{flag}, or {key}"
 
     def node_config(self) -> NodeConfig:
-        """The budget with the limits of the file. Raises ConfigError, which names the field at fault."""
+        """The budget with the limits of the file, and an outbox that the disk has room for.
+
+        Raises ConfigError, which names the field at fault, and ConfigFileError where the file says more of
+        the outbox than its disk holds.
+        """
         base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
         caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
-        return base.with_(**{**self.limits, "caps": caps})
+        node = base.with_(**{**self.limits, "caps": caps})
+        room = self.disk.get("outbox_bytes")
+        if room is None or _outbox_on_disk(node) <= room:
+            return node
+        # What the disk refuses waits in memory, without bound; what the outbox refuses is told as lost.
+        fitting = {"outbox_records": min(node.outbox_records, max(1, room // (2 * OUTBOX_RECORD_BYTES)))}
+        records = node.outbox_records if "outbox_records" in self.limits else fitting["outbox_records"]
+        fitting["outbox_bytes"] = min(node.outbox_bytes, max(1, room - OUTBOX_RECORD_BYTES * records))
+        node = node.with_(**{name: most for name, most in fitting.items() if name not in self.limits})
+        given = [f"limits.{name} {self.limits[name]}" for name in fitting if name in self.limits]
+        if (needs := _outbox_on_disk(node)) > room and given:
+            raise ConfigFileError(
+                f"an outbox of {' and '.join(given)} takes up to {needs} bytes,"
+                f" disk.outbox_bytes allows {room}",
+                "disk.outbox_bytes",
+                f"leave it out or raise it to {needs}, or lower the limits (each record takes"
+                f" {OUTBOX_RECORD_BYTES} bytes of disk beside its own)",
+            )
+        return node
 
     def broker_record(self) -> Broker:
         """The broker with its files and credentials. Raises BrokerUrlError and ConfigFileError."""
@@ -149,7 +171,7 @@ class RunConfig:
         """
         base = StoreLimits.edge() if self.budget == "edge" else StoreLimits()
         node = self.node_config()
-        outbox_bytes = node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
+        outbox_bytes = _outbox_on_disk(node)
         journal_bytes = max(base.journal_bytes, planned_journal)
         limits = {"journal_bytes": journal_bytes, "outbox_bytes": outbox_bytes, **self.disk}
         return replace(base, **limits)
@@ -165,6 +187,11 @@ class RunConfig:
             "receive_maximum": min(64, node.ingress_entries),
         }
         return MqttOptions(**{**fitting, **self.mqtt_options})
+
+
+def _outbox_on_disk(node: NodeConfig) -> int:
+    """The bytes that a full outbox takes on disk, its records' numbers included."""
+    return node.outbox_bytes + OUTBOX_RECORD_BYTES * node.outbox_records
 
 
 _FLAGS = {

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from bb_edge.engine import steps
 from bb_edge.ir.errors import BBError
-from bb_edge.state.errors import StateError
+from bb_edge.state.errors import StateError, StateFullError
 from bb_edge.state.journaling import Journaling
 from bb_edge.state.refusals import Refusals
 from bb_edge.state.store import Recovered, StateStore
@@ -365,9 +365,22 @@ class Keeper:
         return []
 
     def _keep_outbox(self, requests: Sequence[steps.PersistOutbox]) -> None:
+        """Writes rows of the outbox. Where it is full, numbers find room all the same: a window of them at
+        most for each peer, and what they are of leaves by them, is acknowledged, and makes room.
+        """
         self._journaling.finish()
         try:
             self._store.append_outbox(list(self._rows(requests).items()))
+        except StateFullError as error:
+            numbers = [step for step in requests if isinstance(step.name, RowName)]
+            if records := [step for step in requests if not isinstance(step.name, RowName)]:
+                self._answer(records, error)
+            try:
+                self._store.append_outbox(list(self._rows(numbers).items()), bounded=False)
+            except StateError as failure:
+                self._answer(numbers, failure)
+            else:
+                self._answer(numbers, None)
         except StateError as error:
             self._answer(requests, error)
         else:

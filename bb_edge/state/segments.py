@@ -211,14 +211,15 @@ class Segments:
 
     # --- writing ------------------------------------------------------------------------------------------
 
-    def append(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def append(self, records: Sequence[tuple[bytes, bytes]], bounded: bool = True) -> None:
         """Adds records under their keys, all or none; they are on the medium when it returns.
 
-        Raises StateFullError, StateWriteError and StateReadError.
+        Without `bounded` they find room in any case. Raises StateFullError, StateWriteError and
+        StateReadError.
         """
         rows = add_rows(records)
         size = sum(map(len, rows))
-        if self._needed + size > self._max_bytes:
+        if self._needed + size > self._max_bytes and bounded:
             raise StateFullError(
                 f"the outbox holds {self._needed} of {self._max_bytes} bytes, {size} more are requested",
                 "outbox",

@@ -265,14 +265,15 @@ class StateStore:
         if outbox:
             self.enclosed = {**self.enclosed, **dict(outbox)}
 
-    def append_outbox(self, records: Sequence[tuple[bytes, bytes]]) -> None:
+    def append_outbox(self, records: Sequence[tuple[bytes, bytes]], bounded: bool = True) -> None:
         """Adds (key, record) pairs, all or none; they are on the medium when it returns.
 
-        Raises StateFullError, StateWriteError and StateReadError.
+        Without `bounded` a full outbox takes them, too. Raises StateFullError, StateWriteError and
+        StateReadError.
         """
         if records:
             try:
-                self._segments.append(records)
+                self._segments.append(records, bounded)
             except StateWriteError:
                 self._make_room()
                 raise

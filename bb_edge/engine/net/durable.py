@@ -156,14 +156,11 @@ class Durable:
         cause = None if is_request else unit.cause
         remaining = unit.deadline_ns - now_ns if unit.deadline_ns else 0
         message = Envelope(unit.fills, unit.kind, unit.wire_req_id, remaining, failure=unit.failure)
-        if cause is not None:
-            found = self.records.outbox.find(unit.peer, cause, unit.wire_id)
-            if found is not None:
-                is_news = self._is_news(found, cause, unit, message)
-                self.records.outbox.caught_up(found)
-                self._runtime.count("outbound.told_anew" if is_news else "outbound.reused")
-                if not is_news:
-                    return _NOTHING_TO_DO
+        found = None if cause is None else self.records.outbox.find(unit.peer, cause, unit.wire_id)
+        if found is not None and not self._is_news(found, unit, message):
+            self.records.outbox.caught_up(found)
+            self._runtime.count("outbound.reused")
+            return _NOTHING_TO_DO
         data = envelope.encode(message, not unit.body)
         size, limits = len(unit.body) + len(data), self._peers.limits_of(unit.peer)
         if size > limits.total_bytes:
@@ -182,19 +179,25 @@ class Durable:
         try:
             number = self.records.add(record, unit.kind, unit.deadline_ns)
         except OutboxFullError as error:
-            return self._no_room(unit, error)
+            fate = self._no_room(unit, error)
+            if found is not None and fate is not None:  # what waits is compared again
+                self.records.outbox.caught_up(found)
+            return fate
+        if found is not None:
+            self.records.outbox.caught_up(found)
+            self._runtime.count("outbound.told_anew")
         if self.records.sender.room.wants_snapshot:
             self._wish.want("outbox")
         return Fate(record=number)
 
-    def _is_news(self, number: int, cause: Cause, unit: Unit, message: Envelope) -> bool:
+    def _is_news(self, number: int, unit: Unit, message: Envelope) -> bool:
         """Whether a round that runs again after a restart tells something else than its first run did.
 
         A sensor has read anew by then: both readings were taken, and both are told. What an envelope set off
         is told once, whatever it is by now.
         """
-        is_own = cause.peer == self._runtime.own_peer and unit.kind == envelope.NONE
-        is_again = is_own and self.records.outbox.is_ahead(number)
+        is_own = unit.cause is not None and unit.cause.peer == self._runtime.own_peer
+        is_again = is_own and unit.kind == envelope.NONE and self.records.outbox.is_ahead(number)
         record = self.records.sender.record(number) if is_again else None
         if record is None:
             return False

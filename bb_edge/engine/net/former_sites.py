@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from bb_edge.engine.net.former_records import Part
 from bb_edge.engine.program.program import OpSpec, Program, Target
 from bb_edge.ir import keys, types
 from bb_edge.ir.address import Address, parse_suffix, site_suffix
 from bb_edge.ir.ids import site_beside
 from bb_edge.ir.opsets.wire import OP_SEND, OP_SEND_REQ, OP_SEND_RESP
+from bb_edge.ir.stamped_shapes import StampedShape, fits, read_shapes, shape_text
+from bb_edge.wire.codecs import decode_value
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 
 _KINDS = {OP_SEND: NONE, OP_SEND_REQ: REQUEST, OP_SEND_RESP: RESPONSE}
@@ -26,8 +30,8 @@ _KIND_NAMES = {NONE: "a send", REQUEST: "a request", RESPONSE: "a reply"}
 
 class Site(NamedTuple):
     """What the new program sends to a site: the kind of the envelope, the author's name of the op and all
-    sites that it sends to, the wire hash of the payload (0: any), whether it is a trigger, and the slots of
-    the codecs that code it.
+    sites that it sends to, the wire hash of the payload (0: any), whether it is a trigger, the slots of the
+    codecs that code it, and the shape that its receivers take (None: any).
     """
 
     kind: int
@@ -36,6 +40,7 @@ class Site(NamedTuple):
     type_hash: int
     trigger_only: bool
     codecs: tuple[str, ...]
+    shape: StampedShape | None = None
 
 
 def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
@@ -49,6 +54,7 @@ def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
             hashes = op.meta.get(keys.WIRE_TYPES_KEY, "").split(",")
             texts = filter(None, op.meta.get(keys.SITE_IDS_KEY, "").split(","))
             together = tuple(site_suffix(int(text, 16)) for text in texts)
+            shapes = read_shapes(op.meta.get(keys.SHAPES_KEY, ""))
             for place, suffix in enumerate(together):
                 found[suffix] = Site(
                     _KINDS[op.op_type],
@@ -57,6 +63,7 @@ def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
                     int(hashes[place], 16) if place < len(hashes) and hashes[place] else 0,
                     op.meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY,
                     tuple(_codecs_of(op.inputs[place], makers)) if place < len(op.inputs) else (),
+                    shapes[place] if place < len(shapes) else None,
                 )
     return found
 
@@ -121,6 +128,11 @@ def _misfit(fill: Fill, kind: int, site: Site, codecs: Mapping[str, str]) -> str
         return f"{_KIND_NAMES[site.kind]} goes there here"
     if fill.trigger_only != site.trigger_only or (site.type_hash and fill.type_hash != site.type_hash):
         return f"it was sent as {_type(fill.type_hash)}, this program sends {_type(site.type_hash)}"
+    if site.shape is not None and not fill.trigger_only:
+        value = decode_value(fill.type_hash, fill.payload)
+        if isinstance(value, np.ndarray) and value.shape != (0,) and not fits(value.shape, site.shape):
+            came, wanted = shape_text(value.shape), shape_text(site.shape)
+            return f"it was sent with shape {came}, this program sends {wanted}"
     return next((codecs[slot] for slot in site.codecs if slot in codecs), "")
 
 

@@ -132,7 +132,11 @@ class _Analysis:
             self.taken.setdefault(id(edge.send), []).append(
                 [None if t is None else t.shape for t in at_receiver]
             )
-        self._put(edge.send, common | OpFacts(arrives_as=arrives) if arrives else common)
+        sent = common | OpFacts(arrives_as=arrives) if arrives else common
+        if edge.send.facts.durable and not trigger:
+            # What waits for a receiver may be adopted by another program, which sends it if it fits.
+            sent |= _shapes(kinds)
+        self._put(edge.send, sent)
 
     def _narrower(self, edge: WireEdge, sender: Function) -> None:
         """Rule 3 for the sending half: sizes that its receivers agree on, where it knows none."""

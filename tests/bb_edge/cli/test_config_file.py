@@ -108,6 +108,32 @@ def test_a_board_s_budget_is_for_its_disk_too(write):
     )
 
 
+@pytest.mark.parametrize("room", [1000, 150_000, 1_500_000])
+def test_an_outbox_is_no_larger_than_its_disk(write, room):
+    """What a full disk refuses would wait in memory; what a full outbox refuses is told."""
+    node = load_config(write({"disk": {"outbox_bytes": room}})).node_config()
+    assert room - 256 < node.outbox_bytes + 256 * node.outbox_records <= room
+    assert node.outbox_records == min(4096, room // 512)
+    few = load_config(write({"disk": {"outbox_bytes": room}, "limits": {"outbox_records": 2}})).node_config()
+    assert (few.outbox_records, few.outbox_bytes) == (2, room - 512)
+    short = load_config(
+        write({"disk": {"outbox_bytes": room}, "limits": {"outbox_bytes": 200}})
+    ).node_config()
+    assert short.outbox_bytes == 200 and 256 * short.outbox_records + 200 <= room
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        ({"outbox_records": 600}, "limits.outbox_records 600 takes up to 153601 bytes"),
+        ({"outbox_bytes": 150_000}, "limits.outbox_bytes 150000 takes up to 224752 bytes"),
+    ],
+)
+def test_an_outbox_that_its_disk_cannot_hold_is_refused(write, limits, text):
+    with pytest.raises(ConfigFileError, match=f"{text}, disk.outbox_bytes allows 150000.*leave it out or"):
+        load_config(write({"disk": {"outbox_bytes": 150_000}, "limits": limits}))
+
+
 def test_a_name_is_as_long_as_a_presence_carries_it(write):
     assert load_config(write({"peer": "é" * MAX_PEER_NAME})).peer == "é" * MAX_PEER_NAME
     carried = Presence(True, 1, addresses=(bytes(256),) * 8, meta={"name": "\U0001f600" * MAX_PEER_NAME})

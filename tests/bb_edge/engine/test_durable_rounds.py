@@ -12,8 +12,16 @@ from peers import HERE, SELF, A, B
 from times import S
 
 from bb_edge import NodeConfig, PeerId, install
-from bb_edge.engine.steps import EngineStep, OutboundDropped, PersistOutbox, RoundBackedOff, RoundsCompleted
+from bb_edge.engine.steps import (
+    EngineStep,
+    OutboundDropped,
+    PersistOutbox,
+    RoundBackedOff,
+    RoundsCompleted,
+    SendEnvelope,
+)
 from bb_edge.node import Node
+from bb_edge.wire.envelope import Ack, Envelope, decode, encode
 from bb_edge.wire.outbox import OutboxRecord
 
 TELLS = tells(1, 1_000_000)
@@ -22,9 +30,10 @@ TELLS = tells(1, 1_000_000)
 class Life:
     """One life of a node, from what an earlier one left in its outbox."""
 
-    def __init__(self, data: bytes, outbox: tuple[bytes, ...] = (), now_ns: int = 0) -> None:
+    def __init__(self, data: bytes, outbox: tuple[bytes, ...] = (), now_ns: int = 0, **limits: int) -> None:
         more: dict[str, Any] = {"seed": 3, "durable": True}
-        self.node: Node = install(SELF, (HERE,), data, ["Main"], NodeConfig.edge(), **more)
+        config = replace(NodeConfig.edge(), **limits)
+        self.node: Node = install(SELF, (HERE,), data, ["Main"], config, **more)
         self.node.adopt_outbox(outbox, now_ns, now_ns)
         self.now_ns = now_ns
 
@@ -157,3 +166,28 @@ def test_a_round_that_runs_again_tells_what_it_reads_anew(size, compile_text):
     third.up(A)
     assert told(third.run()) == [], "the last that it told is the same"
     assert third.node.counters["outbound.reused"] == 1
+
+
+def test_a_reading_that_waited_for_room_is_told_once_the_one_before_the_crash_has_left(compile_text):
+    """Acknowledged meanwhile or not, the older one is another reading."""
+    cast = "  x: F32[] = Cast<to=1>(round)"
+    reads, reads_anew = (
+        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
+        for op in ("Abs", "Neg")
+    )
+    first = Life(reads)
+    first.up(A)
+    taken = rows(first.run())
+    again = Life(reads_anew, taken, outbox_records=1)
+    again.up(A)
+    found = again.run()
+    assert again.node.counters["outbound.waiting"] == 1 and not records(found)
+    for step in of(SendEnvelope, found):
+        sent = decode(step.payload, again.node.config.caps)
+        again.node.deliver_inbound(encode(Envelope(acks=(Ack(sent.epoch, sent.seq),))), step.peer)
+    again.node.poll(again.now_ns)
+    again.node.snapshot(again.now_ns)
+    again.node.snapshot_written()
+    (anew,) = records(again.run())
+    assert anew.cause is not None and anew.cause.round == 1
+    assert "outbound.reused" not in again.node.counters

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bb_edge.engine.net.former_records import Part
 from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import site_id
+from bb_edge.ir.tensors import encode_tensor
 from bb_edge.loading import load
 from bb_edge.wire.envelope import NONE, REQUEST, RESPONSE, Envelope, Fill
 
@@ -19,9 +21,7 @@ A, B, C, D = (site_suffix(number) for number in (0xA1, 0xB1, 0xC1, 0xD1))
 
 def site(*together: bytes, **fields: Any) -> Site:
     given = {"kind": NONE, "name": "report", "type_hash": F32, "trigger_only": False, "codecs": (), **fields}
-    return Site(
-        given["kind"], given["name"], together, given["type_hash"], given["trigger_only"], given["codecs"]
-    )
+    return Site(together=together, **given)
 
 
 def fill(suffix: bytes, type_hash: int = F32, **fields: bool) -> Fill:
@@ -46,6 +46,34 @@ def test_each_op_of_an_envelope_is_a_part_of_its_own_with_its_fills() -> None:
         Part("a send 'report'", "", (fills[0],)),
         Part("a send 'pair'", "", (fills[1], fills[2])),
     ]
+
+
+@pytest.mark.parametrize(
+    ("sent", "taken", "why"),
+    [
+        ((), (), ""),
+        ((1,), (1,), ""),
+        ((3, 4), (-1, 4), ""),
+        ((0,), (1,), ""),  # an empty vector stands for nothing
+        ((1,), (), "it was sent with shape [1], this program sends []"),
+        ((), (1,), "it was sent with shape [], this program sends [1]"),
+        ((3, 4), (-1, 5), "it was sent with shape [3,4], this program sends [?,5]"),
+        ((3, 4), None, ""),
+    ],
+)
+def test_a_value_of_another_shape_is_another_value(
+    sent: tuple[int, ...], taken: tuple[int, ...] | None, why: str
+) -> None:
+    """Its receiver would acknowledge it, and throw it away."""
+    sites = {A: site(A, shape=taken)}
+    value = Fill(A, encode_tensor(np.zeros(sent, np.float32)), type_hash=F32)
+    (part,) = parts_of(Envelope([value], NONE), sites, {})
+    assert part.why == why
+    trigger = Fill(A, b"", trigger_only=True)
+    (part,) = parts_of(
+        Envelope([trigger], NONE), {A: site(A, shape=taken, trigger_only=True, type_hash=0)}, {}
+    )
+    assert not part.why
 
 
 def test_a_part_that_does_not_fit_leaves_the_others() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,25 @@ def test_a_failed_record_is_told_and_the_others_are_kept(world: Callable[..., Wo
     w.take(outgoing(4, 1))
     assert w.node.kept == [3, 4]
     assert w.on_disk.outbox == (record(1).to_bytes(),)
+
+
+@pytest.mark.parametrize("fault", [None, Fault(FaultKind.FULL, 1, "write")], ids=["", "the disk refuses"])
+def test_a_full_outbox_takes_the_numbers_by_which_it_empties(
+    world: Callable[..., World], fault: Fault | None
+) -> None:
+    """They are asked for together with a record that has no room, and alone."""
+    w = world(StoreLimits(outbox_bytes=300))
+    w.take()
+    w.take(outgoing(1, 1, 50))
+    number = steps.PersistOutbox(2, PEER, b"number", name=RowName(PEER, 7, 1))
+    if fault is not None:
+        w.disk.inject(fault)
+    w.take(outgoing(3, 2, 200), number)
+    assert set(w.node.failed) == ({3} if fault is None else {2, 3})
+    assert "are requested" in str(w.node.failed[3])
+    w.take(replace(number, token=4))
+    assert w.node.kept == ([1, 2, 4] if fault is None else [1, 4])
+    assert w.on_disk.outbox[-1] == b"number"
 
 
 def test_what_has_run_and_its_answer_are_one_write_and_one_sync(world: Callable[..., World]) -> None:
