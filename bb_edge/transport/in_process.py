@@ -81,10 +81,7 @@ class Arrival(NamedTuple):
 
 
 def keyed_number(seed: int, purpose: str, *key: bytes | int) -> int:
-    """Returns a number of 64 bits that depends on seed, purpose and key alone: randomness as a function.
-
-    A stream of random numbers would depend on who draws first.
-    """
+    """Returns 64 bits that depend on these alone; a stream of numbers would depend on who draws first."""
     mixed = _begun(seed, purpose).copy()
     for part in key:
         mixed.update((part if isinstance(part, bytes) else part.to_bytes(16, "big", signed=True)) + b"/")

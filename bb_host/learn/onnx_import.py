@@ -148,6 +148,9 @@ def import_onnx(
         (i for i in listed if i.learned or i.untrained), key=lambda i: (i.untrained, not i.personal)
     )
     parameters = {i.name: array_of(initializers[i.name]) for i in ordered}
+    if broken := next((n for n, a in parameters.items() if np.isnan(a).any()), None):
+        what = f"parameter {broken!r} holds values that are no numbers (NaN): what made it has diverged"
+        raise ModelImportError(what, where, "export the model of an earlier step")
     if METADATA in parameters:
         what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
         raise ModelImportError(what, where, "rename it in the model, or freeze it")

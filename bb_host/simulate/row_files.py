@@ -136,10 +136,16 @@ def handed_over(kind: type[Component], path: Path, hand: Hand) -> Iterator[None]
 def read_rows(path: Path) -> Rows:
     """Reads arrays [rows, …] of one length from a .npz file. ScenarioError for another file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            hint = "write it with numpy.savez(path, x=…, y=…), which names each array"
+            raise ScenarioError("it is one array without a name (.npy)", str(path), hint)
+        with loaded as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError) as error:
         why = error.strerror or error if isinstance(error, OSError) else "numpy.savez did not write it"
+        if "Object arrays" in str(error):
+            why = "it holds Python objects, which are not read (an array of rows of one length and dtype is)"
         hint = "write it with numpy.savez(path, x=…, y=…)"
         if path.suffix.lower() == ".csv":
             hint = "read the CSV file with numpy.loadtxt, and write numpy.savez(path, x=…, y=…)"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from bb_host.errors import ModelImportError
 from bb_host.learn import trainable
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "models.md"
@@ -139,3 +140,9 @@ def test_who_says_what_a_table_is_hears_nothing():
     warnings, found = classifier(nodes, tensors)
     assert found["h0"].doubtful and len(warnings) == 1
     assert "export with optimize=False" in warnings[0] and "frozen=['h0'] says" in warnings[0]
+
+
+def test_a_parameter_that_is_no_number_is_refused():
+    nodes = [("MatMul", "x c.weight", "y", {})]
+    with pytest.raises(ModelImportError, match=r"'c.weight' holds values that are no numbers"):
+        classifier(nodes, {"c.weight": np.full((6, 5), np.nan, np.float32)})

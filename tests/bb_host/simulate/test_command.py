@@ -266,6 +266,19 @@ def test_rows_that_are_no_npz_are_refused_without_advice_to_unpickle(
     assert words in said and "pickle" not in said
 
 
+@pytest.mark.parametrize(
+    ("name", "write", "words"),
+    [
+        ("one.npy", lambda path: np.save(path, np.zeros((3, 2))), "it is one array without a name (.npy)"),
+        ("rows.npz", lambda path: np.savez(path, x=np.array([[1], [1, 2]], object)), "holds Python objects"),
+    ],
+)
+def test_arrays_that_are_no_rows_are_refused(program, tmp_path, capsys, name, write, words):
+    write(tmp_path / name)
+    assert main(["simulate", program, "--clients", "3", "--data", f"shard={tmp_path / name}", "--quiet"]) == 1
+    assert words in capsys.readouterr().err
+
+
 def test_numbers_that_are_not_finite_are_said_and_shown():
     events = [
         Event(n * NS, "server", "round", [n, value]) for n, value in enumerate((0.5, "NaN", "Infinity"))
