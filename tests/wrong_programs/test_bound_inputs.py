@@ -107,6 +107,26 @@ def test_what_a_bound_model_does_not_take(
 
 
 @pytest.mark.parametrize(
+    ("loss", "dtype", "shape", "remedy"),
+    [
+        (
+            "softmax_cross_entropy",
+            np.int64,
+            [2],
+            "numbers of classes want loss='sparse_softmax_cross_entropy'",
+        ),
+        ("sparse_softmax_cross_entropy", np.float32, [2, 2], "want loss='softmax_cross_entropy'"),
+        ("sparse_softmax_cross_entropy", np.float32, [2], "cast it with"),
+    ],
+)
+def test_labels_of_the_other_form_are_told_with_the_loss_that_takes_them(
+    loss: str, dtype: Any, shape: list[int], remedy: str
+) -> None:
+    with refused(TypeConstraintFailed, "as target", remedy):
+        compiled(lambda m, g: evaluated(m, g, shape, dtype), trainable(mlp([4, 8, 2]), loss))
+
+
+@pytest.mark.parametrize(
     ("shape", "most"), [(None, "3 elements of axis 1 at most"), ([None, 7], "3 elements of")]
 )
 def test_a_slice_that_can_never_be_as_wide_as_the_model_takes(shape: Any, most: str) -> None:

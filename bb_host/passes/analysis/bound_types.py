@@ -305,11 +305,24 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
     empty = " or an empty vector" if port.promise.or_empty else ""
     wanted = types.compatible(known.node, promise.type.node) and not promise.floating
     remedy = "give it that shape" if wanted else f"cast it with g.onnx.cast(x, to={_element(promise)!r})"
+    if port.name == "target" and (labels := _other_labels(promise.type, known)):
+        remedy = labels
     return TypeConstraintFailed(
         f"{role} {slot!r} {verb} {promise}{empty} as {port.name}, got {print_type(known)}",
         hint=f"{remedy}, or bind another {role}",
         op=op,
     )
+
+
+def _other_labels(wanted: ValueType, known: ValueType) -> str:
+    """The remedy where a loss gets labels of its other form: numbers of classes, or a row for each."""
+    if wanted.shape is None or known.shape is None:
+        return ""
+    if known.node is not types.TENSOR_F32 and len(known.shape) == len(wanted.shape) - 1:
+        return "numbers of classes want loss='sparse_softmax_cross_entropy', or one_hot rows from the source"
+    if wanted.node is types.TENSOR_I64 and len(known.shape) == len(wanted.shape) + 1:
+        return "rows with a number for each class want loss='softmax_cross_entropy'"
+    return ""
 
 
 def _element(promise: PortPromise) -> str:
