@@ -148,7 +148,9 @@ def config(tmp_path: Path) -> Callable[..., str]:
 
 
 def files_of(folder: Path) -> list[tuple[str, int]]:
-    return sorted((str(file), file.lstat().st_size) for file in folder.rglob("*"))
+    """All but what Python keeps of the modules that it has compiled."""
+    found = (file for file in folder.rglob("*") if "__pycache__" not in file.parts)
+    return sorted((str(file), file.lstat().st_size) for file in found if file != folder)
 
 
 def errors(text: str) -> list[str]:
