@@ -253,13 +253,15 @@ def test_records_that_cannot_be_written_are_told_and_asked_for_again_however_man
 
 def test_only_so_many_wait(make):
     node = greeted(make(outbound_queue=2, outbox_records=3), A, B)
-    for now_ns in range(2, 7):
-        writes(node, now_ns, to=(A,))
+    asked = [step for now_ns in range(2, 7) for step in writes(node, now_ns, to=(A,))]
     assert node.counters["outbound.waiting"] == 2, "three are being written, two wait"
     node.invoke("Main", {"x": np.ones(1, np.float32), "to": (A,)})
     (dropped,) = of(steps.OutboundDropped, node.poll(8))
     assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait", durable=True)
     assert node.unkept() == {A: 5} and node.counters["outbound.unwritten"] == 5
+    for step in asked:
+        node.persisted(step.token)
+    assert node.unkept() == {A: 2} and node.unkept(disk_is_gone=True) == {A: 5}
     assert node.counters["outbound.dropped"] == 1
 
 

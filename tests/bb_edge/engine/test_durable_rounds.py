@@ -191,3 +191,22 @@ def test_a_reading_that_waited_for_room_is_told_once_the_one_before_the_crash_ha
     (anew,) = records(again.run())
     assert anew.cause is not None and anew.cause.round == 1
     assert "outbound.reused" not in again.node.counters
+
+
+def test_a_reading_that_finds_no_room_beside_the_one_before_the_crash_is_told_as_lost(compile_text):
+    """Its peer is away: it does not wait, and the older one goes on as it was."""
+    cast = "  x: F32[] = Cast<to=1>(round)"
+    reads, reads_anew = (
+        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
+        for op in ("Abs", "Neg")
+    )
+    first = Life(reads)
+    first.up(A)
+    again = Life(reads_anew, rows(first.run()), outbox_records=1)
+    again.up(A)
+    again.node.poll(again.now_ns)
+    for _ in range(again.node.config.health_threshold):
+        again.node.peer_failed(A)
+    (dropped,) = of(OutboundDropped, again.run())
+    assert (dropped.durable, dropped.round) == (True, 1)
+    assert not again.node.counters.keys() & {"outbound.reused", "outbound.told_anew"}

@@ -23,6 +23,7 @@ from bb_edge.state import (
 )
 from bb_edge.state.journaling import GATHERED_BYTES, GATHERED_NS
 from bb_edge.state.keeper import ENCLOSED_BYTES, Keeper, key_bytes, name_of_key, restore
+from bb_edge.state.segment_rows import add_rows
 from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.durable_rows import RowName
 from bb_edge.wire.outbox import OutboxRecord, body_record, name_of
@@ -192,10 +193,13 @@ def test_a_full_outbox_takes_the_numbers_by_which_it_empties(
     world: Callable[..., World], fault: Fault | None
 ) -> None:
     """They are asked for together with a record that has no room, and alone."""
-    w = world(StoreLimits(outbox_bytes=300))
+    first = len(add_rows([(key_bytes(1), record(1, 50).to_bytes())])[0])
+    w = world(StoreLimits(outbox_bytes=first + 10))
     w.take()
     w.take(outgoing(1, 1, 50))
     number = steps.PersistOutbox(2, PEER, b"number", name=RowName(PEER, 7, 1))
+    with pytest.raises(StateFullError):
+        w.store.append_outbox([(key_bytes(number.name), number.record)])
     if fault is not None:
         w.disk.inject(fault)
     w.take(outgoing(3, 2, 200), number)
