@@ -304,7 +304,10 @@ class BackwardWithoutForward(PassError):
 
 
 class BindingError(PassError):
-    """A binding that names no slot of the program, the wrong role, or a config that cannot be written."""
+    """A binding that names no slot of the program, the wrong role, or a config that cannot be written.
+
+    Codecs of two classes on the way of one code, too.
+    """
 
 
 class StateNotSaved(BindingError):

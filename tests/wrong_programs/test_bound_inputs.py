@@ -17,7 +17,7 @@ from bb_edge.components import (
     PresenceSelector,
     ScalarQuantizer,
 )
-from bb_edge.roles import Codec
+from bb_edge.roles import Codec, ComponentEnv
 from bb_host import (
     AggregatorSlot,
     CodecSlot,
@@ -294,6 +294,72 @@ def test_a_code_that_nothing_decompresses() -> None:
     compiler = compiler.bind_codec("one", ScalarQuantizer)
     with refused(TypeConstraintFailed, "got U8: it is the code of Compress", "by the slot 'one': decompress"):
         compiler.compile(between())
+
+
+class Bytes(ScalarQuantizer):
+    """One that reads the codes of a ScalarQuantizer."""
+
+    TYPE_NAME = "acme.Bytes"
+
+
+class Signs(Codec):
+    """Another codec of one byte per number."""
+
+    TYPE_NAME = "acme.Signs"
+    stateless = True
+
+    @classmethod
+    def port_types(cls, config: Any, tensors: Any) -> dict[str, str]:
+        return ScalarQuantizer.port_types(config, tensors)
+
+    @classmethod
+    def construct(cls, env: ComponentEnv) -> Signs:
+        return cls()
+
+    def train_codebook(self, ctx: Any, training: Any) -> None:
+        """Nothing is learned."""
+
+    def compress(self, ctx: Any, t: Any) -> Any:
+        return (t > 0).astype(np.uint8)
+
+    def decompress(self, ctx: Any, code: Any) -> Any:
+        return code.astype(np.float32)
+
+
+SIGNS_READ = "acme.Signs in slot 'two' on Server decompresses what bb.ScalarQuantizer in slot 'one' on Client"
+
+
+def test_a_codec_of_another_class_decompresses_though_its_code_has_that_type() -> None:
+    compiler = Compiler().bind_peer_selector("peers", PresenceSelector).bind_aggregator("average", FedAvg)
+    compiler = compiler.bind_codec("one", ScalarQuantizer)
+    compiler.bind_codec("two", Bytes).compile(between("two"))
+    with refused(BindingError, SIGNS_READ, "compressed at Compress", "bind one class to both slots"):
+        compiler.bind_codec("two", Signs).compile(between("two"))
+
+
+def test_one_slot_of_two_codecs_that_meet() -> None:
+    compiler = Compiler().bind_peer_selector("peers", PresenceSelector).bind_aggregator("average", FedAvg)
+    compiler = compiler.bind_codec("one", ScalarQuantizer, target="Client")
+    compiler.bind_codec("one", ScalarQuantizer, target="Server").compile(between("one"))
+    with refused(BindingError, "acme.Signs in slot 'one' on Server", "bind one class to slot 'one'"):
+        compiler.bind_codec("one", Signs, target="Server").compile(between("one"))
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_two_codecs_on_one_device_and_in_a_loop(looped: bool) -> None:
+    class Here(Module):
+        def body(self, g: Graph) -> None:
+            one, two = CodecSlot("one", ScalarQuantizer), CodecSlot("two", Signs)
+            code = one.compress(g, g.input("x", np.float32, [2]))
+            if not looped:
+                g.output("y", two.decompress(g, code))  # <-
+                return
+            with g.loop(2) as step:
+                found = step.collect(two.decompress(g, code))  # <-
+            g.output("y", found)
+
+    with refused(BindingError, "acme.Signs in slot 'two' decompresses what bb.ScalarQuantizer in slot 'one'"):
+        Compiler().compile(Here())
 
 
 def searched(shape: list[int | None]) -> None:

@@ -6,7 +6,8 @@
    bodies of loops and branches do so, too.
 3. Every input gets its class (`input_class.<input>`).
 4. In a program that speaks of home alone nothing is stamped: all of it runs there.
-5. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
+5. Codecs of two classes on the way of one code are refused: `BindingError` (`other_codec`).
+6. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
    contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
    left alone.
 
@@ -18,10 +19,12 @@ from __future__ import annotations
 from operator import is_not
 
 from bb_edge.ir import keys
+from bb_edge.ir.class_names import SELF_CLASS
 from bb_host.ir.facts import FunctionFacts, OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
+from bb_host.passes.analysis.other_codec import check_codecs
 from bb_host.passes.analysis.placement import is_single_class, place
 from bb_host.passes.analysis.remarks import warn_of_scopes
 from bb_host.passes.one_pass import Stats
@@ -40,10 +43,16 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         heads.append(program.functions[1])
     for head in heads:
         slots.update(head.slots)
-    if all(is_single_class(head, slots, home) for head in heads):
-        return program
     keyed = {f.key: f for f in program.functions}
+    coded = any(keys.ROLE_COMPRESSOR_DOMAIN in flow.summary(f.ops).domains for f in program.functions)
+    alone = options.module if home == SELF_CLASS else home
+    if all(is_single_class(head, slots, home) for head in heads):
+        for head in heads if coded else ():
+            check_codecs(head, keyed, slots, options, alone)
+        return program
     placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
+    for head in placed if coded else ():
+        check_codecs(head, keyed, slots, options, alone)
     others = tuple(_selecting(f, slots, home) for f in program.functions[len(heads) :])
     functions = (*placed, *others)
     return program.with_functions(functions)
