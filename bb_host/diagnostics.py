@@ -49,6 +49,7 @@ CODES: Final[Mapping[str, str]] = {
     "state-not-saved": "a component keeps state and has no `serialize`: a restart loses it",
     "too-few-rows": "batches with fewer rows than the normalizations of a trained model need",
     "training-unread": "a model is trained, and nothing reads it before other parameters replace it",
+    "two-event-types": "events of one name whose values have different types on different classes",
     "unknown-class": "a selector of peers of a class that the program does not have, but for a letter or two",
     "unknown-component": "a component type that this host does not know",
     "unread-aggregate": "an aggregate of which the total alone is used: nothing takes the mean",

@@ -611,6 +611,22 @@ def test_events_of_one_name_and_two_types() -> None:
         Compiler().compile(Twice(lambda g, x: g.onnx.cast(x, to="I64")))
 
 
+@pytest.mark.parametrize("other", [False, True])
+def test_events_of_one_name_and_two_types_on_two_classes(other: bool) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            g.app_emit("loss", g.bundle([r.value]) if other else r.value)  # <-
+            r.reply(r.value)
+            g.app_emit("loss", r.answer)
+
+    if other:
+        what = "the event 'loss' is Composite on Client, and F32 on Server, at AppEmit (test_unsaid_mistakes"
+        warned("two-event-types", what, "another name", program=Told(body))
+    else:
+        quiet(Told(body))
+
+
 def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:
     class Typo(Module):
         name, home = "Typo", "Server"

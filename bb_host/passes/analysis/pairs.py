@@ -6,10 +6,11 @@ Places belong to a partition: what a client stashes, the server cannot flush.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.counters import spelling
-from bb_edge.ir.types import ValueType
+from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.errors import MalformedOp, label, named, source
 from bb_host.ir.program import Op
 from bb_host.ir.text.printer import print_type
@@ -17,6 +18,15 @@ from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.limits import ACQUIRE, RELEASE, check_limits
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
+
+
+class _Event(NamedTuple):
+    """An op that emits one, the type of its value, and the class that it runs on."""
+
+    op: Op
+    kind: TypeNode
+    target: str
+
 
 _PLACES = {
     "Hold.Stash": ("slot", "Hold.Flush", "nothing flushes what it keeps", "g.hold_flush"),
@@ -44,14 +54,15 @@ _KINDS = frozenset((keys.SYSCALL_DOMAIN, name) for name in (*_PLACES, ACQUIRE, _
 def check_pairs(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Warns about halves without their other one; MalformedOp for a semaphore of two sizes.
 
-    MalformedOp too for two counters that are spelt alike, for events of one name and two types, and for a
-    limit that waits for itself.
+    MalformedOp too for two counters that are spelt alike, for events of one name and two types on one class,
+    and for a limit that waits for itself. Such events of two classes are warned of.
     """
+    events: dict[str, _Event] = {}
     for target in targets:
         _sums(target, stats)
         _gradients(target, stats)
         _looped_sums(target, stats)
-        _events(target)
+        _events(target, events, stats)
         found = [
             op
             for function in target.functions
@@ -122,9 +133,12 @@ def _looped_sums(target: TargetSlots, stats: Stats) -> None:
                 )
 
 
-def _events(target: TargetSlots) -> None:
-    """MalformedOp for events of one name with values of two types: who reads them can tell no one apart."""
-    first: dict[str, tuple[Op, ValueType]] = {}
+def _events(target: TargetSlots, first: dict[str, _Event], stats: Stats) -> None:
+    """MalformedOp for events of one name with values of two types: who reads them can tell no one apart.
+
+    Where it is another class that emits the other, the reader can go by the node: a warning. `first` holds
+    the first event of each name, of the classes before this one too.
+    """
     for function in target.functions:
         if _EVENT not in flow.summary(function.ops).kinds:
             continue
@@ -133,15 +147,24 @@ def _events(target: TargetSlots) -> None:
             if kind is None:
                 continue
             name = _place(op)
-            other, of_other = first.setdefault(name, (op, kind))
-            if not (types.compatible(kind.node, of_other.node) or types.compatible(of_other.node, kind.node)):
-                there = print_type(ValueType(of_other.node))
-                raise MalformedOp(
-                    f"the event {name!r} is {print_type(ValueType(kind.node))} here, and {there} at"
+            other, of_other, there = first.setdefault(name, _Event(op, kind.node, target.main.name))
+            if types.compatible(kind.node, of_other) or types.compatible(of_other, kind.node):
+                continue
+            one, two = print_type(ValueType(kind.node)), print_type(ValueType(of_other))
+            if there != target.main.name:
+                stats.warn(
+                    "two-event-types",
+                    f"the event {name!r} is {one} on {target.main.name}, and {two} on {there}, at"
                     f" {named(other)}",
-                    hint="give one of them another name: who reads the events knows them by it",
-                    op=op,
+                    source(op),
+                    "give one of them another name: who reads the events of a fleet knows them by it",
                 )
+                continue
+            raise MalformedOp(
+                f"the event {name!r} is {one} here, and {two} at {named(other)}",
+                hint="give one of them another name: who reads the events knows them by it",
+                op=op,
+            )
 
 
 _ADDS_GRADIENT = frozenset({"Train", "Backward", "BackwardKeyed", "BackwardInput"})
