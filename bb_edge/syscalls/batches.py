@@ -69,8 +69,19 @@ def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: s
             raise OpError(
                 f"it gives {name} of {described(array)}, the program takes {wanted}",
                 f"slot {slot!r}",
-                _remedy(array, type_hash, classes=shape if name == "labels" else None),
+                _other_rows(array, shape)
+                or _remedy(array, type_hash, classes=shape if name == "labels" else None),
             )
+
+
+def _other_rows(array: Array, wanted: StampedShape | None) -> str:
+    """What to do about a batch that has another number of rows than a model takes alone; else empty."""
+    if not wanted or wanted[0] < 0 or array.ndim != len(wanted) or len(array) == wanted[0]:
+        return ""
+    return (
+        f"configure batch_size={wanted[0]}, or export the model with a dynamic batch dimension: its file"
+        f" takes batches of {wanted[0]} alone"
+    )
 
 
 def _remedy(array: Array, type_hash: int, classes: StampedShape | None) -> str:

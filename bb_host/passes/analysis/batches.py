@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import write_parts
@@ -18,12 +19,87 @@ from bb_host.passes.one_pass import Stats
 
 _MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch_norm="update" out'
 
+_TAKES_BATCHES = frozenset(("Evaluate", "Forward", "ForwardKeyed", "Train"))
+"""Ops of a model whose first input is a batch."""
 
-def with_batches(function: Function) -> Function:
-    """Returns the function with the types and shapes of batches and labels on each `NextBatch`, as known.
+_ROW_BY_ROW = frozenset(("Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub"))
+"""Operators whose result has the rows of what they read: how programs scale a batch."""
 
-    How many samples a batch has is the configuration's to say, and what nothing reads may be anything.
+
+def with_batches(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """Returns the functions with the types and shapes of batches and labels on each `NextBatch`, as known.
+
+    How many samples a batch has is the configuration's to say, unless a model with a fixed batch reads it;
+    what nothing reads may be anything. Raises LearnError where a source is configured for other batches than
+    the model takes.
     """
+    fixed = _fixed_inputs(functions)
+    sizes = _batch_sizes(functions) if fixed else {}
+    return tuple(_with_batches(f, _fixed_rows(f, fixed, sizes) if fixed else {}) for f in functions)
+
+
+class _FixedInput(NamedTuple):
+    """The input of a model whose file says how many rows it takes."""
+
+    name: str
+    rows: int
+
+
+def _fixed_inputs(functions: Iterable[Function]) -> Mapping[str, _FixedInput]:
+    """By slot, the models that take batches of one size alone."""
+    found: dict[str, _FixedInput] = {}
+    for function in functions:
+        if function.domain != keys.COMPONENT_DOMAIN or not function.inputs:
+            continue
+        slot, graph, _ = component_graph(function)
+        known = function.types.get(function.inputs[0]) if graph == "forward" else None
+        if known is not None and known.shape and isinstance(rows := known.shape[0], int):
+            found[slot] = _FixedInput(function.inputs[0], rows)
+    return found
+
+
+def _fixed_rows(
+    function: Function, fixed: Mapping[str, _FixedInput], sizes: Mapping[str, set[object]]
+) -> Mapping[str, int]:
+    """By the batch that a source gives, the rows that a model with a fixed batch needs of it."""
+    if keys.ROLE_MODEL_DOMAIN not in flow.summary(function.ops).domains:
+        return {}
+    found: dict[str, int] = {}
+    makers = {name: op for op in function.ops for name in op.outputs if name}
+    for op in function.ops:
+        if op.op_type not in _TAKES_BATCHES or op.domain != keys.ROLE_MODEL_DOMAIN or op.slot not in fixed:
+            continue
+        name, rows = fixed[op.slot]
+        for batch, giving in _sources(op.inputs[0], makers):
+            for size in sizes.get(giving.slot, ()):
+                if isinstance(size, int) and 0 < size != rows:
+                    raise LearnError(
+                        f"model {op.slot!r} takes batches of {rows} alone: its file says so of input"
+                        f" {name!r}; data source {giving.slot!r} gives {size} (batch_size)",
+                        source(op),
+                        f"export it with a dynamic batch dimension (torch.onnx.export(…, dynamic_shapes=({{0:"
+                        f" torch.export.Dim('batch')}},))), or configure batch_size={rows}",
+                    )
+            found[batch] = rows
+    return found
+
+
+def _sources(name: str, makers: Mapping[str, Op]) -> Iterator[tuple[str, Op]]:
+    """The batches that a value was made of row by row, each with the op that gives it."""
+    for same in same_values(name, makers):
+        name = same
+    maker = makers.get(name)
+    if maker is None:
+        return
+    if maker.op_type == "NextBatch" and maker.domain == keys.ROLE_DATA_LOADER_DOMAIN:
+        if name == maker.outputs[0]:
+            yield name, maker
+    elif maker.op_type in _ROW_BY_ROW and maker.domain == keys.ONNX_DOMAIN:
+        for read in maker.inputs:
+            yield from _sources(read, makers)
+
+
+def _with_batches(function: Function, fixed: Mapping[str, int]) -> Function:
     if keys.ROLE_DATA_LOADER_DOMAIN not in flow.summary(function.ops).domains:
         return function
     changed: dict[int, Op] = {}
@@ -40,10 +116,11 @@ def with_batches(function: Function) -> Function:
             None if name not in read else _known(function, name, gated) if name in gated else declared(name)
             for name in op.outputs
         ]
-        key = tuple(map(id, known))
+        rows = fixed.get(op.outputs[0], -1)
+        key = (rows, *map(id, known))
         stamp = stamps.get(key)
         if stamp is None:
-            parts = _parts(known)
+            parts = _parts(known, rows)
             stamp = stamps[key] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
         new = stamp(op)
         if new is not op:
@@ -83,11 +160,15 @@ def _narrower(one: ValueType | None, other: ValueType | None) -> ValueType | Non
     )
 
 
-def _parts(known: Iterable[ValueType | None]) -> str:
-    """What is stamped where the outputs have these types; empty where nothing is known."""
+def _parts(known: Iterable[ValueType | None], rows: int) -> str:
+    """What is stamped where the outputs have these types; empty where nothing is known.
+
+    `rows` are those that every batch must have, -1 where any number will do.
+    """
     parts = []
     for type_hash, shape, _ in map(part_of, known):
-        parts.append((type_hash, (-1, *shape[1:]) if shape else shape, None))
+        parts.append((type_hash, (rows, *shape[1:]) if shape else shape, None))
+        rows = -1  # as many labels come with the batch
     return write_parts([parts]) if any(type_hash or shape for type_hash, shape, _ in parts) else ""
 
 
@@ -100,12 +181,21 @@ def with_fewest_rows(functions: tuple[Function, ...], stats: Stats) -> tuple[Fun
     fewest = _fewest_rows(functions)
     if not fewest:
         return functions
-    sizes: dict[str, set[object]] = {}  # bodies of loops have no slots: those of the partitions
+    sizes = _batch_sizes(functions)
+    return tuple(_with_fewest_rows(function, fewest, sizes, stats) for function in functions)
+
+
+def _batch_sizes(functions: Iterable[Function]) -> Mapping[str, set[object]]:
+    """By slot, what its configurations say under `batch_size`, 0 where they say nothing.
+
+    Bodies of loops have no slots: those of the partitions hold for them.
+    """
+    sizes: dict[str, set[object]] = {}
     for function in functions:
         for name, slot in function.slots.items():
             state = {} if slot.state is None else config_of(slot.state)
             sizes.setdefault(name, set()).add(state.get("batch_size", 0))
-    return tuple(_with_fewest_rows(function, fewest, sizes, stats) for function in functions)
+    return sizes
 
 
 def _fewest_rows(functions: Iterable[Function]) -> Mapping[str, int]:

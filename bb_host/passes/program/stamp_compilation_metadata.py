@@ -54,7 +54,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
         bindings=bindings,
     )
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
-    functions = with_fewest_rows(tuple(map(with_batches, with_sums(functions, stats))), stats)
+    functions = with_fewest_rows(with_batches(with_sums(functions, stats)), stats)
     imports = _imports(functions, program)
     if facts == program.facts and imports == program.opsets and are_same(functions, program.functions):
         return program
