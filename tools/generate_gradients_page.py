@@ -35,9 +35,9 @@ unrolled, and need a fixed number of steps.
 
 Before that a model is brought into a form that trains. What it computes of constants and of fixed shapes is
 computed, whichever of PyTorch's exporters wrote it. A `Loop` or `Scan` whose number of steps is known is
-replaced by its steps, at most {most:,} operators of them: Keras's recurrent layers come so. Which constants
-are parameters, and which ones an exporter has only computed, is [a rule of its
-own](../how-to/models.md#see-what-is-learned).
+replaced by its steps, at most {most:,} operators of them: Keras's recurrent layers come so. An `If` whose
+condition follows from shapes is replaced by the branch that is taken. Which constants are parameters, and
+which ones an exporter has only computed, is [a rule of its own](../how-to/models.md#see-what-is-learned).
 """
 
 TITLES = {

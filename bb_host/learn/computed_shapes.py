@@ -6,8 +6,9 @@ values of one batch are then of unknown sizes each, and every gradient that adds
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
@@ -72,8 +73,12 @@ def _contents(op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueTy
         return first
     if op.op_type == "Concat":
         return np.concatenate(given) if all(v.ndim == 1 for v in given) else None
-    if op.op_type == "Reshape" and first.size == 1 and rest and rest[0].shape == (1,):
-        return first.reshape((1,))
+    if op.op_type == "Reshape" and rest and rest[0].shape == (1,) and rest[0][0] in (-1, first.size):
+        return first.reshape(-1)
+    if op.op_type == "Equal" and first.shape == given[1].shape:
+        return _equal(first, given[1])
+    if op.op_type == "Where" and all(v.shape == first.shape for v in rest):
+        return np.asarray(np.where(first.astype(bool), rest[0], rest[1]), object)
     if op.op_type in ("Squeeze", "Unsqueeze") and first.size == 1:
         return first.reshape(()) if op.op_type == "Squeeze" else first.reshape((1,) * (first.ndim + 1))
     settings = [n for v in rest if (n := _numbers(v)) is not None]
@@ -87,6 +92,20 @@ def _contents(op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueTy
     return None
 
 
+def _equal(one: Array, other: Array) -> Array | None:
+    """Which dims are the same; None where that is open. Exporters ask so for the -1 of an `expand`."""
+    found = []
+    for a, b in zip(one.flat, other.flat, strict=True):
+        numbers = [d for d in (a, b) if isinstance(d, int)]
+        if a is None or b is None or (a != b and len(numbers) == 1 and numbers[0] >= 0):
+            return None  # a size that is open may be any number from 0 on
+        if a != b and not numbers:
+            return None
+        found.append(a == b)
+    flags: Array = np.array(found, object).reshape(one.shape)
+    return flags
+
+
 def _made(
     op: Op, contents: Mapping[str, Array], types: Mapping[str, ValueType], symbols: set[str]
 ) -> Dims | None:
@@ -94,7 +113,14 @@ def _made(
     if op.op_type not in ("Expand", "ConstantOfShape", "Reshape"):
         return None
     wanted = contents.get(op.inputs[-1])
-    if wanted is None or wanted.ndim != 1 or any(isinstance(d, int) and d < 1 for d in wanted):
+    if wanted is None or wanted.ndim != 1:
+        return None
+    if op.op_type == "Reshape" and -1 in wanted.tolist():
+        known = types.get(op.inputs[0])
+        if known is None or known.shape is None or 0 in wanted.tolist():
+            return None
+        return with_open_dim(known.shape, [None if d == -1 else d for d in wanted], symbols)
+    if any(isinstance(d, int) and d < 1 for d in wanted):
         return None
     if not all(_is_known(d, symbols) for d in wanted):
         return None
@@ -109,6 +135,39 @@ def _made(
             return None
         dims = tuple(want if have == 1 or have is None else have for have, want in pairs)
     return dims if all(_is_known(d, symbols) for d in dims) else None
+
+
+def with_open_dim(
+    before: Sequence[int | str | None], after: Sequence[int | str | None], symbols: Set[str]
+) -> Dims | None:
+    """The shape of what was reshaped, whose one open dim follows from how many elements there are.
+
+    `symbols` are the dims that are known by name. None where several dims are open, or it does not follow.
+    """
+    open_dims = [i for i, d in enumerate(after) if not isinstance(d, int) and d not in symbols]
+    if len(open_dims) != 1:
+        return None
+    rest, kept = list(before), 1
+    for i, dim in enumerate(after):
+        if i == open_dims[0]:
+            continue
+        if isinstance(dim, int):
+            kept *= dim
+        elif dim in rest:
+            rest.remove(dim)
+        else:
+            return None
+    sizes = [d for d in rest if isinstance(d, int)]
+    symbol = next((d for d in rest if not isinstance(d, int)), None)
+    found: int | str
+    if kept and len(sizes) == len(rest) and math.prod(sizes) % kept == 0:
+        found = math.prod(sizes) // kept
+    elif kept and len(rest) == len(sizes) + 1 and math.prod(sizes) == kept and symbol in symbols:
+        assert symbol is not None
+        found = symbol
+    else:
+        return None
+    return tuple(found if i == open_dims[0] or d is None else d for i, d in enumerate(after))
 
 
 def _is_known(dim: int | str | None, symbols: set[str]) -> bool:

@@ -7,7 +7,6 @@ constants or from shapes that the model's inputs fix: what does not depend on th
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,7 +16,8 @@ from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.rename import fresh_name
 from bb_host.ir.values import constant, constant_array
-from bb_host.learn.computed_shapes import computed_shapes
+from bb_host.learn.computed_shapes import computed_shapes, with_open_dim
+from bb_host.learn.settled_branches import with_settled_branches
 from bb_host.learn.shapes import infer_types
 from bb_host.passes.tensor import constants
 
@@ -35,9 +35,10 @@ def folded(function: Function) -> Function:
     """
     declared = dict(function.types)
     for _ in range(MAX_ROUNDS):
-        function = _without_whole_slices(function)
+        function = _without_whole_slices(with_settled_branches(function))
         typed = dataclasses.replace(function, types=infer_types(function))
         found, contents = computed_shapes(typed)
+        typed = _without_slices_to_shapes(typed, contents)
         counted = {**_counted(typed), **found}
         done = constants.run(_with_dims(typed, contents))
         if done is typed and not counted:
@@ -77,6 +78,22 @@ def _without_whole_slices(function: Function) -> Function:
     return function.with_ops(ops)
 
 
+def _without_slices_to_shapes(function: Function, contents: Mapping[str, Array]) -> Function:
+    """Without slices up to the value's own shape: PyTorch's older exporter cuts what it scatters so."""
+    ops: list[Op] = []
+    whole = False
+    for op in function.ops:
+        settings = [contents.get(v) for v in op.inputs[1:]] if is_onnx(op, "Slice") else []
+        known = function.types.get(op.inputs[0]) if settings else None
+        if known is not None and known.shape and all(s is not None for s in settings):
+            starts, ends, *rest = (s.tolist() for s in settings if s is not None)
+            if not any(starts) and not rest and tuple(ends) == known.shape:
+                op = Op("Identity", op.domain, op.inputs[:1], op.outputs, name=op.name)
+                whole = True
+        ops.append(op)
+    return function.with_ops(ops) if whole else function
+
+
 def _counted(function: Function) -> dict[str, ValueType]:
     """Reshaped values of which one dim is open, and follows from how many elements they have.
 
@@ -96,30 +113,8 @@ def _counted(function: Function) -> dict[str, ValueType]:
         before, after = (function.types.get(v) for v in (op.inputs[0], op.outputs[0]))
         if before is None or after is None or before.shape is None or after.shape is None:
             continue
-        open_dims = [i for i, d in enumerate(after.shape) if not isinstance(d, int) and d not in known]
-        if len(open_dims) != 1:
-            continue
-        rest, kept = list(before.shape), 1
-        for i, dim in enumerate(after.shape):
-            if i == open_dims[0]:
-                continue
-            if isinstance(dim, int):
-                kept *= dim
-            elif dim in rest:
-                rest.remove(dim)
-            else:
-                kept = 0
-        sizes = [d for d in rest if isinstance(d, int)]
-        if kept and len(sizes) == len(rest) and math.prod(sizes) % kept == 0:
-            shape = list(after.shape)
-            shape[open_dims[0]] = math.prod(sizes) // kept
-            found[op.outputs[0]] = after._replace(shape=tuple(shape))
-        elif kept and len(rest) == len(sizes) + 1 and math.prod(sizes) == kept:
-            (symbol,) = (d for d in rest if not isinstance(d, int))
-            if symbol in known:
-                shape = list(after.shape)
-                shape[open_dims[0]] = symbol
-                found[op.outputs[0]] = after._replace(shape=tuple(shape))
+        if counted := with_open_dim(before.shape, after.shape, known):
+            found[op.outputs[0]] = after._replace(shape=counted)
     return found
 
 

@@ -201,6 +201,33 @@ class Cells(nn.Module):
         return self.head(out)
 
 
+class Response(nn.Module):
+    """A response normalization, which PyTorch computes by a pool over the channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.LocalResponseNorm(3, alpha=0.5)
+        self.head = nn.Linear(4 * 12, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(F.silu(self.conv(x))).flatten(1))
+
+
+class Added(nn.Module):
+    """Entries that are added at places, in zeros of the batch's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(3, 4)
+        self.head = nn.Linear(5, 2)
+        self.register_buffer("places", torch.tensor([[0, 4, 4, 2]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        added = x.new_zeros(x.shape[0], 5).scatter_add(1, self.places.expand(x.shape[0], 4), self.dense(x))
+        return self.head(torch.tanh(added))
+
+
 class Decoder(nn.Module):
     """Attention to another sequence: one matrix has the weights of the query, and those of key and value."""
 
@@ -236,6 +263,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "heads": (Heads, (2, 4)),
     "cells": (Cells, (2, 2, 3)),
     "decoder": (Decoder, (2, 4, 3)),
+    "response": (Response, (2, 1, 3, 4)),
+    "added": (Added, (2, 3)),
 }
 FORMS = {
     "dynamo": {"dynamo": True},
