@@ -62,6 +62,10 @@ last = step.result                              # and after=step waits for the e
 ```
 
 Nothing in a body sends, asks, starts executions, or may not fire (`g.when`).
+
+An aggregate in a branch takes the contributions of the execution that runs the branch, as one beside it does.
+Where the branch is not taken they are dropped, and told (`ContributionsGivenUp`); they are not kept for a
+later round. Let the branch wait for the answers: `g.onnx.if_(enough, mean, keep, after=r.closed)`.
 """
 
 TITLES = {

@@ -451,6 +451,46 @@ def test_tiers_whose_rounds_overlap_have_right_means(
     assert not failures(sim)
 
 
+class EverySecond(Module):
+    """Rounds of which the second and the fourth are aggregated, in a branch; the others keep their own."""
+
+    name, home = "EverySecond", "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+    agg = AggregatorSlot("agg", FedAvg, at="Server")
+
+    def body(self, g: Graph) -> None:
+        with g.rounds(4) as start:
+            number = g.onnx.cast(start.round, to="F32")
+            peers = self.clients.sample(g, n=9, min=3, after=start)
+            r = g.request("ask", peers, number, deadline_ns=5 * S)
+            r.reply(r.value * 10.0)
+            self.agg.contribute(g, r.answer, peer=r.answer.sender)
+
+            def mean(b: Graph) -> Any:
+                return self.agg.aggregate(b)
+
+            def keep(b: Graph) -> Any:
+                return b.constant(np.float32(-1)), b.constant(np.float32(0))
+
+            even = g.onnx.equal(start.round % 2, 0)
+            found = g.onnx.if_(even, mean, keep, after=r.closed)
+            g.app_emit("round", g.bundle([start.round, *found]))
+
+
+def test_an_aggregate_in_a_branch_has_the_answers_of_its_own_round() -> None:
+    """Those of a round whose branch is not taken are told as lost, and do not count in a later one."""
+    data = Compiler().compile(EverySecond()).SerializeToString()
+    sim = Simulation(seed=2)
+    for name, target in {"server": "Server", "a": "Client", "b": "Client", "c": "Client"}.items():
+        sim.add(install(PeerId.from_name(name), (), data, [target], seed=1))
+    sim.run(until=lambda: len(sim.events("round")) == 4)
+    found = [[float(np.asarray(each)) for each in e.value.values] for e in sim.events("round")]
+    assert found == [[1, -1, 0], [2, 20, 3], [3, -1, 0], [4, 40, 3]]
+    lost = [step.contributions for step in of(steps.ContributionsGivenUp, [s.step for s in sim.seen])]
+    assert lost == [3, 3]
+    assert not failures(sim)
+
+
 class ByRound(Module):
     """Contributions and the end of their rounds come from outside, each in an execution of its own."""
 

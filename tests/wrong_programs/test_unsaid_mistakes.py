@@ -127,6 +127,25 @@ def test_an_aggregate_that_does_not_wait_for_its_answers(after: Any) -> None:
     warned("early-aggregate", "'agg'", "the round before", "after=r.closed", program=Sums(summed(after)))
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_aggregate_in_a_branch_that_does_not_wait_for_its_answers(waits: bool) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender)
+
+            def mean(b: Graph) -> Any:
+                return m.agg.aggregate(b, after=r.closed if waits else start)[0]  # <-
+
+            g.app_emit("mean", g.onnx.if_(start.round > 1, mean, lambda b: b.constant(FOUR)))
+
+    if waits:
+        quiet(Sums(body))
+    else:
+        warned("early-aggregate", "'agg'", "or nothing", "after=r.closed in the", program=Sums(body))
+
+
 def test_an_aggregate_whose_total_is_read_alone() -> None:
     def body(m: Any, g: Graph) -> None:
         with g.rounds(2) as start:

@@ -7,16 +7,21 @@
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
 4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, and so does one of
    a sum that another `Aggregate` of the same execution has taken.
-5. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
+5. What stands in a branch or a loop runs in the execution of the op that runs it, and is found there. An
+   `Aggregate` in each branch of one `If` is one of them: only one of them runs. One in a loop may run often,
+   so that its sum is that of rule 2 or 3.
+6. A `Contribute` says which shape it is given, as far as it is known. One that can never be the shape of its
    `sent` is refused, and so are a weight that can never be one number and a sample of several as the peer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 from bb_edge.ir import keys
-from bb_edge.ir.bodies import BODY_ATTRS
+from bb_edge.ir.bodies import BODY_ATTRS, body_keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
@@ -27,6 +32,8 @@ from bb_host.ir.queries import is_constant, reads, same_values
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.joins import Joins, check_joins
 from bb_host.passes.one_pass import Stats
+
+Key = tuple[str, str]
 
 _ROUND_INPUT = {"Contribute": 3, "Aggregate": 1}
 """Where the ops have their round."""
@@ -41,44 +48,91 @@ _OWN = ("", "0", keys.COHORT_ROUND)
 """Cohorts of contributions that are no answers to a request."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """A `Contribute` or `Aggregate`: where it stands, and the op of the main that runs it, itself or not.
+
+    `path` are the ops whose bodies it stands in, from the main on, each with the body.
+    """
+
+    function: Function
+    index: int
+    op: Op
+    host: Op
+    path: tuple[tuple[Op, Key], ...] = ()
+
+    def excludes(self, other: _Place) -> bool:
+        """Whether the two stand in two branches of one `If`."""
+        for (op, body), (others, another) in zip(self.path, other.path, strict=False):
+            if op is not others:
+                return False
+            if body != another:
+                return True
+        return False
+
+    @property
+    def is_looped(self) -> bool:
+        return any(op.op_type == "Loop" for op, _ in self.path)
+
+
 def with_sums(functions: tuple[Function, ...], stats: Stats) -> tuple[Function, ...]:
     """Returns the functions with their aggregators' ops stamped; the same ones where there are none."""
-    return tuple(_stamped(f, functions, stats) if flow.is_main(f) and _has_sums(f) else f for f in functions)
+    if not any(map(_has_sums, functions)):
+        return functions
+    keyed = {f.key: f for f in functions}
+    changed: dict[Key, dict[int, Op]] = {}
+    for function in filter(flow.is_main, functions):
+        places = list(_places(function, keyed))
+        if places:
+            for place, new in _stamped(function, places, functions, stats):
+                changed.setdefault(place.function.key, {})[place.index] = new
+    return tuple(flow.restamped(f, changed.get(f.key, {})) for f in functions)
 
 
 def _has_sums(function: Function) -> bool:
     return keys.ROLE_AGGREGATOR_DOMAIN in flow.summary(function.ops).domains
 
 
-def _all_of(function: Function) -> Iterator[tuple[int, Op]]:
-    """The `Contribute`s and `Aggregate`s of a function, with their places."""
+def _places(
+    function: Function,
+    keyed: Mapping[Key, Function],
+    host: Op | None = None,
+    path: tuple[tuple[Op, Key], ...] = (),
+) -> Iterator[_Place]:
+    """The `Contribute`s and `Aggregate`s of a function and of the bodies that its ops run."""
     for index, op in enumerate(function.ops):
         if op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT:
-            yield index, op
+            yield _Place(function, index, op, host or op, path)
+        for key in body_keys(op.domain, op.op_type, op.attrs):
+            if key in keyed:
+                yield from _places(keyed[key], keyed, host or op, (*path, (op, key)))
 
 
-def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) -> Function:
-    by_slot: dict[str, list[tuple[int, Op]]] = {}
-    for index, op in _all_of(function):
-        by_slot.setdefault(op.slot, []).append((index, op))
+def _stamped(
+    function: Function, places: Sequence[_Place], functions: tuple[Function, ...], stats: Stats
+) -> Iterator[tuple[_Place, Op]]:
+    """The ops of a main, those in bodies too, that say more than they did."""
+    by_slot: dict[str, list[_Place]] = {}
+    for place in places:
+        by_slot.setdefault(place.op.slot, []).append(place)
     joins = check_joins(function)
-    changed: dict[int, Op] = {}
-    makers = {name: op for op in function.ops for name in op.outputs}
-    _warn_of_early(function, [op for found in by_slot.values() for _, op in found], makers, stats)
+    makers = _makers(function)
+    _warn_of_early(function, places, makers, stats)
     _warn_of_spent(by_slot.values(), makers, stats)
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
-        for index, op in found:
-            cohort = "" if elsewhere else _cohort(found, op, joins)
+        for place in found:
+            op, types = place.op, place.function.types
+            cohort = "" if elsewhere else _cohort(found, place, joins)
             stamp = OpFacts(cohort=cohort) if cohort else NO_FACTS
             if op.op_type == "Contribute":
-                known = function.types.get(op.inputs[0])
+                known = types.get(op.inputs[0])
                 if _has(op, _SENT_INPUT):
-                    _check_sent(op, known, function.types.get(flow.data_inputs(op)[_SENT_INPUT]))
+                    _check_sent(op, known, types.get(flow.data_inputs(op)[_SENT_INPUT]))
                 if _has(op, _PEER_INPUT):
-                    _check_peer(op, makers)
+                    _check_peer(op, _makers(place.function) if place.path else makers)
                 if _has(op, _WEIGHT_INPUT):
-                    _check_weight(op, function.types.get(flow.data_inputs(op)[_WEIGHT_INPUT]))
+                    _check_weight(op, types.get(flow.data_inputs(op)[_WEIGHT_INPUT]))
                 shapes = write_shapes([known.shape if known is not None else None])
                 if shapes:
                     stamp |= OpFacts(shapes=shapes)
@@ -86,8 +140,11 @@ def _stamped(function: Function, functions: tuple[Function, ...], stats: Stats) 
                     _warn(op, shapes, stats)
             new = op.saying(stamp)
             if new is not op:
-                changed[index] = new
-    return flow.restamped(function, changed)
+                yield place, new
+
+
+def _makers(function: Function) -> dict[str, Op]:
+    return {name: op for op in function.ops for name in op.outputs}
 
 
 def _warn(op: Op, shapes: str, stats: Stats) -> None:
@@ -100,36 +157,51 @@ def _warn(op: Op, shapes: str, stats: Stats) -> None:
     )
 
 
-def _warn_of_early(function: Function, found: Sequence[Op], makers: Mapping[str, Op], stats: Stats) -> None:
+def _warn_of_early(
+    function: Function, places: Sequence[_Place], makers: Mapping[str, Op], stats: Stats
+) -> None:
     """Warns of aggregates that run with the request whose answers they should sum, so one round too early.
 
     One that another entry starts as well, such as an interval, is meant so.
     """
-    answered = {op.slot for op in found if op.op_type == "Contribute" and _meets(op, makers, OP_RECV_RESP)}
+    answered = {
+        place.op.slot
+        for place in places
+        if place.op.op_type == "Contribute" and _meets(place.host, makers, OP_RECV_RESP)
+    }
     asking = [op for op in function.ops if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_REQ]
     asks = {id(op) for request in asking for op in _above(request, makers)}
-    for op in found:
-        if op.op_type != "Aggregate" or op.slot not in answered or _meets(op, makers, *_ANSWERS):
+    for place in places:
+        op, host = place.op, place.host
+        if op.op_type != "Aggregate" or op.slot not in answered or _meets(host, makers, *_ANSWERS):
             continue
-        above = _above(op, makers)
-        if all(id(other) in asks for other in above) and (above or _started_by_readers(op, function, makers)):
+        above = _above(host, makers)
+        # What a condition is computed from says nothing of when its branch should run.
+        started = all(id(other) in asks or (place.path and _only_computes(other)) for other in above)
+        if started and (above or _started_by_readers(host, function, makers)):
             stats.warn(
                 "early-aggregate",
                 f"slot {op.slot!r} sums answers, and this aggregate does not wait for them: it gives what"
-                " came of the round before",
+                " came of the round before, or nothing",
                 source(op),
-                "aggregate(g, after=r.closed), r being the request",
+                "aggregate(g, after=r.closed), r being the request"
+                if not place.path
+                else "after=r.closed in the branch or loop, r being the request",
             )
 
 
-def _warn_of_spent(slots: Iterable[list[tuple[int, Op]]], makers: Mapping[str, Op], stats: Stats) -> None:
+def _warn_of_spent(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stats: Stats) -> None:
     """Warns of aggregates whose sum an earlier one of the same execution has taken.
 
     Two aggregates meet in one sum where they have the same round, and where nothing that brings or delays a
     contribution, and no condition, comes between: what one of them alone waits for computes, no more.
     """
     for found in slots:
-        closing = [op for _, op in found if op.op_type == "Aggregate" and not _has(op, _STACK_INPUT)]
+        closing = [
+            place.op
+            for place in found
+            if place.op.op_type == "Aggregate" and not place.path and not _has(place.op, _STACK_INPUT)
+        ]
         if len(closing) < 2:
             continue
         before: list[tuple[Op, dict[int, Op]]] = []
@@ -251,17 +323,17 @@ def _uses(function: Function, slot: str) -> int:
     )
 
 
-def _cohort(found: list[tuple[int, Op]], op: Op, joins: Joins | None) -> str:
+def _cohort(found: list[_Place], place: _Place, joins: Joins | None) -> str:
     """The stamp of an op, of all that use its slot. MissingRound where sums and rounds do not meet."""
-    closing = [each for _, each in found if each.op_type == "Aggregate"]
-    giving = [each for _, each in found if each.op_type == "Contribute"]
-    if joins is not None and len(closing) == 1 and giving:
+    closing = [each for each in found if each.op.op_type == "Aggregate"]
+    giving = [each for each in found if each.op.op_type == "Contribute"]
+    if joins is not None and closing and giving and _is_one(closing):
         asking = _entry(closing[0], joins)
-        ups = {id(each): _levels(_entry(each, joins), asking, joins) for _, each in found}
+        ups = {id(each): _levels(_entry(each, joins), asking, joins) for each in found}
         if None not in ups.values() and any(ups.values()):
-            return str(ups[id(op)])
-    if any(map(_has_round, closing)):
-        without = next((each for _, each in found if not _has_round(each)), None)
+            return str(ups[id(place)])
+    if any(_has_round(each.op) for each in closing):
+        without = next((each.op for each in found if not _has_round(each.op)), None)
         if without is not None:
             raise MissingRound(
                 "another op of its slot has a round, which chooses the sum",
@@ -272,9 +344,16 @@ def _cohort(found: list[tuple[int, Op]], op: Op, joins: Joins | None) -> str:
     return ""
 
 
-def _entry(op: Op, joins: Joins) -> int | None:
+def _is_one(closing: Sequence[_Place]) -> bool:
+    """Whether one of these aggregates runs at most, and once at most, in one execution."""
+    return not any(each.is_looped for each in closing) and all(
+        one.excludes(other) for one, other in combinations(closing, 2)
+    )
+
+
+def _entry(place: _Place, joins: Joins) -> int | None:
     """The only entry that starts the executions in which an op runs; None where there are several."""
-    where = joins.values.get(op.outputs[0]) if op.outputs else None
+    where = next((joins.values[name] for name in place.host.outputs if name in joins.values), None)
     return next(iter(where)) if where is not None and len(where) == 1 else None
 
 

@@ -128,6 +128,71 @@ def test_a_sum_that_each_answer_may_close_is_one() -> None:
     assert {cohort for rows in stamps(body).values() for cohort, _ in rows} == {""}
 
 
+def chosen(m: Any, g: Graph, then: Callable[[Any], Any], other: Callable[[Any], Any]) -> None:
+    """A round in a branch of which the answers are aggregated, or in both."""
+    with g.rounds(3) as start:
+        r = m.asked(g, start)
+        m.agg.contribute(g, r.answer, peer=r.answer.sender)
+        found = g.onnx.if_(start.round > 1, then, other, after=r.closed)
+        g.app_emit("mean", found)
+
+
+def empty(b: Any) -> Any:
+    return b.constant([0.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_aggregate_in_a_branch_is_of_the_execution_that_asked(both: bool) -> None:
+    """One in each branch of one `If` are one: only one of them runs."""
+
+    def body(m: Any, g: Graph) -> None:
+        def mean(b: Any) -> Any:
+            return m.agg.aggregate(b)[0]
+
+        chosen(m, g, mean, mean if both else empty)
+
+    found = {"Contribute": [("1", "[4]")], "Aggregate": [("0", "")] * (1 + both)}
+    assert stamps(body) == found
+
+
+def test_a_contribution_in_a_branch_is_of_the_execution_that_asked() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            r = m.asked(g, start)
+
+            def count(b: Any) -> None:
+                m.agg.contribute(b, r.answer, peer=r.answer.sender)
+
+            g.onnx.if_(g.onnx.reduce_max(r.answer) < 9.0, count, lambda b: None)
+            g.app_emit("mean", m.agg.aggregate(g, after=r.closed)[0])
+
+    assert stamps(body) == {"Contribute": [("1", "[4]")], "Aggregate": [("0", "")]}
+
+
+def test_aggregates_that_run_often_in_one_execution_are_of_one_sum() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(3) as start:
+            r = m.asked(g, start)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender)
+            with g.loop(3, after=r.closed) as step:
+                m.agg.contribute(g, g.constant([0.0, 0.0, 0.0, 0.0]))
+                found = step.collect(m.agg.aggregate(g)[0])
+            g.app_emit("means", found)
+
+    assert {cohort for rows in stamps(body).values() for cohort, _ in rows} == {""}
+
+
+def test_a_round_that_only_one_side_has_is_refused_in_a_branch() -> None:
+    def body(m: Any, g: Graph) -> None:
+        x, over = g.input("x", "F32", (4,)), g.input("over", "I64", ())
+        m.agg.contribute(g, x)
+        found = g.onnx.if_(over > 1, lambda b: m.agg.aggregate(b, round=over)[0], empty)
+        g.app_emit("mean", found)
+
+    with pytest.raises(MissingRound, match=r"test_sums.py:.*Contribute.*give round="):
+        stamps(body)
+
+
 def warned(body: Body) -> list[str]:
     """The codes of the warnings, and their lines' files."""
     compiler = Compiler().bind_aggregator("agg", FedAvg).bind_peer_selector("clients", ConstantView)
