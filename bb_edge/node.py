@@ -113,9 +113,9 @@ class Node:
         """Envelopes that wait for their acknowledgement, for room, or for their record on disk."""
         return self._parts.links.pending + self._parts.outgoing.waiting
 
-    def unkept(self, disk_is_gone: bool = False) -> dict[PeerId, int]:
-        """How many durable envelopes, by peer, no disk holds; none is left where the `disk_is_gone`."""
-        return self._parts.outgoing.durable.unkept(disk_is_gone)
+    def unkept(self, gone: Callable[[int | BodyName], bool] | None = None) -> dict[PeerId, int]:
+        """Durable envelopes per peer that wait for the disk; or were there, with a row that is `gone`."""
+        return self._parts.outgoing.durable.unkept(gone)
 
     @property
     def health_threshold(self) -> int:

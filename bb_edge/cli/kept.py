@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -18,8 +19,8 @@ from bb_edge.cli.state_federation import StateRefused, mark, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase, StorageFailed
 from bb_edge.ir.ids import PeerId
-from bb_edge.state.errors import StateForeignError, StateWriteError
-from bb_edge.state.keeper import Keeper, Restored, restore
+from bb_edge.state.errors import StateForeignError, StateReadError, StateWriteError
+from bb_edge.state.keeper import Keeper, Restored, key_bytes, restore
 from bb_edge.state.limits import OLD_GENERATIONS, StoreLimits
 from bb_edge.state.record_framing import Owner
 from bb_edge.state.store import StateStore
@@ -179,6 +180,40 @@ def keeper_of(
         announce=announce,
         writer=ThreadWriter(wake),
     )
+
+
+def tell_lost(
+    log: Log, folder: Path, node: Node, store: StateStore, keeper: Keeper, names: PeerNames
+) -> bool:
+    """Logs at the end what the folder does not hold though it should. Returns whether there is any."""
+    gone = not os.path.isdir(folder)
+    lost: Counter[PeerId] = Counter()
+    if keeper.failing:
+        log(
+            "error",
+            f"the state folder {folder} is gone: all that this node had kept in it is lost"
+            if gone
+            else "the last snapshot was not written: what changed since the one before is lost, but for what"
+            " is in the outbox and the journal",
+        )
+        lost.update(node.unkept())
+    texts = list[str]()
+    if keeper.failing and gone:
+        lost.update(node.unkept(lambda _: True))
+    else:
+        keys = set[bytes]()
+        try:
+            for text, records in store.removed():
+                texts.append(text)
+                keys.update(records)
+        except StateReadError as error:
+            texts.append(f"it is not known whether the files in {folder} are whole: {error}")
+        lost.update(node.unkept(lambda name: key_bytes(name) in keys))
+    for text in texts:
+        log("error", text)
+    for peer, count in lost.items():
+        log("error", f"{count} durable envelopes are not on the disk, and are lost", peer=names(peer))
+    return keeper.failing or bool(texts)
 
 
 def _discarded(rows: tuple[bytes, ...]) -> dict[PeerId, list[str]]:

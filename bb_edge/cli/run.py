@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from contextlib import ExitStack, redirect_stdout
@@ -244,19 +243,12 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
                 | ({} if keeper is None else keeper.counters),
             }
         )
-    failed = keeper is not None and keeper.failing
-    if failed:
-        gone = config.state is not None and not os.path.isdir(config.state)
-        output.log(
-            "error",
-            f"the state folder {config.state} is gone: all that this node had kept in it is lost"
-            if gone
-            else "the last snapshot was not written: what changed since the one before is lost, but for what"
-            " is in the outbox and the journal",
-        )
-        for peer, lost in node.unkept(gone).items():
-            text = f"{lost} durable envelopes were not on the disk, and are lost"
-            output.log("error", text, peer=launch.names(peer))
+    failed = False
+    if keeper is not None:
+        from bb_edge.cli.kept import tell_lost
+
+        assert launch.store is not None and config.state is not None
+        failed = tell_lost(output.log, config.state, node, launch.store, keeper, launch.names)
     if unsaved:
         output.log(
             "error",

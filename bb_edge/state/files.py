@@ -144,6 +144,17 @@ class Files:
             )
         return self._reading(name, lambda: self._storage.read(name))
 
+    def length(self, name: str) -> int | None:
+        """Returns the length of a file in bytes, None where there is no such file. StateReadError."""
+
+        def size() -> int | None:
+            try:
+                return self._storage.size(name)
+            except FileNotFoundError:
+                return None
+
+        return self._reading(name, size)
+
     def names(self) -> list[str]:
         """Returns the names of all files. StateReadError where the disk does not give them."""
         return self._reading("state", self._storage.list)

@@ -147,6 +147,18 @@ class Inventory:
         return notes, losses
 
 
+def lost_with(log: Log, there: int | None) -> str:
+    """Returns what is lost with a file that this node has written and that has so many bytes on disk, None
+    where it is gone; "" where nobody has cut it.
+    """
+    if there is None:
+        return f"{log.name} is gone, and this node has not removed it: {LOST[log.kind]} ({ADVICE})"
+    if there < log.length:
+        cut = f"{log.name} has {there} bytes, and this node wrote {log.length}"
+        return f"{cut}: {LOST[log.kind]} ({ADVICE})"
+    return ""
+
+
 def _shown(owner: Owner) -> str:
     """As much of the digest as `bb-edge inspect` shows."""
     return f"{owner.program.hex()[:16]}…"

@@ -17,7 +17,7 @@ from typing import Final
 from bb_edge.state import record_framing
 from bb_edge.state.errors import StateFullError
 from bb_edge.state.files import Files, Log
-from bb_edge.state.inventory import Inventory, Listed
+from bb_edge.state.inventory import Inventory, Listed, lost_with
 from bb_edge.state.record_framing import Link
 from bb_edge.state.segment_rows import ADD, DISCARDED, add_rows, drop_row, read_row
 
@@ -337,6 +337,22 @@ class Segments:
         logs = [*self._logs, *ahead]
         first = min(live, default=logs[-1].number)
         return tuple(Listed(log.number, log.synced, log.version) for log in logs if log.number >= first)
+
+    def removed(self, journals: Iterable[Log]) -> Iterator[tuple[str, list[bytes]]]:
+        """Yields what is lost of each of these journals, and of the segments that are needed, which somebody
+        else has removed or cut; with a segment that is gone, the keys of its records that no snapshot has
+        dropped. StateReadError.
+        """
+        keys: dict[int, list[bytes]] = {}
+        for key, entry in self._entries.items():
+            if entry.dropped is None:
+                keys.setdefault(entry.segment, []).append(key)
+        for log in journals:
+            if not log.empty and (text := lost_with(log, self._files.length(log.name))):
+                yield text, []
+        for log in self._logs:
+            if log.number in keys and (text := lost_with(log, there := self._files.length(log.name))):
+                yield text, keys[log.number] if there is None else []
 
     def seal(self, listed: Sequence[Listed], enclosed: Iterable[bytes]) -> None:
         """Directs further rows into the segment that was prepared, so that older ones become removable.

@@ -22,7 +22,7 @@ Rules D7 and D9 of the specification.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bb_edge.state import record_framing
@@ -402,6 +402,10 @@ class StateStore:
             return name in self._files.names()
         except StateReadError:
             return True
+
+    def removed(self) -> Iterator[tuple[str, list[bytes]]]:
+        """What somebody else has removed or cut of what the next start reads; see `Segments.removed`."""
+        return self._segments.removed(self._journals.values())
 
     # --- accounts -----------------------------------------------------------------------------------------
 

@@ -232,10 +232,32 @@ def test_a_node_whose_folder_is_removed_says_so_at_once_and_acknowledges_nothing
     if who == "Hub":
         assert len(waiting) >= untold >= 15, "nobody has acknowledged them"
         return
-    lost = r.f.says(nodes[who], "durable envelopes were not on the disk", since)
+    lost = r.f.says(nodes[who], "durable envelopes are not on the disk", since)
     assert "peer=hub" in lost
     count = int(re.search("([0-9]+) durable envelopes", lost)[1])
     assert count >= 15 and 0 <= count - untold <= 1, "the last one may not have been told yet"
+
+
+def test_a_device_whose_outbox_file_is_removed_names_at_its_end_what_is_lost(reporting):
+    r = reporting
+    hub, device = r.run("Hub"), r.run("Device")
+    r.more("report")
+    assert r.f.end(hub)[0] == 0
+    r.more("told", 60)
+    folder = Path(r.f.state("device")[1])
+    kept = {path: path.stat().st_size for path in folder.glob("outbox-*")}
+    largest = max(kept, key=kept.__getitem__)
+    before = len(outbox(str(folder)))
+    largest.unlink()
+    r.more("told", 5)
+    since = len(r.f.heard)
+    assert r.f.end(device)[0] == 1
+    r.f.says(device, f"{largest.name} is gone, and this node has not removed it", since)
+    lost = r.f.says(device, "durable envelopes are not on the disk, and are lost", since)
+    assert "peer=hub" in lost
+    count = int(re.search("([0-9]+) durable envelopes", lost)[1])
+    told, left = set(r.said("told")) - set(r.said("report")), len(outbox(str(folder)))
+    assert 0 < count <= before and 0 <= count + left - len(told) <= 1
 
 
 def assert_one_failure_and_one_recovery(r, node):

@@ -98,7 +98,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         f"bb_edge/state/{name}.py": tuple(
             f"{STATE}{t}.py"
             for t in (
-                *("record_framing", "store", "store_files", "store_outbox", "inventory", "words"),
+                *("record_framing", "store", "store_files", "store_outbox", "inventory"),
+                *("removed_files", "words"),
                 *("keeper", "journaling", "refusals"),
             )
         )

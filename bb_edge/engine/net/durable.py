@@ -84,20 +84,27 @@ class Durable:
         """The bytes of the envelopes in the outbox that nobody has acknowledged."""
         return self.records.sender.room.open_bytes
 
-    def unkept(self, disk_is_gone: bool = False) -> Counter[PeerId]:
-        """How many durable envelopes end with the process, by their peers.
-
-        They are not on disk: they wait for a place there, or for the disk. Where `disk_is_gone`, with all
-        that was on it, those that nobody has acknowledged are among them.
+    def unkept(self, gone: Callable[[int | BodyName], bool] | None = None) -> Counter[PeerId]:
+        """How many durable envelopes are not on disk, by their peers: they wait for a place there, or for the
+        disk. Or how many were there, and nobody has acknowledged them: the row of that name, a record's or
+        that of its body, is `gone`.
         """
+        if gone is not None:
+            return self._removed(gone)
         found = Counter(unit.peer for unit in self.waiting if unit.to is None)
         for unit in self.waiting:
             found.update(() if unit.to is None else unit.to.values())
-        if disk_is_gone:
-            found.update(pending.key.peer for pending in self.records.pending)
-        else:
-            found.update(row.record.key.peer for row in self.records.writing if row.record is not None)
+        found.update(row.record.key.peer for row in self.records.writing if row.record is not None)
         return found
+
+    def _removed(self, gone: Callable[[int | BodyName], bool]) -> Counter[PeerId]:
+        writing, sender = {row.name for row in self.records.writing}, self.records.sender
+        found = Counter[PeerId]()
+        for pending in self.records.pending:
+            number, record = pending.key.seq, sender.record(pending.key.seq)
+            if record is not None and number not in writing:
+                found[pending.key.peer] += gone(number) or bool(record.body and gone(record.body_name))
+        return +found
 
     @property
     def busy(self) -> bool:

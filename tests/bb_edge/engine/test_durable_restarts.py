@@ -261,7 +261,9 @@ def test_only_so_many_wait(make):
     assert node.unkept() == {A: 5} and node.counters["outbound.unwritten"] == 5
     for step in asked:
         node.persisted(step.token)
-    assert node.unkept() == {A: 2} and node.unkept(disk_is_gone=True) == {A: 5}
+    assert node.unkept() == {A: 2} and node.unkept(lambda _: True) == {A: 3}
+    second = [step.name for step in asked if isinstance(step.name, int)][1]
+    assert node.unkept(lambda name: name == second) == {A: 1} and not node.unkept(lambda _: False)
     assert node.counters["outbound.dropped"] == 1
 
 

@@ -19,6 +19,7 @@ from bb_edge.node import Node
 from bb_edge.state import StateStore, StoreLimits
 from bb_edge.state.keeper import Keeper, restore
 from bb_edge.targets import InstallError
+from bb_edge.wire.bodies import BodyName
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, Ack, Envelope, decode, encode
 from bb_shims import AtomicStorage, StorageError
@@ -98,6 +99,12 @@ def test_a_request_to_many_is_once_on_disk_and_once_in_the_snapshot(machine):
     written = counters["state.bytes_written"] - before
     assert written < 2 * LARGE.nbytes and counters["state.failures"] == 0
     assert counters["state.outbox_records"] == 81, "each record, each flow's first number, and the body"
+
+
+def test_all_that_share_a_body_are_lost_with_it(machine):
+    asked = machine.ask(2)
+    machine.acknowledge(asked[:10], 3)
+    assert machine.node.unkept(lambda name: isinstance(name, BodyName)) == dict.fromkeys(PEERS[10:], 1)
 
 
 def test_who_comes_back_asks_all_of_them_with_one_body(machine):
