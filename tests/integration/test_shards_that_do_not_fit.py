@@ -113,6 +113,60 @@ class Later(Learner):
         g.output("y", self.model.forward(g, g.pass_through(batch), after=first))
 
 
+class Prepared(Learner):
+    """Computes on a batch before the model takes it."""
+
+    name = "Learner"
+
+    def __init__(self, prepare: Callable[[Any, Graph, Any], Any]) -> None:
+        super().__init__(labels=False)
+        self.prepare = prepare
+
+    def body(self, g: Graph) -> None:
+        batch, _ = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        g.output("y", self.prepare(self, g, batch))
+
+
+def standardized(m: Any, g: Graph, x: Any) -> Any:
+    return m.model.forward(g, (x - g.constant(SAMPLES[0])) / g.constant(SAMPLES[:1] + 2))
+
+
+def cast(m: Any, g: Graph, x: Any) -> Any:
+    return m.model.forward(g, g.onnx.cast(x, to="F32") * 0.5)
+
+
+def chosen(m: Any, g: Graph, x: Any) -> Any:
+    some = g.onnx.reduce_max(g.onnx.cast(x, to="F32")) > 1.0
+    return g.onnx.if_(some, lambda b: m.model.forward(b, x), lambda b: b.constant(SAMPLES[:1, :3]))
+
+
+def looped(m: Any, g: Graph, x: Any) -> Any:
+    with g.loop(2) as step:
+        found = step.collect(m.model.forward(g, x))
+    return g.pass_through(found)
+
+
+@pytest.mark.parametrize("prepare", [standardized, cast, chosen, looped])
+def test_columns_are_known_through_what_is_computed_of_a_batch(
+    prepare: Callable[[Any, Graph, Any], Any], shard: Callable[..., Path]
+) -> None:
+    artifact = compiled(labels=False, module=Prepared(prepare))
+    held(artifact, shard(x=SAMPLES))
+    if prepare is cast:
+        held(artifact, shard(x=SAMPLES.astype(np.uint8)))
+    with refused(OpError, "slot 'data'", "[10, 5], the program takes", "[?,6]", marked=False):
+        held(artifact, shard(x=SAMPLES[:, :5]))
+
+
+def test_a_batch_beside_a_value_of_unknown_shape_is_held_to_nothing(shard: Callable[..., Path]) -> None:
+    """It may be repeated along any axis."""
+
+    def beside(m: Any, g: Graph, x: Any) -> Any:
+        return m.model.forward(g, x * g.input("by", "F32"))
+
+    held(compiled(labels=False, module=Prepared(beside)), shard(x=SAMPLES[:, :1]))
+
+
 def test_a_batch_that_is_used_behind_others_is_known_all_the_same(shard: Callable[..., Path]) -> None:
     later = compiled(module=Later(True))
     held(later, shard(x=SAMPLES, y=LABELS))

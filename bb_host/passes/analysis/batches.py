@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from bb_edge.ir import keys, types
@@ -22,7 +22,9 @@ _MORE_ROWS = 'train on more rows (batch_size of the data source), or leave batch
 _TAKES_BATCHES = frozenset(("Evaluate", "Forward", "ForwardKeyed", "Train"))
 """Ops of a model whose first input is a batch."""
 
-_ROW_BY_ROW = frozenset(("Add", "Cast", "Clip", "Div", "Identity", "Mul", "Neg", "Sub"))
+_ROW_BY_ROW = frozenset(
+    ("Abs", "Add", "Cast", "Clip", "Div", "Identity", "Log", "Mul", "Neg", "Pow", "Sqrt", "Sub")
+)
 """Operators whose result has the rows of what they read: how programs scale a batch."""
 
 
@@ -35,7 +37,8 @@ def with_batches(functions: tuple[Function, ...]) -> tuple[Function, ...]:
     """
     fixed = _fixed_inputs(functions)
     sizes = _batch_sizes(functions) if fixed else {}
-    return tuple(_with_batches(f, _fixed_rows(f, fixed, sizes) if fixed else {}) for f in functions)
+    needs = _Needs(functions)
+    return tuple(_with_batches(f, _fixed_rows(f, fixed, sizes) if fixed else {}, needs) for f in functions)
 
 
 class _FixedInput(NamedTuple):
@@ -99,7 +102,7 @@ def _sources(name: str, makers: Mapping[str, Op]) -> Iterator[tuple[str, Op]]:
             yield from _sources(read, makers)
 
 
-def _with_batches(function: Function, fixed: Mapping[str, int]) -> Function:
+def _with_batches(function: Function, fixed: Mapping[str, int], needs: _Needs) -> Function:
     if keys.ROLE_DATA_LOADER_DOMAIN not in flow.summary(function.ops).domains:
         return function
     changed: dict[int, Op] = {}
@@ -109,13 +112,9 @@ def _with_batches(function: Function, fixed: Mapping[str, int]) -> Function:
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
     read = flow.read_of(function, [name for _, op in giving for name in op.outputs])
-    gated, declared = _handed_on(function), function.types.get
     stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
     for index, op in giving:
-        known = [
-            None if name not in read else _known(function, name, gated) if name in gated else declared(name)
-            for name in op.outputs
-        ]
+        known = [needs.of(function, name) if name in read else None for name in op.outputs]
         rows = fixed.get(op.outputs[0], -1)
         key = (rows, *map(id, known))
         stamp = stamps.get(key)
@@ -128,21 +127,57 @@ def _with_batches(function: Function, fixed: Mapping[str, int]) -> Function:
     return flow.restamped(function, changed)
 
 
-def _handed_on(function: Function) -> dict[str, list[str]]:
-    """The values that are others as they stand, behind `after=` as a rule, by the one that they are."""
-    found: dict[str, list[str]] = {}
-    for op in function.ops:
-        if op.domain == keys.SYSCALL_DOMAIN and is_gate(op):
-            found.setdefault(op.inputs[0], []).extend(op.outputs)
-    return found
+class _Needs:
+    """What whoever reads a value takes: behind `after=`, scaled and cast, in branches and loops."""
 
+    def __init__(self, functions: Iterable[Function]) -> None:
+        self._keyed = {f.key: f for f in functions}
+        self._readers: dict[tuple[str, str], dict[str, list[Op]]] = {}
 
-def _known(function: Function, name: str, gated: Mapping[str, list[str]]) -> ValueType | None:
-    """The type of a value, with what is known of it where it is read behind `after=`."""
-    found = function.types.get(name)
-    for later in gated.get(name, ()):
-        found = _narrower(found, _known(function, later, gated))
-    return found
+    def of(self, function: Function, name: str) -> ValueType | None:
+        """The type of a value, with what is known of it where it is read."""
+        found = function.types.get(name)
+        for op in self._reading(function).get(name, ()):
+            if op.domain == keys.SYSCALL_DOMAIN:
+                if is_gate(op):
+                    found = _narrower(found, self.of(function, op.outputs[0]))
+                for key in flow.callees(op):
+                    if (body := self._keyed.get(key)) is not None:
+                        inner = body.inputs[op.inputs.index(name)]
+                        found = _narrower(found, self.of(body, inner))
+            else:
+                found = _narrower(found, self._by_element(function, op, name))
+        return found
+
+    def _by_element(self, function: Function, op: Op, name: str) -> ValueType | None:
+        """What the result has to be, where the shapes of the other operands are known.
+
+        The batch has the sizes of the result, or is repeated to them: one of a single column, which lacks the
+        others. The type of numbers may be another one: of a Cast.
+        """
+        needed = self.of(function, op.outputs[0])
+        if needed is None or needed.shape is None:
+            return None
+        for other in op.inputs:
+            if other and other != name:
+                known = function.types.get(other)
+                if known is None or known.shape is None:
+                    return None
+        return ValueType(types.TENSOR, needed.shape)
+
+    def _reading(self, function: Function) -> Mapping[str, Sequence[Op]]:
+        """Per value the ops that hand it on, as it is or element by element."""
+        found = self._readers.get(function.key)
+        if found is None:
+            found = self._readers[function.key] = {}
+            for op in function.ops:
+                if op.domain == keys.SYSCALL_DOMAIN:
+                    names = op.inputs[:1] if is_gate(op) else op.inputs if flow.callees(op) else ()
+                else:
+                    names = op.inputs if op.op_type in _ROW_BY_ROW and op.domain == keys.ONNX_DOMAIN else ()
+                for name in dict.fromkeys(names):
+                    found.setdefault(name, []).append(op)
+        return found
 
 
 def _narrower(one: ValueType | None, other: ValueType | None) -> ValueType | None:
