@@ -200,7 +200,7 @@ class Former:
         )
         try:
             self._bootstraps(parts)
-            self._hand_over_records(parts, sites_of(program, targets))
+            self._hand_over_records(parts, sites_of(program, targets, dict(self._body.get("sends", ()))))
             self._list_others(parts)
         except _MISFITS as error:
             raise SnapshotDamagedError(f"its parts cannot be read: {error}", "snapshot") from error

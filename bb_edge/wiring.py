@@ -22,6 +22,7 @@ from bb_edge.engine.net.back_pressure import BACKOFF_OP
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.durable import Durable
 from bb_edge.engine.net.failures import Failures
+from bb_edge.engine.net.former_sites import values_of
 from bb_edge.engine.net.ingress import Ingress
 from bb_edge.engine.net.journal import Journal
 from bb_edge.engine.net.marks import Marks
@@ -211,7 +212,8 @@ def node(
         ),
         core.wish.want,
     )
-    naming = Naming(graphs, scheduler.pool.active)
+    sends = {site: value for graph in graphs.values() for site, value in values_of(graph.slot.ops).items()}
+    naming = Naming(graphs, scheduler.pool.active, sorted(sends.items()))
     parts = Parts(**vars(core), admission=admission, sources=sources, bootstraps=bootstraps, naming=naming)
     made = Node(Engine(parts), parts, bound.graphs, bound.mains, program, observer, raised_sites)
     for target in bound.mains:

@@ -180,6 +180,7 @@ def save(parts: Parts, identity: Identity, now_ns: int) -> list[cbor.Buffer]:
         except BBError as error:
             raise SnapshotError(f"{name}: {error.what}", error.where or "snapshot", error.hint) from error
     body["slots"] = _slots(parts)
+    body["sends"] = [list(row) for row in parts.naming.sends]
     body["bodies"] = shelf.bodies  # complete now that all parts are written
     data = cbor.pieces(body)
     digest, size = hashlib.sha256(), 0

@@ -235,6 +235,20 @@ function program.Teller(x: F32[1], to: PeerIdVec, samples: F32[2]) -> () {{entry
   h: Trigger = wire.Send(code, to) {{{SAY.replace("101", "0")}}}
 {HEAR.replace("F32[1]", "Tensor").replace("101", "0")}"""
 OTHER = CODED.replace("program Demo", "program Other")
+TWICE = SAY.replace("c1", '"c1,c2"').replace("101", '"0,0"')
+BOUND = ", ".join(f'binding.Teller.{s}="codec|bb.Float16Codec|{n}"' for n, s in enumerate(("one", "two"), 1))
+PAIRED = f"""
+program Demo {{module=Demo, {BOUND}}}
+function program.Teller(x: F32[1], to: PeerIdVec) -> () {{entry=1, partition=Teller}}
+  slot one: codec
+  slot two: codec
+  a: Tensor = role.compressor.Compress(x) {{slot=one}}
+  b: Tensor = role.compressor.Compress(x) {{slot=two}}
+  h: Trigger = wire.Send(a, b, to) {{{TWICE}}}
+function program.Hearer() -> () {{entry=1, partition=Hearer}}
+  x: Tensor, y: Tensor, s: PeerIdVec = wire.Recv() {{{TWICE}}}
+  syscall.AppEmit<name="heard">(x)
+"""
 
 
 def test_a_code_comes_over_where_the_codec_reads_the_same_in_it(compile_text):
@@ -280,6 +294,21 @@ def test_a_code_of_another_state_of_the_same_codec_is_told(compile_text, monkeyp
     rows = pair.recompile(pair.teller, OTHER)
     why = "the bb.ScalarQuantizer in slot 'codec' that coded it had another state"
     assert why in rows.values()
+
+
+def test_two_codes_in_another_order_are_told_and_not_sent(compile_text):
+    pair = Pair(compile_text, False, PAIRED)
+    pair.tell(7)
+    pair.run(deliver=False)
+    same = PAIRED.replace("program Demo", "program Other")
+    rows = pair.recompile(pair.teller, same)
+    assert rows["outbox", f"1 record (1 to {pair.hearer.node.peer_id})"] == ""
+    rows = pair.recompile(
+        pair.teller, same.replace("Other", "Third").replace("Send(a, b, to)", "Send(b, a, to)")
+    )
+    assert "this program sends its values in another order" in rows.values()
+    pair.run()
+    assert pair.heard == []
 
 
 def test_a_codec_that_cannot_say_its_state_is_another_one(compile_text, monkeypatch):

@@ -6,7 +6,7 @@ the same to a peer whatever was compiled since.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,7 +31,8 @@ _KIND_NAMES = {NONE: "a send", REQUEST: "a request", RESPONSE: "a reply"}
 class Site(NamedTuple):
     """What the new program sends to a site: the kind of the envelope, the author's name of the op and all
     sites that it sends to, the wire hash of the payload (0: any), whether it is a trigger, the slots of the
-    codecs that code it, and the shape that its receivers take (None: any).
+    codecs that code it, the shape that its receivers take (None: any), and the component's output that it is
+    (`values_of`), here and in the old program.
     """
 
     kind: int
@@ -41,19 +42,20 @@ class Site(NamedTuple):
     trigger_only: bool
     codecs: tuple[str, ...]
     shape: StampedShape | None = None
+    value: str = ""
+    was: str = ""
 
 
-def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
-    """The sites that the targets send to, by their address."""
+def sites_of(
+    program: Program, targets: Iterable[Target], former: Mapping[bytes, str] | None = None
+) -> dict[bytes, Site]:
+    """The sites that the targets send to, by their address; `former` are the `values_of` the old program."""
     found = {}
     for graph in (program.graphs[target.main] for target in targets):
-        makers = {site: op for op in graph.ops for site in op.outputs if site >= 0}
-        for op in graph.ops:
-            if op.domain != keys.WIRE_DOMAIN or op.op_type not in _KINDS:
-                continue
+        makers, was = _makers(graph.ops), former or {}
+        for op in filter(_sends, graph.ops):
             hashes = op.meta.get(keys.WIRE_TYPES_KEY, "").split(",")
-            texts = filter(None, op.meta.get(keys.SITE_IDS_KEY, "").split(","))
-            together = tuple(site_suffix(int(text, 16)) for text in texts)
+            together = _sites(op)
             shapes = read_shapes(op.meta.get(keys.SHAPES_KEY, ""))
             for place, suffix in enumerate(together):
                 found[suffix] = Site(
@@ -64,8 +66,42 @@ def sites_of(program: Program, targets: Iterable[Target]) -> dict[bytes, Site]:
                     op.meta.get(keys.WIRE_TRANSPORT_KEY) == keys.WIRE_TRANSPORT_TRIGGER_ONLY,
                     tuple(_codecs_of(op.inputs[place], makers)) if place < len(op.inputs) else (),
                     shapes[place] if place < len(shapes) else None,
+                    _value(op.inputs[place], makers) if place < len(op.inputs) else "",
+                    was.get(suffix, ""),
                 )
     return found
+
+
+def values_of(ops: Sequence[OpSpec]) -> dict[bytes, str]:
+    """The outputs of components that a graph sends durably: by site, the slot, the op and its output.
+
+    Values of no declared type are the same to everybody else, whatever order they stand in.
+    """
+    makers = _makers(ops)
+    found = dict[bytes, str]()
+    for op in ops:
+        if _sends(op) and op.meta.get(keys.DURABLE_KEY) == "1":
+            named = zip(_sites(op), (_value(site, makers) for site in op.inputs), strict=False)
+            found.update((suffix, value) for suffix, value in named if value)
+    return found
+
+
+def _sends(op: OpSpec) -> bool:
+    return op.domain == keys.WIRE_DOMAIN and op.op_type in _KINDS
+
+
+def _sites(op: OpSpec) -> tuple[bytes, ...]:
+    return tuple(site_suffix(int(text, 16)) for text in op.meta[keys.SITE_IDS_KEY].split(","))
+
+
+def _makers(ops: Iterable[OpSpec]) -> dict[int, OpSpec]:
+    return {site: op for op in ops for site in op.outputs if site >= 0}
+
+
+def _value(site: int, makers: Mapping[int, OpSpec]) -> str:
+    maker = makers.get(site)
+    slot = None if maker is None else maker.meta.get(keys.SLOT_KEY)
+    return "" if maker is None or slot is None else f"{slot}.{maker.op_type}.{maker.outputs.index(site)}"
 
 
 def _codecs_of(site: int, makers: Mapping[int, OpSpec]) -> Iterator[str]:
@@ -77,7 +113,7 @@ def _codecs_of(site: int, makers: Mapping[int, OpSpec]) -> Iterator[str]:
             continue
         seen.add(maker.index)
         if maker.domain == keys.ROLE_COMPRESSOR_DOMAIN:
-            yield maker.meta.get(keys.SLOT_KEY, "")
+            yield maker.meta[keys.SLOT_KEY]
         elif maker.domain == keys.GATE_DOMAIN or maker.op_type == "Bundle":
             todo += maker.inputs
 
@@ -96,8 +132,8 @@ def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str
         (unknown if site is None else groups.setdefault(site.together, [])).append(fill)
     parts = []
     for together, fills in groups.items():
-        why = ""
-        beyond = {*_beyond(together, message)} if unknown else ()
+        why = _reordered([sites[suffix] for suffix in together])
+        beyond = {*_beside(together[0], len(message.fills))}
         if more := [fill for fill in unknown if fill.dest_suffix in beyond]:
             unknown = [fill for fill in unknown if fill.dest_suffix not in beyond]
             fills += more
@@ -115,11 +151,23 @@ def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str
     return parts or [Part(kind, "", ())]
 
 
-def _beyond(together: tuple[bytes, ...], message: Envelope) -> Iterator[bytes]:
-    """The sites that an op of that port would have if it sent more values, up to all of the envelope."""
-    first = parse_suffix(together[0])[1]
-    for index in range(len(together), len(message.fills)):
-        yield site_suffix(site_beside(first, index))
+def _reordered(sites: Sequence[Site]) -> str:
+    """Why the report is another one though sites and types are the same: a value stands at another place.
+
+    A name that only one program has is no reason: a slot may have been renamed.
+    """
+    was, now = {site.was for site in sites}, {site.value for site in sites}
+    moved = (
+        site.was != site.value and ((site.was and site.was in now) or (site.value and site.value in was))
+        for site in sites
+    )
+    return "this program sends its values in another order" if any(moved) else ""
+
+
+def _beside(first: bytes, count: int) -> Iterator[bytes]:
+    """The sites of a port that sends so many values, by the first of them."""
+    for index in range(count):
+        yield site_suffix(site_beside(parse_suffix(first)[1], index))
 
 
 def _misfit(fill: Fill, kind: int, site: Site, codecs: Mapping[str, str]) -> str:

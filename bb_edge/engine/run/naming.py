@@ -20,6 +20,8 @@ class Naming:
 
     _graphs: Mapping[int, BoundGraph]
     _executions: Mapping[int, Execution]
+    sends: Sequence[tuple[bytes, str]] = ()
+    """What components give of what the node sends durably, by its site; for programs that take its place."""
 
     def graphs(self) -> Iterable[BoundGraph]:
         """All graphs of the node."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bb_edge.engine.net.former_records import Part
-from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of
+from bb_edge.engine.net.former_sites import Site, many, parts_of, sites_of, values_of
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import site_id
 from bb_edge.ir.tensors import encode_tensor
@@ -74,6 +74,59 @@ def test_a_value_of_another_shape_is_another_value(
         Envelope([trigger], NONE), {A: site(A, shape=taken, trigger_only=True, type_hash=0)}, {}
     )
     assert not part.why
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "same"),
+    [
+        ("x at", "x at", True),
+        ("x at", "at x", False),
+        ("x at", "at wet", False),
+        ("x at", "wet x", False),
+        ("x -", "- x", False),
+        ("x at", "x wet", True),  # the slot has another name, say
+        ("x at", "x -", True),
+        ("x -", "wet -", True),
+        ("x x", "x x", True),
+        ("x x", "x at", False),
+        ("- -", "x at", True),  # an older runtime did not tell
+        ("x at", "- -", True),
+    ],
+)
+def test_values_in_another_order_are_another_report(was: str, now: str, same: bool) -> None:
+    """Values of no declared type, and two readings of one type, are the same to everybody else."""
+    old, new = ([name.strip("-") for name in text.split()] for text in (was, now))
+    sites = {
+        place: site(B, C, type_hash=0, value=value, was=before)
+        for place, value, before in zip((B, C), new, old, strict=True)
+    }
+    (part,) = parts_of(Envelope([fill(B), fill(C)], NONE), sites, {})
+    assert part.why == ("" if same else "this program sends its values in another order")
+
+
+def test_what_components_give_of_what_is_sent_durably_is_named(compile_text) -> None:
+    text = """
+program Demo {module=Demo, binding.T.data="data_source|bb.ArrayDataSource|1"}
+function program.T() -> () {entry=1, partition=T}
+  slot data: data_source
+  x: Tensor, y: Tensor = role.data_loader.NextBatch() {slot=data}
+  w: Tensor, to: PeerIdVec = wire.Recv() {wire.wire_id=3, wire.site_ids=e1}
+  z: Tensor = Neg(x)
+  h: Trigger = wire.Send(x, z, y, to) {wire.wire_id=1, wire.site_ids="a1,b1,c1", durable=1}
+  i: Trigger = wire.Send(y, to) {wire.wire_id=2, wire.site_ids=d1}
+"""
+    program = load(compile_text(text))
+    (graph,) = [program.graphs[target.main] for target in program.targets.values()]
+    named = {A: "data.NextBatch.0", C: "data.NextBatch.1"}
+    assert values_of(graph.ops) == named
+    assert next(op for op in graph.ops if op.op_type == "NextBatch").outputs[0] == 0, "a site like any other"
+    found = sites_of(program, program.targets.values(), {A: "data.NextBatch.1", D: "gone"})
+    assert {suffix: (one.value, one.was) for suffix, one in found.items()} == {
+        A: (named[A], named[C]),
+        B: ("", ""),
+        C: (named[C], ""),
+        D: (named[C], "gone"),
+    }
 
 
 def test_a_part_that_does_not_fit_leaves_the_others() -> None:
@@ -182,7 +235,8 @@ def test_the_sites_of_a_program(compile_text) -> None:
     assert codecs == {A: {"one", "two"}, B: {"two"}, C: set(), D: set()}
     assert all(len(one.codecs) == len(codecs[suffix]) for suffix, one in found.items())
     names = {one.name for suffix, one in found.items() if suffix == C}
-    assert {suffix: one._replace(codecs=()) for suffix, one in found.items()} == {
+    assert {suffix: one.value for suffix, one in found.items()} == {A: "", B: "two.Compress.0", C: "", D: ""}
+    assert {suffix: one._replace(codecs=(), value="") for suffix, one in found.items()} == {
         A: site(A, B, name="pair", type_hash=0),
         B: site(A, B, name="pair"),
         C: site(C, name=names.pop(), type_hash=0),  # the op's own name
@@ -218,11 +272,14 @@ def test_a_send_without_a_port_has_its_own_name_and_values_without_a_type_take_a
     text = """
 program Demo {module=Demo}
 function program.T(x: F32[1], to: PeerIdVec) -> () {entry=1, partition=T}
-  h: Trigger = wire.Send(x, to) {wire.wire_id=1, wire.site_ids="a1,b1,c1", wire.type_hashes="101,105"}
-"""
+  h: Trigger = wire.Send(x, to) {STAMPS}
+""".replace(
+        "STAMPS", 'wire.wire_id=1, wire.site_ids="a1,b1,c1", wire.type_hashes="101,105", shapes="*;[?,2]"'
+    )
     program = load(compile_text(text))
     found = sites_of(program, program.targets.values())
     (op,) = [op for graph in program.graphs.values() for op in graph.ops if op.op_type == "Send"]
     assert {one.name for one in found.values()} == {op.name} and op.name
     assert [found[suffix].type_hash for suffix in (A, B, C)] == [F32, I32, 0]
+    assert [found[suffix].shape for suffix in (A, B, C)] == [None, (-1, 2), None]
     assert [found[suffix].codecs for suffix in (A, B, C)] == [(), (), ()], "the third is no input"
