@@ -41,9 +41,15 @@ class BatchFit:
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
 
     def add(
-        self, gradient: GradientSum, x: Array, target: Array, where: str, statistics: Sequence[Array] = ()
+        self,
+        gradient: GradientSum,
+        x: Array,
+        target: Array,
+        where: str,
+        statistics: Sequence[Array] = (),
+        scale: float = 1.0,
     ) -> Array:
-        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32.
+        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32. Both are times `scale`.
 
         What the graph gives behind the gradients is written to `statistics`. ComponentError for a batch
         without rows, and for one that is smaller or larger than a graph for whole batches takes.
@@ -64,7 +70,7 @@ class BatchFit:
             )
         chunk = self._chunk
         if not chunk or (rows == chunk and x.shape[:1] == (rows,)):
-            return self._run(gradient, x, target, self._row_weights(rows, rows, rows), statistics)
+            return self._run(gradient, x, target, self._row_weights(rows, rows, rows), statistics, scale)
         if x.shape[:1] != target.shape[:1]:
             raise ComponentError(
                 f"the batch has {list(x.shape)} as input and {list(target.shape)} as target: "
@@ -85,14 +91,22 @@ class BatchFit:
             arrays = x[start:end], target[start:end]
             if end - start < chunk:
                 arrays = self._filled(0, arrays[0]), self._filled(1, arrays[1])
-            total += self._run(gradient, *arrays, weights, statistics)
+            total += self._run(gradient, *arrays, weights, statistics, scale)
         return total
 
     def _run(
-        self, gradient: GradientSum, x: Array, target: Array, weights: Array, behind: Sequence[Array] = ()
+        self,
+        gradient: GradientSum,
+        x: Array,
+        target: Array,
+        weights: Array,
+        behind: Sequence[Array],
+        scale: float,
     ) -> Array:
-        gradient.add(self._program, (x, target, weights), ((self._loss,), behind))
+        gradient.add(self._program, (x, target, weights), ((self._loss,), behind), scale)
         loss: Array = self._loss.copy()
+        if scale != 1:
+            loss *= np.float32(scale)
         return loss
 
     def _row_weights(self, size: int, counted: int, rows: int) -> Array:

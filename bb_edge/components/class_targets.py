@@ -4,32 +4,40 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["NO_CLASS", "check_classes"]
+__all__ = ["IGNORE_INDEX", "mean_scale"]
 
-NO_CLASS = -1
-"""The target of a place that no loss is taken of."""
+IGNORE_INDEX = -1
+"""The target of a place that no loss is taken of, unless `ignore_index` names another."""
 
 
-def check_classes(targets: Array, count: int, where: str) -> None:
-    """Raises ComponentError where a target is neither one of `count` classes nor `NO_CLASS`.
+def mean_scale(targets: Array, count: int, ignored: int, where: str) -> float:
+    """Returns the mean over the targets that are classes in terms of that over all, whose losses are then 0.
 
-    The loss of such a row would be 0, and its gradient too: data with other labels than the model was made
-    for would be left out without a word.
+    1 where all are classes, none is, or `count` is 0: targets of another kind. Raises ComponentError where a
+    target is neither one of `count` classes nor `ignored`. The loss of such a row would be 0, and its
+    gradient too: data with other labels than the model was made for would be left out without a word.
     """
-    if not targets.size or targets.dtype.kind not in "iu":
-        return
+    if not count or not targets.size or targets.dtype.kind not in "iu":
+        return 1.0
     least, greatest = int(targets.min()), int(targets.max())
-    if least >= NO_CLASS and greatest < count:
-        return
-    wrong = greatest if greatest >= count else least
-    raise ComponentError(
-        f"a target is class {wrong}, the model has {count} classes, 0 to {count - 1}",
-        where,
-        f"number the labels from 0, or export a model with as many outputs as there are classes; "
-        f"{NO_CLASS} is the label of a row that has no class",
-    )
+    if least >= 0 and greatest < count and not 0 <= ignored < count:
+        return 1.0
+    left_out = targets == ignored
+    wrong = targets[((targets < 0) | (targets >= count)) & ~left_out]
+    if wrong.size:
+        shown = greatest if greatest >= count and greatest != ignored else int(wrong.min())
+        raise ComponentError(
+            f"a target is class {shown}, the model has {count} classes, 0 to {count - 1}",
+            where,
+            f"number the labels from 0, or export a model with as many outputs as there are classes; "
+            f"{ignored} is the label of a row that has no class (ignore_index of trainable)",
+        )
+    counted = targets.size - int(np.count_nonzero(left_out))
+    return targets.size / counted if counted else 1.0

@@ -59,8 +59,9 @@ class GradientSum:
         program: BackendProgram,
         inputs: Sequence[Array],
         others: tuple[Sequence[Array], Sequence[Array]],
+        scale: float = 1.0,
     ) -> None:
-        """Runs a program and adds the gradients among its results.
+        """Runs a program and adds the gradients among its results, times `scale`.
 
         `others` are arrays for its results before and behind the gradients. Where the program fails, the
         gradient is what it was.
@@ -70,6 +71,9 @@ class GradientSum:
             views = self._take_memory() if self._views is None else self._views
             self._lent = self._run(program, inputs, before, views, behind)
             self.filled = True
+            if scale != 1:
+                self._collect()
+                self._multiply(self._flat, scale)
             return
         self._collect()
         if self._spare is None:
@@ -80,7 +84,15 @@ class GradientSum:
         try:
             for start, values in self._parts(self._spare, lent):
                 part = self._flat[start : start + values.size]
-                np.add(part, values, out=part)
+                np.add(part, values if scale == 1 else values * np.float32(scale), out=part)
+        finally:
+            unhush(token)
+
+    @staticmethod
+    def _multiply(flat: Array, scale: float) -> None:
+        token = hush()
+        try:
+            np.multiply(flat, np.float32(scale), out=flat)
         finally:
             unhush(token)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bb_edge.components.class_targets import check_classes
+from bb_edge.components.class_targets import IGNORE_INDEX, mean_scale
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
@@ -63,6 +63,8 @@ class GraphModel(Model):
       schedule) and `warm_up` count what `schedule_by` says: a `step` (default) or a `round`. Rounds are those
       that `SetRound` tells, else every `LoadParameters` begins one.
     - `reset_state`: whether `LoadParameters` sets momentum and Adam's means back to zero (false).
+    - `ignore_index`: the class of rows and places that have none, of targets that are numbers of classes (-1;
+      `trainable` sets it).
     - `statistics`: how many tensors, the last ones, `Train` updates as statistics (0; `trainable` sets it).
     - `kept_activations`: of how many executions the activations are kept for `Backward` (64);
       `kept_keys` (64): how many forward passes with a key may wait for theirs; `kept_key_bytes` (16 MiB): the
@@ -84,6 +86,7 @@ class GraphModel(Model):
     TYPE_NAME: ClassVar[str] = "bb.GraphModel"
     CONFIG: ClassVar[Mapping[str, Setting]] = {
         **OPTIMIZER_CONFIG,
+        "ignore_index": Setting.integer(IGNORE_INDEX, -(2**63)),
         "kept_activations": Setting.integer(64, 1),
         "kept_keys": Setting.integer(64, 1),
         "kept_key_bytes": Setting.integer(KEPT_KEY_BYTES, 1),
@@ -92,7 +95,7 @@ class GraphModel(Model):
         "statistics": Setting.integer(0),
         "untrained_tensors": Setting.integer(0),
     }
-    COMPILED: ClassVar[frozenset[str]] = frozenset(LAYOUT_KEYS)
+    COMPILED: ClassVar[frozenset[str]] = frozenset((*LAYOUT_KEYS, "ignore_index"))
     NEEDS: ClassVar[tuple[str, ...]] = ("forward",)
     room = staticmethod(room_for_parameters)
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -106,6 +109,7 @@ class GraphModel(Model):
         tensors: Mapping[str, Array],
         *,
         where: str = "",
+        ignore_index: int = IGNORE_INDEX,
         kept_activations: int = 64,
         kept_keys: int = 64,
         kept_key_bytes: int = KEPT_KEY_BYTES,
@@ -121,6 +125,7 @@ class GraphModel(Model):
         Those that are left out have their defaults.
         """
         self._where = where
+        self._ignored = ignore_index
         if layout is None:
             counts = personal_tensors, personal_statistics, statistics, untrained_tensors
             layout = ModelLayout(tensors, *counts)
@@ -160,11 +165,7 @@ class GraphModel(Model):
             env.tensors,
             layout=layout,
             where=f"slot {env.slot!r}",
-            kept_activations=read["kept_activations"],
-            kept_keys=read["kept_keys"],
-            kept_key_bytes=read["kept_key_bytes"],
-            **{key: read[key] for key in LAYOUT_KEYS},
-            **{key: read[key] for key in OPTIMIZER_CONFIG},
+            **{key: read[key] for key in GraphModel.CONFIG},
         )
         model.notes = env.unread_notes(cls)
         learned = model._tensors_learned, read["statistics"]
@@ -305,6 +306,7 @@ class GraphModel(Model):
     def train(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
 
+        Rows and places whose class is `ignore_index` are not in the mean; it is 0 where none is left.
         It stores no activations, and changes no parameters but statistics: a `Step` behind it does that.
         ComponentError for a batch without rows, and for a target that names a class the model does not have.
         """
@@ -312,9 +314,8 @@ class GraphModel(Model):
         fit = graphs.fit
         if fit is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
-        if graphs.class_count:
-            check_classes(target, graphs.class_count, self._where)
-        loss = fit.add(self._gradient, input, target, self._where, self._statistic_views)
+        scale = mean_scale(target, graphs.class_count, self._ignored, self._where)
+        loss = fit.add(self._gradient, input, target, self._where, self._statistic_views, scale)
         if self._statistic_views:
             np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
@@ -362,8 +363,7 @@ class GraphModel(Model):
         graphs = self._programs()
         if graphs.loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
-        if graphs.class_count:
-            check_classes(target, graphs.class_count, self._where)
+        mean_scale(target, graphs.class_count, self._ignored, self._where)  # the graph takes the mean
         loss = graphs.loss.run((graphs.infer.run((input,))[0], target))[0]
         if loss.size != 1:
             raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")

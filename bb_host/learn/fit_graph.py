@@ -18,7 +18,7 @@ from bb_host.ir.program import Function, Op
 from bb_host.ir.rename import fresh_name, rename_op
 from bb_host.learn.autodiff import Gradient, differentiate
 from bb_host.learn.batch_norm import in_training
-from bb_host.learn.losses import OUTPUT, ROWS, TARGET, has_rows, row_losses, target_type
+from bb_host.learn.losses import OUTPUT, ROWS, TARGET, USUAL, LossSettings, has_rows, row_losses, target_type
 from bb_host.learn.shapes import with_types
 
 
@@ -34,16 +34,13 @@ class WithLoss:
     rows: str
 
 
-def with_row_losses(model: Function, loss: str, delta: float = 1.0) -> WithLoss | None:
-    """The model, whose first input is its own, with a loss; None where its output has no rows.
-
-    `delta` is where Huber's loss bends.
-    """
+def with_row_losses(model: Function, loss: str, settings: LossSettings = USUAL) -> WithLoss | None:
+    """The model, whose first input is its own, with a loss; None where its output has no rows."""
     output = model.outputs[0]
     known = model.types.get(output) or ValueType(TENSOR_F32)
     if not has_rows(loss, known):
         return None
-    own = row_losses(loss, known, delta)
+    own = row_losses(loss, known, settings)
     taken = {*model.inputs, *(v for op in model.ops for v in (*op.inputs, *op.outputs))}
     names = {v: fresh_name(v, taken) for v in (TARGET, *(v for op in own.ops for v in op.outputs))}
     names[OUTPUT] = output
@@ -76,16 +73,16 @@ def fit_function(
     loss: str,
     statistics: Sequence[str] = (),
     untrained: Sequence[str] = (),
-    delta: float = 1.0,
+    settings: LossSettings = USUAL,
 ) -> Function | None:
     """(input, target, row_weights, parameters…) → (loss, gradients…, statistics…); None without rows.
 
     `row_weights` is f32 [n]; `loss` is Σ row_weights·row's loss, 0-D. There is one gradient per parameter but
-    for `untrained` ones and for `statistics`, the last of them: of the latter the new values follow. `delta`
-    is where Huber's loss bends. Raises NotDifferentiableError.
+    for `untrained` ones and for `statistics`, the last of them: of the latter the new values follow. Raises
+    NotDifferentiableError.
     """
     trained = in_training(model, statistics)
-    whole = with_row_losses(with_types(trained.function), loss, delta)
+    whole = with_row_losses(with_types(trained.function), loss, settings)
     if whole is None:
         return None
     learned = [name for name in model.inputs[1:] if name not in (*statistics, *untrained)]

@@ -6,18 +6,23 @@ of the loss would lose what small probabilities say. For `L` of a batch, each ro
 | name | target | loss of a row: the mean over its entries (cross-entropies: over its places) of |
 |---|---|---|
 | `softmax_cross_entropy` | one-hot or probabilities, in the output's shape, f32 | −Σ target·log softmax(output) over the last axis |
-| `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 for −1, no class (the device refuses other numbers) |
+| `sparse_softmax_cross_entropy` | numbers of classes, i64, the output's shape without its last axis | −log softmax(output) of the class; 0 for `ignore_index` (the device refuses other numbers) |
 | `binary_cross_entropy` | 0, 1 or probabilities, in the output's shape, f32 | −t·log σ(z) − (1 − t)·log σ(−z), with z the output |
 | `mse` | f32 in the output's shape | (output − target)² |
 | `huber` | f32 in the output's shape | ½·d² where |d| < δ, else δ·(|d| − ½·δ), with d = output − target; δ is 1 or given |
+
+With numbers of classes the mean is over the places that have one, as in ONNX's SoftmaxCrossEntropyLoss and in
+PyTorch; 0 where none has.
 """  # noqa: E501
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from bb_edge.components.class_targets import IGNORE_INDEX
 from bb_edge.ir import keys
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64, ValueType
@@ -32,12 +37,23 @@ _FLOAT = 1
 """How ONNX numbers the element type float32."""
 
 
-class _Writer:
-    """Collects ops with names of their own; `delta` is where Huber's loss bends."""
+class LossSettings(NamedTuple):
+    """`delta` is where Huber's loss bends; `ignored` is the number of a place without a class."""
 
-    def __init__(self, delta: float) -> None:
+    delta: float = 1.0
+    ignored: int = IGNORE_INDEX
+
+
+USUAL = LossSettings()
+
+
+class _Writer:
+    """Collects ops with names of their own."""
+
+    def __init__(self, settings: LossSettings) -> None:
         self.ops: list[Op] = []
-        self.delta = delta
+        self.settings = settings
+        self.has_class = ""  # 1 where a place has that class, else 0
 
     def op(self, op_type: str, *inputs: str, **attrs: AttrValue) -> str:
         name = f"loss_{len(self.ops)}"
@@ -65,8 +81,11 @@ def _softmax_cross_entropy(g: _Writer, output: ValueType) -> tuple[str, int]:
 
 def _sparse_softmax_cross_entropy(g: _Writer, output: ValueType) -> tuple[str, int]:
     classes = np.arange(_classes(output), dtype=np.int64)
+    if 0 <= g.settings.ignored < len(classes):
+        classes[g.settings.ignored] = np.iinfo(np.int64).min  # which no target is
     hit = g.op("Equal", g.op("Unsqueeze", TARGET, g.ints(-1)), g.const(classes))
-    picked = g.op("Mul", g.op("Cast", hit, to=_FLOAT), g.op("LogSoftmax", OUTPUT, axis=-1))
+    g.has_class = g.op("Cast", hit, to=_FLOAT)
+    picked = g.op("Mul", g.has_class, g.op("LogSoftmax", OUTPUT, axis=-1))
     return g.op("Neg", g.op("ReduceSum", picked, g.ints(-1), keepdims=0)), 1
 
 
@@ -85,7 +104,7 @@ def _mse(g: _Writer, output: ValueType) -> tuple[str, int]:
 def _huber(g: _Writer, output: ValueType) -> tuple[str, int]:
     """With c = clip(d, −δ, δ) it is c·(d − c/2)."""
     difference = g.op("Sub", OUTPUT, TARGET)
-    clipped = g.op("Clip", difference, g.scalar(-g.delta), g.scalar(g.delta))
+    clipped = g.op("Clip", difference, g.scalar(-g.settings.delta), g.scalar(g.settings.delta))
     return g.op("Mul", clipped, g.op("Sub", difference, g.op("Mul", clipped, g.scalar(0.5)))), 0
 
 
@@ -130,32 +149,44 @@ def has_rows(loss: str, output: ValueType) -> bool:
     return output.shape is None or len(output.shape) >= least
 
 
-def row_losses(loss: str, output: ValueType | None = None, delta: float = 1.0) -> Function:
+def row_losses(loss: str, output: ValueType | None = None, settings: LossSettings = USUAL) -> Function:
     """(output, target) → the loss of each row, f32 [n]; 0-D for an output without rows (`has_rows`).
 
-    `delta` is Huber's alone. LearnError for one whose number of classes is needed and open.
+    A row's loss is the mean over all its places, those without a class included, whose loss is 0. LearnError
+    for a loss whose number of classes is needed and open.
     """
     output = output or ValueType(TENSOR_F32)
-    g = _Writer(delta)
+    g = _Writer(settings)
     entries, fewer = _ENTRIES[loss](g, output)
     rank = None if output.shape is None else len(output.shape) - fewer
     if rank is None:
-        entries = g.op("ReduceMean", g.op("Reshape", entries, g.ints(0, -1)), g.ints(1), keepdims=0)
+        g.op("ReduceMean", g.op("Reshape", entries, g.ints(0, -1)), g.ints(1), keepdims=0)
     elif rank > 1:
-        entries = g.op("ReduceMean", entries, g.ints(*range(1, rank)), keepdims=0)
-    last = g.ops[-1]
-    g.ops[-1] = Op(last.op_type, last.domain, last.inputs, (ROWS,), last.attrs)
+        g.op("ReduceMean", entries, g.ints(*range(1, rank)), keepdims=0)
     return _function(loss, g.ops, ROWS, output)
 
 
-def loss_function(loss: str, output: ValueType | None = None, delta: float = 1.0) -> Function:
-    """(output, target) → the loss of a batch, 0-D f32: the mean of its rows' losses; `delta` is Huber's."""
-    rows = row_losses(loss, output, delta)
+def loss_function(loss: str, output: ValueType | None = None, settings: LossSettings = USUAL) -> Function:
+    """(output, target) → the loss of a batch, 0-D f32: the mean of its rows' losses.
+
+    Where targets are numbers of classes, the mean over the places that have one.
+    """
+    output = output or ValueType(TENSOR_F32)
+    g = _Writer(settings)
+    entries, _ = _ENTRIES[loss](g, output)
+    if g.has_class:
+        counted = g.op("Max", g.op("ReduceSum", g.has_class, keepdims=0), g.scalar(1))
+        g.op("Div", g.op("ReduceSum", entries, keepdims=0), counted)
+        return _function("loss", g.ops, "loss", output, loss)
+    rows = row_losses(loss, output, settings)
     mean = Op("ReduceMean", keys.ONNX_DOMAIN, (ROWS,), ("loss",), {"keepdims": 0})
-    return _function("loss", [*rows.ops, mean], "loss", output or ValueType(TENSOR_F32), loss)
+    return _function("loss", [*rows.ops, mean], "loss", output, loss)
 
 
 def _function(name: str, ops: list[Op], result: str, output: ValueType, loss: str = "") -> Function:
+    """The function of these ops, the last of which writes the result."""
+    *ops, last = ops
+    ops.append(Op(last.op_type, last.domain, last.inputs, (result,), last.attrs))
     function = Function(
         name,
         keys.COMPONENT_DOMAIN,

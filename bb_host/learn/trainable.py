@@ -12,6 +12,7 @@ from typing import NamedTuple, SupportsFloat
 
 import onnx
 
+from bb_edge.components.class_targets import IGNORE_INDEX
 from bb_edge.components.optimizers import OPTIMIZER_CONFIG
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
@@ -27,7 +28,7 @@ from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.fit_graph import fit_function
 from bb_host.learn.folding import folded
 from bb_host.learn.input_gradient import with_input_gradient
-from bb_host.learn.losses import LOSSES, class_count, loss_function
+from bb_host.learn.losses import LOSSES, USUAL, LossSettings, class_count, loss_function
 from bb_host.learn.model_warnings import warnings_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, render
@@ -65,7 +66,7 @@ class TrainableModel:
     momentum: float = 0.0
     optimizer: str = "sgd"
     statistics: tuple[str, ...] = ()
-    huber_delta: float = 1.0
+    loss_settings: LossSettings = USUAL
     config: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -113,6 +114,8 @@ class TrainableModel:
         config.update(self.config)
         if self.optimizer != "sgd":  # which devices take for granted that know no other
             config["optimizer"] = self.optimizer
+        if self.loss_settings.ignored != IGNORE_INDEX:
+            config["ignore_index"] = self.loss_settings.ignored
         if self.statistics:
             config["statistics"] = len(self.statistics)
         own = sum(i.personal and i.name in self.statistics for i in self.model.initializers)
@@ -133,14 +136,14 @@ class TrainableModel:
         classes = class_count(self.loss, output)
         functions.append(
             _named(
-                loss_function(self.loss, output, self.huber_delta),
+                loss_function(self.loss, output, self.loss_settings),
                 f"{slot}.loss",
                 FunctionFacts(class_count=classes),
             )
         )
         fit = None
         if self.gradient is not None:
-            fit = fit_function(self.model.function, self.loss, self.statistics, untrained, self.huber_delta)
+            fit = fit_function(self.model.function, self.loss, self.statistics, untrained, self.loss_settings)
         if fit is not None:
             facts = FunctionFacts(chunk=0 if self.statistics else None, class_count=classes)
             functions.append(_named(fit, f"{slot}.fit", facts))
@@ -158,7 +161,21 @@ def _number(name: str, value: object, most: float = math.inf) -> float:
     return number
 
 
+def _ignored(given: object, loss: str) -> int:
+    """The class of what has none. LearnError for no whole number, and for a loss that has no such class."""
+    if given is None:
+        return IGNORE_INDEX
+    if not isinstance(given, int) or isinstance(given, bool) or not -(2**63) < given < 2**63:
+        what = f"ignore_index is the number of a class, not {given!r}"
+        raise LearnError(what, "trainable", "write ignore_index=-100")
+    if loss != "sparse_softmax_cross_entropy":
+        what = f"ignore_index is for numbers of classes, and the loss {loss!r} takes others"
+        raise LearnError(what, "trainable", 'leave it out, or write loss="sparse_softmax_cross_entropy"')
+    return given
+
+
 _OWN_KEYS = {
+    "ignore_index": "trainable(…, ignore_index=…)",
     "learning_rate": "trainable(…, learning_rate=…)",
     "momentum": "trainable(…, momentum=…)",
     "optimizer": "trainable(…, optimizer=…)",
@@ -223,6 +240,7 @@ def trainable(
     optimizer: str = "sgd",
     batch_norm: str = "frozen",
     huber_delta: float | None = None,
+    ignore_index: int | None = None,
     output: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> TrainableModel:
@@ -234,8 +252,9 @@ def trainable(
     its initializers; constants of the exporter are not among them. `print(trainable( model).table())` shows
     what is learned and why; docs/how-to/models.md has the rule. `loss` is what `Train` and `Evaluate` answer,
     one of `bb_host.learn.LOSSES`: the mean over the batch, of the plain output (logits); `huber_delta` (1) is
-    up to which error `huber` is a square. `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer`
-    (`sgd`, `adam`, `adamw`) are defaults that a device's configuration may override. With `learning=False`
+    up to which error `huber` is a square, `ignore_index` (-1) the class of what has no part in the mean.
+    `learning_rate` (0.1; 0.001 for Adam), `momentum` and `optimizer` (`sgd`, `adam`, `adamw`) are defaults
+    that a device's configuration may override. With `learning=False`
     there is no gradient graph. Initializers that match a pattern of `frozen` (names or globs: `encoder.*`)
     are neither trained nor sent; those that match one of `train` are, whatever the rule says. `train_last`
     leaves the parameters of that many last layers as the only ones that are learned, beside those of `train`.
@@ -265,6 +284,7 @@ def trainable(
         sent,
         huber_delta,
         output,
+        ignore_index,
     )
     try:
         return make_trainable(model, settings)
@@ -290,6 +310,7 @@ class TrainableSettings(NamedTuple):
     sent: object = ()
     huber_delta: object = None
     output: object = None
+    ignore_index: object = None
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
@@ -312,6 +333,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         raise LearnError(what, "trainable", 'leave it out, or write loss="huber"')
     if not delta:
         raise LearnError("huber_delta is 0, which makes a loss of 0", "trainable", "write huber_delta=1.0")
+    ignored = _ignored(given.ignore_index, str(given.loss))
     if given.config is not None and not isinstance(given.config, Mapping):
         what = f"config is a table of keys and values, not {given.config!r}"
         raise LearnError(what, "trainable", 'write config={"mu": 0.01}')
@@ -357,7 +379,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         kept,
         str(given.optimizer),
         statistics,
-        delta,
+        LossSettings(delta, ignored),
         dict(given.config or {}),
     )
 

@@ -59,7 +59,7 @@ def _with_loss(trainable: TrainableModel) -> Function:
     """Forward and loss in one function: (input, parameters, target) → loss."""
     forward = trainable.model.function
     output = forward.outputs[0]
-    loss = loss_function(trainable.loss, forward.types.get(output), trainable.huber_delta)
+    loss = loss_function(trainable.loss, forward.types.get(output), trainable.loss_settings)
     rename = {name: f"{name}__of_loss" for op in loss.ops for name in op.outputs if name != LOSS}
     rename["output"] = output
     taken = {*forward.inputs, *(name for op in forward.ops for name in op.outputs)}

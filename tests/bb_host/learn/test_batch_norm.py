@@ -74,6 +74,19 @@ def test_steps_and_statistics_are_those_of_pytorch() -> None:
         np.testing.assert_allclose(learner.forward(CTX, x), batch["output"], rtol=1e-3, atol=1e-5)
 
 
+def test_rows_without_a_class_are_in_the_statistics_and_not_in_the_mean() -> None:
+    x = np.array(TORCH["batches"][0]["x"], np.float32)
+    labels = np.arange(len(x)) % 3
+    partly = np.where(np.arange(len(x)) == 1, -1, labels)
+    learner, other = (component(learning(net(), loss="sparse_softmax_cross_entropy")) for _ in range(2))
+    loss = learner.train(CTX, x, labels)
+    assert loss != other.train(CTX, x, partly)
+    running = [{n: a for n, a in m.named_parameters().items() if "running" in n} for m in (learner, other)]
+    assert running[0]
+    for name, statistic in running[0].items():
+        np.testing.assert_array_equal(statistic, running[1][name])
+
+
 def test_statistics_are_sent_and_loaded_with_the_parameters() -> None:
     learner, other = component(learning(net())), component(learning(net()))
     batch = TORCH["batches"][0]

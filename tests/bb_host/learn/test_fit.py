@@ -10,6 +10,7 @@ import onnx
 import pytest
 from learners import chunked, component
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components.graph_model import GraphModel
@@ -23,7 +24,7 @@ from tests.aids.refusals import refused
 CTX: Any = SimpleNamespace(exec_id=1)
 N, C = 5, 4
 INDICES = np.array([2, 0, -1, 3, 1])
-"""−1 is no class: that row is left out."""
+"""−1 is no class: that row is left out, also of the mean."""
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:
@@ -47,15 +48,20 @@ def targets(loss: str) -> np.ndarray:
     return rng.standard_normal((N, C)).astype(np.float32)
 
 
+def counted(t: np.ndarray) -> int:
+    """The rows that are in the mean."""
+    return int((t >= 0).sum()) if t.dtype.kind == "i" else N
+
+
 def by_hand(loss: str, z: np.ndarray, t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rows' losses and d(their mean)/d(output), in f64."""
+    """The rows' losses and d(the mean of those that count)/d(output), in f64."""
     z, d = z.astype(np.float64), z.astype(np.float64) - (t if t.ndim > 1 else 0)
     one_hot = (t[:, None] == np.arange(C)).astype(np.float64) if t.ndim == 1 else t
     match loss:
         case "softmax_cross_entropy" | "sparse_softmax_cross_entropy":
             rows = -(one_hot * np.log(softmax(z))).sum(axis=1)
             slope = softmax(z) * one_hot.sum(axis=1, keepdims=True) - one_hot
-            return rows, slope / N
+            return rows, slope / counted(t)
         case "binary_cross_entropy":
             rows = -(t * np.log(sigmoid(z)) + (1 - t) * np.log(sigmoid(-z))).mean(axis=1)
             return rows, (sigmoid(z) - t) / z.size
@@ -129,12 +135,109 @@ def test_train_evaluate_and_the_graph_agree_with_the_formula(loss: str, scale: f
     )
     learner = component(trainable(table(z), loss=loss, learning_rate=1.0))
     x = np.eye(N, dtype=np.float32)
-    np.testing.assert_allclose(learner.evaluate(CTX, x, t), rows.mean(), rtol=2e-5)
+    mean = rows.sum() / counted(t)
+    np.testing.assert_allclose(learner.evaluate(CTX, x, t), mean, rtol=2e-5)
     before = learner.params(CTX)
     found = learner.train(CTX, x, t)
     assert found.shape == () and found.dtype == np.float32
-    np.testing.assert_allclose(found, rows.mean(), rtol=2e-5)
+    np.testing.assert_allclose(found, mean, rtol=2e-5)
     np.testing.assert_allclose(moved(learner, before, 1.0), slope.ravel(), rtol=1e-4, atol=2e-6)
+
+
+IGNORED = [
+    ("one column", -100, (N,)),
+    ("the first class", 0, (N, 3)),
+    ("a class", 2, (N, 3)),
+    ("all", -1, (N,)),
+]
+
+
+@pytest.mark.parametrize("chunk", [0, 2])
+@pytest.mark.parametrize(("what", "ignored", "shape"), IGNORED)
+def test_places_without_a_class_are_left_out_as_onnx_has_it(
+    what: str, ignored: int, shape: tuple[int, ...], chunk: int
+) -> None:
+    rng = np.random.default_rng(3)
+    places = int(np.prod(shape[1:]))
+    z = rng.standard_normal((N, places * C)).astype(np.float32)
+    t = rng.integers(0, C, shape)
+    t[rng.random(shape) < 0.4] = ignored
+    if what == "all":
+        t[:] = ignored
+    made = trainable(
+        by_places(z, shape), "sparse_softmax_cross_entropy", learning_rate=1.0, ignore_index=ignored
+    )
+    learner = component(chunked(made, chunk) if chunk else made)
+    x, before = np.eye(N, dtype=np.float32), learner.params(CTX)
+    logits = z.reshape(*shape, C).astype(np.float64)
+    hits = (t[..., None] == np.arange(C)) & (t != ignored)[..., None]
+    slope = np.where((t != ignored)[..., None], softmax(logits) - hits, 0) / max(1, (t != ignored).sum())
+    expected = 0.0 if what == "all" else onnx_loss(np.moveaxis(z.reshape(*shape, C), -1, 1), t, ignored)
+    for found in (learner.evaluate(CTX, x, t), learner.train(CTX, x, t)):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    np.testing.assert_allclose(moved(learner, before, 1.0), slope.reshape(-1), rtol=1e-4, atol=2e-6)
+
+
+def by_places(z: np.ndarray, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """`table`, whose output is [n, places…, C]."""
+    model = table(z)
+    if len(shape) > 1:
+        model.graph.node.append(helper.make_node("Reshape", ["rows", "to"], ["by_places"]))
+        model.graph.initializer.append(numpy_helper.from_array(np.array([-1, *shape[1:], C]), "to"))
+        model.graph.output[0].CopyFrom(
+            helper.make_tensor_value_info("by_places", TensorProto.FLOAT, ["N", *shape[1:], C])
+        )
+    return model
+
+
+def onnx_loss(scores: np.ndarray, labels: np.ndarray, ignored: int) -> float:
+    """SoftmaxCrossEntropyLoss of ONNX's reference: classes on the second axis."""
+    node = helper.make_node("SoftmaxCrossEntropyLoss", ["s", "t"], ["loss"], ignore_index=ignored)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "loss",
+        [value("s", TensorProto.FLOAT, None), value("t", TensorProto.INT64, None)],
+        [value("loss", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    return float(ReferenceEvaluator(model).run(None, {"s": scores, "t": labels})[0])
+
+
+def test_what_is_left_out_of_a_sum_of_batches_scales_its_own_batch_alone(batch: Any) -> None:
+    x, y = batch
+    full, partly = np.argmax(y, axis=1), np.argmax(y, axis=1)
+    partly[1:] = -1
+    gradients = []
+    for batches in ([full], [partly], [full, partly], [partly, full]):
+        learner = component(trainable(mlp([6, 5, 3], seed=4), loss="sparse_softmax_cross_entropy"))
+        for labels in batches:
+            learner.train(CTX, x, labels)
+        gradients.append(learner.gradient(CTX))
+    for both in gradients[2:]:
+        np.testing.assert_allclose(both, gradients[0] + gradients[1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "ignored", "words"),
+    [
+        ("mse", -100, ("ignore_index is for numbers of classes, and the loss 'mse' takes others",)),
+        ("sparse_softmax_cross_entropy", 1.5, ("ignore_index is the number of a class, not 1.5",)),
+        ("sparse_softmax_cross_entropy", True, ("ignore_index is the number of a class, not True",)),
+    ],
+)
+def test_a_class_to_ignore_that_cannot_be(loss: str, ignored: Any, words: tuple[str, ...]) -> None:
+    with refused(LearnError, *words):
+        trainable(table(np.ones((N, C), np.float32)), loss, ignore_index=ignored)  # <-
+
+
+def test_a_label_that_is_ignored_by_another_number_is_named_with_the_setting(batch: Any) -> None:
+    x, y = batch
+    classes = np.argmax(y, axis=1)
+    classes[0] = -100
+    learner = component(trainable(mlp([6, 5, 3], seed=4), loss="sparse_softmax_cross_entropy"))
+    with pytest.raises(ComponentError, match=r"class -100, the model has 3 classes.*ignore_index"):
+        learner.train(CTX, x, classes)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -269,9 +372,10 @@ def test_targets_of_classes_that_the_model_does_not_have_are_refused(batch: Any,
     x, y = batch
     classes = np.argmax(y, axis=1)
     learner = component(trainable(mlp([6, 5, 3], seed=4), loss="sparse_softmax_cross_entropy"))
-    before = float(learner.train(CTX, x, classes))
     classes[2] = -1  # no class: this row counts as none
-    assert float(learner.train(CTX, x, classes)) < before
+    labelled = [i for i in range(len(x)) if i != 2]
+    for op in (learner.train, learner.evaluate):
+        np.testing.assert_allclose(op(CTX, x, classes), op(CTX, x[labelled], classes[labelled]), rtol=1e-5)
     classes[4] = wrong
     for op in (learner.train, learner.evaluate):
         with pytest.raises(ComponentError, match=f"class {wrong}, the model has 3 classes, 0 to 2"):

@@ -108,8 +108,9 @@ def test_what_belongs_to_the_compiled_graphs_is_no_setting_of_a_device(key: str)
     model = trainable(mlp([4, 5, 3], seed=2), loss="softmax_cross_entropy")
     (artifact,) = compile_edge(Learns(), Compiler().bind_model("model", GraphModel, model)).artifacts
     given = (PeerId.from_name("n"), (), load(artifact.data), [artifact.target])
-    install(*given, components={"model": {key: 0}})  # what it was compiled with
+    own = GraphModel.CONFIG[key].default  # what it was compiled with
+    install(*given, components={"model": {key: own}})
     with pytest.raises(ComponentError) as caught:
         install(*given, components={"model": {key: 1}})
-    assert caught.value.what == "the graphs were compiled with 0, not 1"
+    assert caught.value.what == f"the graphs were compiled with {own}, not 1"
     assert caught.value.where.endswith(f"key {key!r}") and "compile again" in caught.value.hint
