@@ -26,10 +26,14 @@ Rows = dict[str, npt.NDArray[np.generic]]
 
 
 class Hand(NamedTuple):
-    """What a client was dealt: arrays of the file, which all clients share, and the numbers of its rows."""
+    """What a client was dealt: arrays of the file, which all clients share, and the numbers of its rows.
+
+    `file` is what messages call it.
+    """
 
     arrays: Rows
     numbers: npt.NDArray[np.integer]
+    file: str = ""
 
     def rows(self) -> Rows:
         """A copy of its rows."""
@@ -41,6 +45,7 @@ class RowFile:
 
     def __init__(self, dealt: Dealt, scenario: Scenario) -> None:
         self.key = dealt.key
+        self.path = str(dealt.path)
         self._arrays = read_rows(dealt.path)
         clients = max((group.count for group in scenario.groups if group.count > 1), default=1)
         rows = len(next(iter(self._arrays.values())))
@@ -52,7 +57,7 @@ class RowFile:
     def hand_of(self, client: int) -> Hand:
         """What one client is dealt."""
         numbers = self._dealer.rows_of(client)
-        return Hand(self._arrays, numbers.astype(np.min_scalar_type(self._last)))
+        return Hand(self._arrays, numbers.astype(np.min_scalar_type(self._last)), self.path)
 
 
 class DealtSource(ArrayDataSource):
@@ -76,6 +81,7 @@ class DealtSource(ArrayDataSource):
         if isinstance(made, DealtSource) and hand is not None:
             made._hand, made._classes = hand, env.settings(cls)["one_hot"]
             made._x, made._y = _NOTHING, None if made._y is None else _NOTHING
+            made.notes = [note.replace(str(path), hand.file or str(path)) for note in made.notes]
         return made
 
     def _chosen(self, numbers: Array | None) -> tuple[Array, Array | None]:

@@ -220,10 +220,12 @@ class Shard:
         target = program.targets[group.target]
         components = {slot: dict(keys) for slot, keys in scenario.settings.items() if slot in target.bindings}
         dealt = {slot: file for slot, file in self._dealers.items() if slot in target.bindings}
+        given: dict[str, str] = {}  # by the path of its rows, the author's file
         with contextlib.ExitStack() as files:
             for slot, file in dealt.items():
                 path = Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
                 components.setdefault(slot, {})[file.key] = str(path)
+                given[str(path)] = file.path
                 kind = self._registry.lookup(target.bindings[slot].type_name)
                 files.enter_context(handed_over(kind, path, file.hand_of(member.number)))
             try:
@@ -240,8 +242,10 @@ class Shard:
                 )
             except BBError as error:
                 hint = f"{error.hint}; its rows are dealt: see --deal" if dealt else error.hint
-                what = f"{group.name(member.number)}: {error.what}"
-                raise ScenarioError(what, error.where, hint) from error
+                what, where = f"{group.name(member.number)}: {error.what}", error.where
+                for rows, own in given.items():
+                    what, where = what.replace(rows, own), where.replace(rows, own)
+                raise ScenarioError(what, where, hint) from error
 
     def _take_stock(self) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""

@@ -138,6 +138,23 @@ def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words)
     assert words in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"data": np.ones((8, 2), np.float32)}, "rows.npz holds no array 'x' (save it with"),
+        ({"x": np.ones((8, 2)), "y": np.array(["a"] * 8)}, "array 'y' of rows.npz holds text"),
+    ],
+)
+def test_what_is_wrong_with_dealt_rows_names_the_authors_file(
+    program, tmp_path, monkeypatch, capsys, arrays, words
+):
+    monkeypatch.chdir(tmp_path)
+    np.savez("rows.npz", **arrays)
+    assert main(["simulate", program, "--clients", "3", "--quiet", "--data", "shard=rows.npz"]) == 1
+    said = capsys.readouterr().err
+    assert f"client-0: {words}" in said and "bb-simulate" not in said
+
+
 OWN = """
 from bb_edge.components import FedAvg
 from bb_edge.registry import register

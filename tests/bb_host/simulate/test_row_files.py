@@ -77,6 +77,15 @@ def test_a_source_that_shares_its_rows_gives_the_batches_of_one_that_has_them(tm
             assert y.dtype == shared_y.dtype and y.tobytes() == shared_y.tobytes()
 
 
+def test_what_a_source_notes_of_its_rows_names_the_file_that_they_are_of(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    hand = Hand({"x": np.array([[1.0], [np.nan]], np.float32)}, np.arange(2), "sensors.npz")
+    with handed_over(DealtSource, path, hand):
+        env = ComponentEnv(slot="shard", config={"path": str(path)}, seed=3)
+        (note,) = DealtSource.construct(env).notes
+    assert "slot 'shard', sensors.npz: 1 of 2 samples" in note and str(path) not in note
+
+
 def test_rows_that_are_no_numbers_are_refused_as_they_are_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "client-0.npz"
     with (
