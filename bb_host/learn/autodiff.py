@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bb_edge.ir import keys
 from bb_host.errors import LearnError, NotDifferentiableError, place_of
 from bb_host.ir.program import Function, Op
-from bb_host.ir.queries import is_onnx, live
+from bb_host.ir.queries import has_subgraph, is_onnx, live, uses
 from bb_host.ir.rename import rename_op
 from bb_host.learn import (  # noqa: F401 (each fills RULES)
     rules_activation,
@@ -33,6 +33,7 @@ from bb_host.learn import (  # noqa: F401 (each fills RULES)
 from bb_host.learn.gradient_builder import GradientBuilder
 from bb_host.learn.gradient_rules import CARRIERS, RULES, SHAPE_INPUTS, STOPS
 from bb_host.learn.shapes import infer_types, with_types
+from bb_host.learn.unrolled_loops import FIXED_LENGTH
 
 MINIMUM_OPSET = 18
 """The gradient's ops take axes as inputs and scatter with a sum."""
@@ -228,7 +229,8 @@ def _wanted(g: GradientBuilder, ops: Sequence[Op], wrt: Sequence[str]) -> set[st
     for op in ops:
         if op.op_type in STOPS:
             continue
-        if any(_passes(g, op, i, v, wanted) for i, v in enumerate(op.inputs)) or _captures(op, wanted):
+        _refuse_captures(op, wanted)
+        if any(_passes(g, op, i, v, wanted) for i, v in enumerate(op.inputs)):
             wanted.update(_moved(g, op))
     return wanted
 
@@ -243,13 +245,18 @@ def _moved(g: GradientBuilder, op: Op) -> list[str]:
     return [v for v in op.outputs if v and (reals or g.is_float(v))]
 
 
-def _captures(op: Op, wanted: set[str]) -> bool:
-    """Whether a subgraph of the op reads a wanted value; then it is refused, not passed over."""
-    for _, graph in op.subgraphs():
-        for inner in graph.ops:
-            if any(v in wanted for v in inner.inputs) or _captures(inner, wanted):
-                raise NotDifferentiableError(op, "its subgraph reads what is to be trained")
-    return False
+def _refuse_captures(op: Op, wanted: set[str]) -> None:
+    """NotDifferentiableError where a subgraph of the op reads a wanted value: it cannot be passed over."""
+    if not has_subgraph(op) or not wanted.intersection(uses(op)):
+        return
+    what = "its condition is" if op.op_type == "If" else "the number of its steps is"
+    raise NotDifferentiableError(
+        op,
+        f"its subgraph reads what is to be trained, and {what} not known before the model runs",
+        "export the model with that choice made, or freeze the parameters before it"
+        if op.op_type == "If"
+        else f"{FIXED_LENGTH}; or freeze the parameters before it",
+    )
 
 
 # --- tidying --------------------------------------------------------------------------------------

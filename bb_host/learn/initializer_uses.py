@@ -187,7 +187,9 @@ class Uses:
         for op, position in self._readers[name]:
             if setting := _SETTINGS.get(op.op_type, {}).get(position):
                 return f"{setting} of {place_of(op)}"
-            if position in SHAPE_INPUTS.get(op.op_type, ()):
+            if (
+                position in SHAPE_INPUTS.get(op.op_type, ()) and op.op_type != "CastLike"
+            ):  # which reads a dtype
                 return f"a setting of {place_of(op)}"
         return ""
 

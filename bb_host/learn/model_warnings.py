@@ -8,6 +8,7 @@ from bb_host.ir.queries import is_onnx, uses
 from bb_host.learn.autodiff import Gradient
 from bb_host.learn.losses import probabilities
 from bb_host.learn.onnx_import import ImportedModel
+from bb_host.learn.unrolled_loops import FIXED_LENGTH
 
 
 def warnings_of(model: ImportedModel, gradient: Gradient, loss: str) -> tuple[ProgramWarning, ...]:
@@ -90,12 +91,7 @@ def _weights_in_loops(model: ImportedModel) -> list[ProgramWarning]:
             continue
         first = next(i.name for i in model.initializers if i.name in read)
         more = f" and {len(read) - 1} more" if len(read) > 1 else ""
-        fixed = (
-            "export the model with that choice made"
-            if op.op_type == "If"
-            else "export it for sequences of a fixed length: the steps of a loop are trained where their"
-            " number is known"
-        )
+        fixed = "export the model with that choice made" if op.op_type == "If" else FIXED_LENGTH
         found.append(
             ProgramWarning(
                 "weights-in-loop",

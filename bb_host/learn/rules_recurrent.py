@@ -258,6 +258,21 @@ def _live(g: GradientBuilder, op: Op, steps: int, like: str) -> str | None:
     return g.op("Unsqueeze", g.cast(lasts, g.dtype(like)), g.ints(2))
 
 
+def _refuse_projection(g: GradientBuilder, op: Op, hidden: int) -> None:
+    """NotDifferentiableError for a cell state that is wider than the hidden one, which ONNX does not have.
+
+    PyTorch's exporter writes nn.LSTM(…, proj_size=…) so, without the projection and with parts of the gates.
+    """
+    known = g.shape(op.inputs[6]) if op.op_type == "LSTM" and len(op.inputs) > 6 and op.inputs[6] else None
+    if known and isinstance(known[-1], int) and known[-1] != hidden:
+        raise NotDifferentiableError(
+            op,
+            f"its cell has {known[-1]} numbers and its hidden state {hidden}: ONNX's LSTM has no projection,"
+            " and the exporter wrote another layer",
+            "leave proj_size out of nn.LSTM, and project its output with an nn.Linear behind it",
+        )
+
+
 @rule("RNN", "GRU", "LSTM")
 def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """Through time: both directions, first states, lengths of sequences, either layout, a GRU's reset gate
@@ -269,6 +284,7 @@ def _recurrent(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Grad
     directions, _, hidden = g.static_dims(op, r, range(3))
     (inputs,) = g.static_dims(op, w, [2])
     gates = _GATES[kind] * hidden
+    _refuse_projection(g, op, hidden)
     if not steps:
         raise NotDifferentiableError(op, "it runs no step", "give its sequences a length of 1 or more")
     single = directions == 1

@@ -16,13 +16,14 @@ from bb_edge.components.class_targets import IGNORE_INDEX
 from bb_edge.components.optimizers import OPTIMIZER_CONFIG
 from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
-from bb_edge.ir.types import TENSOR_F32
+from bb_edge.ir.types import TENSOR_F32, ValueType
 from bb_host.author_lines import author_line, short_line
 from bb_host.diagnostics import ProgramWarning
 from bb_host.dsl.misuse import typed_call
-from bb_host.errors import ConstructionError, LearnError
+from bb_host.errors import ConstructionError, LearnError, place_of
 from bb_host.ir.facts import FunctionFacts
 from bb_host.ir.program import AttrValue, Function, Subgraph
+from bb_host.ir.queries import is_onnx, live
 from bb_host.learn.autodiff import Gradient, differentiate, refuse_operators
 from bb_host.learn.batch_norm import BATCH_NORM, with_statistics
 from bb_host.learn.fit_graph import fit_function
@@ -399,8 +400,9 @@ def _differentiated(
             refuse_operators(function, tuple(imported.parameters))  # which ONNX may have no types for
         raise
     if out is None or out.node != TENSOR_F32:
-        hint = "cast it to float32 in the model, or train the part before it"
-        raise LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
+        raise _no_floats(imported.initializers, out, where)
+    if learning:
+        _refuse_rows_of_data(function, out, where)
     gradient = None
     if learning:
         learned = tuple(name for name in imported.parameters if name not in imported.untrained)
@@ -417,6 +419,45 @@ def _differentiated(
     else:
         imported = dataclasses.replace(imported, function=with_types(function))
     return imported, gradient
+
+
+_FLOATS = {"float64": "double", "float16": "half", "bfloat16": "bfloat16"}
+"""Dtypes of weights that are not trained, and what PyTorch calls the method that makes them."""
+
+
+def _no_floats(initializers: Sequence[Initializer], out: ValueType | None, where: str) -> LearnError:
+    """What is wrong with a model whose output is not float32: the dtype of its weights, as a rule."""
+    weights = [i for i in initializers if i.dtype in _FLOATS and i.count > 1]
+    if not weights:
+        hint = "cast it to float32 in the model, or train the part before it"
+        return LearnError(f"its output is {out}, a trainable model's is f32", where, hint)
+    dtype, more = weights[0].dtype, f" and {len(weights) - 1} more" if len(weights) > 1 else ""
+    return LearnError(
+        f"its weights are {dtype} ({weights[0].name}{more}): models are trained in float32",
+        where,
+        f"convert the net before the export: net.float() and an example of float32 in PyTorch (in place of"
+        f" net.{_FLOATS[dtype]}()), keras.config.set_floatx('float32') in Keras",
+    )
+
+
+_ROWS_OF_DATA = ("NonZero", "Compress", "Unique", "NonMaxSuppression")
+"""Operators whose results have as many rows as the data say."""
+
+
+def _refuse_rows_of_data(function: Function, out: ValueType, where: str) -> None:
+    """LearnError for an output that has as many rows as the data say: no targets go with them."""
+    sizes = {d for name in function.inputs for d in function.types[name].shape or ()}
+    if not out.shape or isinstance(out.shape[0], int) or out.shape[0] in sizes:
+        return
+    for op in live(function.ops, function.outputs):
+        if is_onnx(op, *_ROWS_OF_DATA):
+            raise LearnError(
+                f"its output {function.outputs[0]!r} has as many rows as the data say ({place_of(op)}), and a"
+                " loss compares it with a target for each row of the batch",
+                where,
+                "keep all rows: multiply by a mask (y * mask[:, None], torch.where) in place of y[mask], and"
+                " leave rows out by their label (ignore_index)",
+            )
 
 
 def _one_input(function: Function, names: Sequence[str], where: str) -> None:

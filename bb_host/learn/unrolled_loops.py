@@ -25,6 +25,12 @@ MAX_OPS = 20_000
 """Ops that the steps of one loop may come to: a GRU of Keras has some twenty per step, so 1,000 steps. The
 gradient has three times as many, and a device holds a plan of each."""
 
+FIXED_LENGTH = (
+    "export it for sequences of a fixed length: the steps of a loop are trained where their number is known;"
+    " of an nn.EmbeddingBag, write nn.Embedding and .mean(1) or .sum(1)"
+)
+"""What to do about a loop whose steps are not known."""
+
 _SMALL = 1024
 """Entries up to which an integer, as a counter or a shape, is computed on the host."""
 

@@ -448,3 +448,79 @@ def test_an_opset_of_old_has_a_remedy_that_works(here, bb_host, arguments):
     code, _, err = bb_host("compile", "old.onnx", *arguments)
     assert code == 1 and err.startswith("bb-host: error: old.onnx")
     assert "Assertion" not in err and "export it again with opset 13 or later" in err
+
+
+# --- what PyTorch exports and nobody can train ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "element", "method"), [("float64", "double", "double"), ("float16",) * 2 + ("half",)]
+)
+def test_weights_of_another_precision_are_named_with_the_method_that_converts_the_net(dtype, element, method):
+    weights = {name: np.ones(shape, dtype) for name, shape in {"w": (4, 3), "b": (3,)}.items()}
+    net = model("m=MatMul(x,w)  y=Add(m,b)", of=f"{element}[N,4] x", to=f"{element}[N,3] y", **weights)
+    with refused(LearnError, f"its weights are {dtype} (w and 1 more)", "net.float()", f"net.{method}()"):
+        trainable(net)  # <-
+
+
+def test_an_output_with_as_many_rows_as_the_data_say_is_refused_with_the_operator():
+    rows = """m=MatMul(x,w)  zero=Constant<value_float=0.0>()  top=ReduceMax<keepdims=0>(m, last)
+        asked=Greater(top,zero)  places=NonZero(asked)  at=Transpose(places)  y=GatherND(m,at)"""
+    net = model(rows, to="float[K,3] y", w=(4, 3), last=np.array([1]))
+    with refused(LearnError, "its output 'y' has as many rows as the data say (NonZero", "torch.where"):
+        trainable(net)  # <-
+    assert trainable(net, learning=False).gradient is None
+
+
+def test_places_that_the_data_say_are_trained_where_all_rows_stay():
+    rows = """m=MatMul(x,w)  zero=Constant<value_float=0.0>()  asked=Greater(m,zero)  places=NonZero(asked)
+        at=Transpose(places)  picked=GatherND(m,at)  twice=Add(picked,picked)  y=ScatterND(m,at,twice)"""
+    assert trainable(model(rows, w=(4, 3))).gradient is not None
+
+
+def test_an_lstm_with_a_projection_is_refused_with_its_layer():
+    body = 'y=LSTM<hidden_size=3>(x,w,r,"","",h,c)  z=Squeeze(y,first)'
+    net = model(
+        body, of="float[5,2,4] x", to="float[5,2,3] z", opset=18, w=(1, 12, 4), r=(1, 12, 3),
+        h=np.zeros((1, 2, 3), np.float32), c=np.zeros((1, 2, 8), np.float32), first=np.array([1]),
+    )  # fmt: skip
+    net.graph.node[0].name = "encoder"
+    with refused(NotDifferentiableError, "LSTM 'encoder'", "cell has 8 numbers", "proj_size", "nn.Linear"):
+        trainable(net)  # <-
+
+
+BAGS = """<ir_version: 9, opset_import: ["" : 18]> g (int64[N,3] x, int64 n) => (float[N,2] y) {{
+    rows = Gather(table, x)  empty = CastLike(zero, table)  cond = Constant<value = bool {{1}}>()
+    last, bags = Loop <body = b (int64 i, bool go, float[2] state) => (bool on, float[2] out, float[2] bag) {{
+        on = Identity(go)  row = Gather({read}, i)  axis = Constant<value_ints = [0]>()
+        bag = ReduceSum<keepdims = 0>(row, axis)  out = Identity(bag)
+    }}> (n, cond, start)
+    y = MatMul(bags, w)
+}}"""
+
+
+@pytest.mark.parametrize("read", ["rows", "table3"])
+def test_bags_of_an_open_number_are_refused_or_told_with_the_layer_that_trains(read):
+    net = parser.parse_model(BAGS.format(read=read))
+    arrays = {
+        "table": (7, 2),
+        "w": (2, 2),
+        "start": np.zeros(2, np.float32),
+        "zero": np.float64(0),
+        "table3": (4, 3, 2),
+    }
+    for name, given in arrays.items():
+        array = np.asarray(given) if isinstance(given, (np.ndarray, np.float64)) else RNG.normal(size=given)
+        kept = array if name == "zero" else array.astype(np.float32)
+        net.graph.initializer.append(numpy_helper.from_array(kept, name))
+    net.graph.input.pop()  # the number of steps: of the batch
+    net.graph.node.insert(0, onnx.helper.make_node("Gather", ["sizes", "first"], ["n"]))
+    net.graph.node.insert(0, onnx.helper.make_node("Shape", ["x"], ["sizes"]))
+    net.graph.initializer.append(numpy_helper.from_array(np.array(0), "first"))
+    if read == "rows":
+        words = ("Loop", "its subgraph reads what is to be trained", "nn.EmbeddingBag", ".mean(1)")
+        with refused(NotDifferentiableError, *words):
+            trainable(net)  # <-
+    else:
+        (warning,) = (w for w in trainable(net).warnings() if w.code == "weights-in-loop")
+        assert "nn.EmbeddingBag" in warning.hint
