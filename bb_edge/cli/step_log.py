@@ -240,6 +240,7 @@ _LEVEL = {
     steps.RequestDeclined: "info",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",
+    steps.TicksLeftOut: "info",
     steps.PeerUp: "info",
     steps.PeerDown: "info",
     steps.PeerBlocked: "warning",

@@ -40,6 +40,17 @@ class RoundBackedOff(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class TicksLeftOut(EngineStep):
+    """Ticks of the interval `op` are left out (`ticks.skipped`), because executions of `running` earlier ones
+    have not ended, which is its share. Said once until a tick is taken again.
+    """
+
+    target: str
+    op: str
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundWaits(EngineStep):
     """A round waits for peers of a class: it needs `wanted`, and there are `there`. Nothing of it runs.
 

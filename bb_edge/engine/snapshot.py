@@ -292,8 +292,12 @@ def may_run(parts: Parts) -> Callable[[Cause], bool]:
     present = set(_present(parts))
 
     def still(cause: Cause) -> bool:
-        source = rounds.get(cause.epoch) if cause.peer == parts.runtime.own_peer else None
-        return source.may_run(cause.seq) if source is not None else cause in present
+        if cause.peer == parts.runtime.own_peer:
+            if (source := rounds.get(cause.epoch)) is not None:
+                return source.may_run(cause.seq)
+            if parts.sources.intervals.may_run(cause):
+                return True
+        return cause in present
 
     return still
 

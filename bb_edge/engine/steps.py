@@ -60,6 +60,7 @@ ROUND_FAILED = round_steps.ROUND_FAILED
 RoundsCompleted = round_steps.RoundsCompleted
 RoundBackedOff = round_steps.RoundBackedOff
 RoundWaits = round_steps.RoundWaits
+TicksLeftOut = round_steps.TicksLeftOut
 
 
 class _SendEnvelope(NamedTuple):

@@ -92,11 +92,13 @@ class OutboxRecordError(OutboxError):
 
 
 ROUNDS: Final = 1 << 63
-"""Of the epoch of a cause that is a round: no epoch of an envelope has that bit."""
+"""Of the epoch of a cause that is a round or a tick: no epoch of an envelope has that bit."""
+TICKS: Final = ROUNDS | 1 << 62
+"""Of the epoch of a cause that is a tick of an interval."""
 
 
 class Cause(NamedTuple):
-    """The inbound durable envelope whose execution sent an envelope; or a round of this node, by `ROUNDS`."""
+    """The inbound durable envelope whose execution sent an envelope; or a round or tick of this node."""
 
     peer: PeerId
     epoch: int
@@ -104,8 +106,8 @@ class Cause(NamedTuple):
 
     @property
     def round(self) -> int | None:
-        """The number of the round that it is, from 1; None for an envelope."""
-        return self.seq >> 32 if self.epoch & ROUNDS else None
+        """The number of the round that it is, from 1; None for an envelope, and for a tick."""
+        return self.seq >> 32 if self.epoch & TICKS == ROUNDS else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,12 @@ NATURAL_NAMES = {
 }
 
 DOCS = {
-    "interval": "A Timestamp every `period_ns`. Where a trigger is wanted: `g.threshold(1, tick)`.",
+    "interval": """A Timestamp every `period_ns`. Where a trigger is wanted: `g.threshold(1, tick)`.
+
+        A tick need not wait for the end of the one before; executions of ticks hold half of the node's
+        (`limits.max_executions`) at most, each interval its part of that half. A tick beyond it is left out
+        and counted (`bb_ticks_skipped_total`).
+        """,
     "any": """The first arrival; later ones of the execution are dropped.
 
         All `any` of one module that name the same `group` share it: the first arrival at one of them passes,

@@ -193,8 +193,14 @@ class Syscalls:
     def pulse(self) -> Output:
         """Fires once, after its target's bootstrap; not after a restore. nothing → trigger: Trigger."""
     def interval(self, period_ns: int) -> Output:
-        """A Timestamp every `period_ns`. Where a trigger is wanted: `g.threshold(1, tick)`. nothing → tick:
-        Timestamp."""
+        """A Timestamp every `period_ns`. Where a trigger is wanted: `g.threshold(1, tick)`.
+
+        A tick need not wait for the end of the one before; executions of ticks hold half of the node's
+        (`limits.max_executions`) at most, each interval its part of that half. A tick beyond it is left out
+        and counted (`bb_ticks_skipped_total`).
+
+        nothing → tick: Timestamp.
+        """
     def on_trigger(self, trigger: Output, *, after: After = ...) -> Output:
         """Fires on each arrival. trigger: Trigger → trigger: Trigger."""
     def when(self, condition: Value, *, after: After = ...) -> Output:

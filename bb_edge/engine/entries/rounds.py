@@ -30,6 +30,18 @@ def number(op: BoundOp, attribute: str, default: int = 0) -> int:
     return int(value)
 
 
+def start_entry(
+    scheduler: Scheduler, execution: Execution, graph: BoundGraph, op: BoundOp, value: object
+) -> None:
+    """Begins an execution at an entry op, which yields `value` there."""
+    execution.will_claim(graph.claims.get(op.index, ()))
+    frame = execution.frame_of(graph.regions[op.spec.region])
+    if op.out >= 0:
+        scheduler.write(frame, op.out, value)
+    if graph.starts:
+        scheduler.start_outputs(frame, op.index)
+
+
 FIRST_ATTEMPT = 1
 """Of a round. Older versions wrote the number of the attempt into their records."""
 SAID_AGAIN_NS = 5_000_000_000
@@ -125,15 +137,10 @@ class Rounds:
         self.start()
 
     def _fill(self, execution: Execution) -> None:
-        region = self._graph.regions[0]
-        execution.will_claim(self._graph.claims.get(self._op.index, ()))
         execution.tell_end(self._ended)
         execution.cause = Cause(self._runtime.own_peer, self.own_number, self._which)
-        frame = execution.frame_of(region)
-        if self._op.out >= 0:
-            self._scheduler.write(frame, self._op.out, np.asarray(self.round, dtype=np.int64))
-        if self._graph.starts:
-            self._scheduler.start_outputs(frame, self._op.index)
+        number_of_it = np.asarray(self.round, dtype=np.int64)
+        start_entry(self._scheduler, execution, self._graph, self._op, number_of_it)
 
     def _ended(self, execution: Execution) -> None:
         self.running = False

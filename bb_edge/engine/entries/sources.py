@@ -12,14 +12,13 @@ from typing import Any
 
 from bb_edge.engine import steps
 from bb_edge.engine.bus import KINDS, Bus
-from bb_edge.engine.callbacks import Written
+from bb_edge.engine.entries.intervals import Intervals
 from bb_edge.engine.entries.quorum import Quorum, RoundContext
-from bb_edge.engine.entries.rounds import Rounds, number
+from bb_edge.engine.entries.rounds import Rounds, number, start_entry
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.net.control_plane import ControlPlane
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.engine.net.peer_state import PeerStates
-from bb_edge.engine.plain import Shift, dump, load
 from bb_edge.engine.run.bound import BoundGraph, BoundOp
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
@@ -50,18 +49,18 @@ class Sources:
     _peers: PeerStates
     entries: InitVar[Mapping[str, Sequence[EntryOp]]]
     rounds: list[Rounds] = field(default_factory=list)
+    intervals: Intervals = field(init=False)
     due_phases: list[int] = field(default_factory=list)
     to_start: list[str] = field(default_factory=list)
     _ops: dict[tuple[int, int], EntryOp] = field(default_factory=dict)
     _events: dict[int, list[EntryOp]] = field(default_factory=dict)
     _phases: dict[int, list[EntryOp]] = field(default_factory=dict)
     _beginnings: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
-    _ticks_waiting: set[tuple[int, int]] = field(default_factory=set)
     _started: set[str] = field(default_factory=set)
 
     def __post_init__(self, entries: Mapping[str, Sequence[EntryOp]]) -> None:
         self._runtime.callbacks.register("entry.op", self._fill_op)
-        self._runtime.callbacks.register("interval.tick", self._tick, Written(dump, _load_tick))
+        self.intervals = Intervals(self._runtime, self._scheduler, self._ingress)
         kinds = {
             "EventSource": self._add_event,
             "LifecyclePhase": self._add_phase,
@@ -99,7 +98,7 @@ class Sources:
         self._begins(graph, lambda: self._offer(graph, op, TRIGGER))
 
     def _add_interval(self, graph: BoundGraph, op: BoundOp) -> None:
-        self._begins(graph, lambda: self._arm(graph, op, self._runtime.now_ns))
+        self._begins(graph, self.intervals.add(graph, op))
 
     def _add_rounds(self, graph: BoundGraph, op: BoundOp) -> None:
         components = self._scheduler.components
@@ -171,45 +170,23 @@ class Sources:
             elif phase == steps.Phase.SNAPSHOT:
                 self._want_snapshot("lifecycle")
 
-    def _offer(
-        self, graph: BoundGraph, op: BoundOp, value: object, internal: bool = True, tick: bool = False
-    ) -> None:
-        args = (graph.index, op.index, value, tick)
+    def _offer(self, graph: BoundGraph, op: BoundOp, value: object, internal: bool = True) -> None:
+        args = (graph.index, op.index, value, False)
         self._ingress.offer(Entry(graph.target, self._fill_op, args, internal=internal))
 
     def _fill_op(
         self, execution: Execution, graph_index: int, op_index: int, value: object, tick: bool
     ) -> None:
-        graph, op = self._ops[graph_index, op_index]
+        """`tick` is True in snapshots of older versions, for a tick of an interval that waited."""
         if tick:
-            self._ticks_waiting.discard((graph_index, op_index))
-        execution.will_claim(graph.claims.get(op.index, ()))
-        frame = execution.frame_of(graph.regions[op.spec.region])
-        if op.out >= 0:
-            self._scheduler.write(frame, op.out, value)
-        if graph.starts:
-            self._scheduler.start_outputs(frame, op.index)
-
-    def _arm(self, graph: BoundGraph, op: BoundOp, from_ns: int) -> None:
-        when = from_ns + _period(op)
-        self._runtime.timers.at(when, self._tick, graph.index, op.index, from_ns, reserved=True)
-
-    def _tick(self, now_ns: int, graph_index: int, op_index: int, from_ns: int) -> None:
-        graph, op = self._ops[graph_index, op_index]
-        if (graph_index, op_index) in self._ticks_waiting:
-            self._runtime.count("ticks.skipped")
-        else:
-            self._ticks_waiting.add((graph_index, op_index))
-            # Every Timestamp is wall time, so that any two have a difference.
-            self._offer(graph, op, now_ns + self._runtime.clock_offset_ns, tick=True)
-        period = _period(op)
-        self._arm(graph, op, from_ns + (now_ns - from_ns) // period * period)
+            self.intervals.began_waiting_one(graph_index, op_index)
+        start_entry(self._scheduler, execution, *self._ops[graph_index, op_index], value)
 
     def save(self) -> dict[str, Any]:
         """What has started and what is due, as plain values."""
         return {
             "phases": list(self.due_phases),
-            "ticks": sorted(list(key) for key in self._ticks_waiting),
+            **self.intervals.save(),
             "started": sorted(self._started),
             "to_start": list(self.to_start),
             "rounds": [rounds.save() for rounds in self.rounds],
@@ -218,18 +195,8 @@ class Sources:
     def restore(self, data: Any) -> None:
         """Goes on where the node of a snapshot stood; for a node that has not been polled."""
         self.due_phases.extend(data["phases"])
-        self._ticks_waiting.update((graph, op) for graph, op in data["ticks"])
+        self.intervals.restore(data)
         self._started.update(data["started"])
         self.to_start[:] = data["to_start"]
         for rounds, row in zip(self.rounds, data["rounds"], strict=True):
             rounds.restore(row)
-
-
-def _period(op: BoundOp) -> int:
-    """Nanoseconds between two ticks of an `Interval`."""
-    return max(1, number(op, "period_ns", 1))
-
-
-def _load_tick(plain: Any, shift: Shift) -> tuple[Any, ...]:
-    graph_index, op_index, from_ns = load(plain)
-    return graph_index, op_index, from_ns + shift.delta_ns
