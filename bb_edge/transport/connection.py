@@ -368,7 +368,8 @@ class Connection:
     def _on_disconnect(
         self, client: paho.Client, _data: object, flags: Any, reason: Any, properties: Any
     ) -> None:
-        if client is not self.client:
+        # Where a broker answers no ping, paho tells it twice in one look at the time.
+        if client is not self.client or self.shared is None:
             return
         fault = self.shared.fault if self.shared is not None else ""
         from_broker = flags.is_disconnect_packet_from_server

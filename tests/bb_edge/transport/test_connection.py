@@ -76,7 +76,12 @@ class Driven:
     """A connection, and what a transport does around it."""
 
     def __init__(
-        self, port: int, patience: float, version: str = "auto", jitter: random.Random | None = None
+        self,
+        port: int,
+        patience: float,
+        version: str = "auto",
+        jitter: random.Random | None = None,
+        keepalive_s: int = 30,
     ) -> None:
         self.counters: Counter[str] = Counter()
         self.events: list[str] = []
@@ -84,7 +89,7 @@ class Driven:
         self._patience = patience
         self.connection = Connection(
             Broker("127.0.0.1", port),
-            MqttOptions(),
+            MqttOptions(keepalive_s=keepalive_s),
             version,
             client_id="bb-test",
             will=lambda: ("bb/test/presence/Main/test", b"\xa0"),
@@ -142,9 +147,10 @@ def driven(
     *answers: bytes | None,
     version: str = "auto",
     jitter: random.Random | None = None,
+    keepalive_s: int = 30,
 ) -> Iterator[Driven]:
     with broker(*answers) as (port, _):
-        one = Driven(port, patience, version, jitter)
+        one = Driven(port, patience, version, jitter, keepalive_s)
         try:
             yield one
         finally:
@@ -266,6 +272,26 @@ def test_a_broker_that_is_silent_or_closes_is_told_in_words():
     assert "answered no ping, which is sent after 30 s" in lost_because(silent, False, "", 30)
     assert "closed it and gave no reason" in lost_because(closed, False, "", 30)
     assert lost_because(silent, True, "", 30) == "the broker ended it: Keep alive timeout (reason 141)"
+
+
+def test_a_connection_that_is_half_open_is_dialed_anew(patience):
+    """Nothing comes any more, and nothing says so: a router that forgot it, a broker that hangs."""
+    with driven(patience, ACCEPT, ACCEPT, keepalive_s=1) as one:
+        one.comes_back_from(State.CONNECTED)
+        assert "answered no ping" in one.logs[-1], one.logs
+        assert one.counters["disconnects"] == 1
+        one.reaches(State.CONNECTED)
+        one.ends()
+        assert one.events == ["opened", "up", "down", "opened", "up", "down"]
+
+
+def test_a_node_that_leaves_over_a_half_open_connection_is_not_told_twice(patience):
+    with driven(patience, ACCEPT, keepalive_s=1) as one:
+        one.reaches(State.CONNECTED)
+        one.connection.leave()
+        one.reaches(State.CLOSED)
+        one.connection.close()
+        assert one.events == ["opened", "up", "down"]
 
 
 @pytest.mark.parametrize("answer", [UNSUPPORTED, HANG_UP])
