@@ -11,11 +11,12 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable
-from multiprocessing import current_process, get_context
+from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar, cast
 
 from bb_edge.ir.errors import BBError
+from bb_host.spawned import Spawned
 
 T = TypeVar("T")
 
@@ -34,9 +35,8 @@ def apart(function: Callable[..., T], *arguments: object) -> T:
     """
     if COMPILER_NEEDS in sys.modules or current_process().daemon:
         return function(*arguments)
-    context = get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_compute, args=(theirs, function, arguments), name="bb-apart")
+    ours, theirs = Pipe(duplex=False)
+    process = Spawned(target=_compute, args=(theirs, function, arguments), name="bb-apart")
     process.start()
     theirs.close()
     answer: tuple[Any, BaseException | None, str] | None = None

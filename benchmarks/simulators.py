@@ -32,15 +32,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bb_host.apart import apart
-from bb_host.simulate import Dealt, Event, Group, Rule, Scenario, simulate
 from benchmarks.measuring import ROOT, Row, table
 from federated_digits import data
 
 RIVALS = ROOT / "benchmarks" / "simulators_rivals.py"
 PACKAGES = ("flwr[simulation]==1.42.0", "pfl==0.6.0")
 TORCH = "torch==2.13.0"
-BATCH, STEPS, TEST_ROWS, LEARNING_RATE = 32, 2, 360, 0.1
 EVERY_S = 0.2
 GOALS = {("flower", "mlp"): 0.15, ("flower", "cnn"): 0.15, ("pfl", "mlp"): 0.5, ("pfl", "cnn"): 1.0}
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -72,58 +69,6 @@ def rows(kind: str, folder: Path) -> Path:
     path = folder / f"{kind}.npz"
     np.savez(path, x=x if kind == "mlp" else x.reshape(-1, 1, 8, 8), y=y)
     return path
-
-
-def compiled(kind: str, clients: int, rounds: int) -> dict[str, bytes]:
-    """The artifacts of our side. Workers import this file too, and what compiling takes is not for them."""
-    from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
-    from bb_host import Compiler
-    from bb_host.build import build_edge
-    from bb_host.learn import trainable
-    from benchmarks.training_nets import digits_cnn, small_mlp
-    from federated_digits.federation import FederatedDigits
-
-    net = digits_cnn() if kind == "cnn" else small_mlp()
-    compiler = (
-        Compiler()
-        .bind_model(
-            "model", GraphModel, trainable(net, loss="softmax_cross_entropy", learning_rate=LEARNING_RATE)
-        )
-        .bind_aggregator("agg", FedAvg)
-        .bind_peer_selector("clients", PresenceSelector)
-        .bind_data_source("shard", ArrayDataSource, {"batch_size": BATCH, "one_hot": data.CLASSES})
-        .bind_data_source("test", ArrayDataSource, {"batch_size": 0, "one_hot": data.CLASSES})
-    )
-    module = FederatedDigits(rounds=rounds, clients=clients, local_steps=STEPS, at_least=clients)
-    return {a.target: a.data for a in build_edge(module, compiler).artifacts}
-
-
-def ours(kind: str, clients: int, rounds: int, path: Path, workers: int) -> None:
-    """This project's side: prints what `simulators_rivals.py` prints."""
-    files = apart(compiled, kind, clients, rounds)
-    test = path.with_suffix(".test.npz")
-    with np.load(path) as file:
-        np.savez(test, x=file["x"][:TEST_ROWS], y=file["y"][:TEST_ROWS])
-    last = time.perf_counter()
-
-    def tell(event: Event) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        print(json.dumps([event.value[0], now - last, event.value[2]]), flush=True)
-        last = now
-
-    simulate(
-        Scenario(
-            (
-                Group("Server", "Server", files["Server"], 1, large=True),
-                Group("Client", "Client", files["Client"], clients),
-            ),
-            settings={"test": {"path": str(test)}},
-            dealt=(Dealt("shard", path, Rule.parse("draw:64")),),
-        ),
-        workers,
-        event=tell,
-    )
 
 
 def run(command: Sequence[str | Path], rounds: int) -> Cost:
@@ -220,7 +165,7 @@ def compared(env: Path, kind: str, clients: int, rounds: int, turns: int, path: 
     """Both others against ours, in turns."""
     numbers = (kind, str(clients), str(rounds), str(path))
     python = env / "bin" / "python"
-    own = (sys.executable, "-m", "benchmarks.simulators", "--ours")
+    own = (sys.executable, "-m", "benchmarks.simulators_ours")
     sides: dict[str, Sequence[str | Path]] = {
         "flower": (python, RIVALS, "flower", *numbers),
         "ours, two workers": (*own, *numbers, "2"),
@@ -256,13 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--clients", nargs="+", type=int, default=[100, 1_000])
     p.add_argument("--rounds", type=int, default=4)
     p.add_argument("--turns", type=int, default=1)
-    p.add_argument("--ours", nargs=5, metavar=("NET", "CLIENTS", "ROUNDS", "ROWS", "WORKERS"),
-                   help="this project's side alone")  # fmt: skip
     a = p.parse_args(argv)
-    if a.ours:
-        kind, clients, rounds, path, workers = a.ours
-        ours(kind, int(clients), int(rounds), Path(path), int(workers))
-        return 0
     if a.make:
         make(a.make)
     if a.env is None:

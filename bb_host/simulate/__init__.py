@@ -11,7 +11,7 @@ from __future__ import annotations
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate.accounts import Event
 from bb_host.simulate.conditions import Conditions, read_trace
-from bb_host.simulate.dealing import Rule
+from bb_host.simulate.rules import Rule
 from bb_host.simulate.run import Outcome, State, simulate
 from bb_host.simulate.scenario import Dealt, Group, Member, Scenario
 

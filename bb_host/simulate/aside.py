@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from bb_host.errors import WorkerError
+from bb_host.simulate.lying import Lying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,49 +43,6 @@ IN_MEMORY = 1 << 20
 a body to the file, and to have pages come back, takes an eighth of a small client's round."""
 
 _CAN = hasattr(os, "posix_fallocate") and hasattr(mmap, "MADV_DONTNEED")
-
-
-class Lying(bytes):
-    """In place of a body: in which file it lies, for a process on the same machine."""
-
-    __slots__ = ()
-
-    @classmethod
-    def at(cls, path: Path, start: int, size: int) -> Lying:
-        """The name of `size` bytes in a file."""
-        return cls(b"%d %d " % (start, size) + os.fsencode(path))
-
-    def read(self, files: OpenFiles) -> bytes:
-        """Returns the bytes. WorkerError where the file does not have them."""
-        start, size, path = self.split(b" ", 2)
-        try:
-            found = os.pread(files.descriptor(path), int(size), int(start))
-        except FileNotFoundError as error:
-            raise WorkerError("the worker that keeps an envelope has ended", os.fsdecode(path)) from error
-        if len(found) != int(size):
-            raise WorkerError(
-                f"{len(found)} of {int(size)} bytes of an envelope are there", os.fsdecode(path)
-            )
-        return found
-
-
-class OpenFiles:
-    """Files of other workers, each opened once."""
-
-    def __init__(self) -> None:
-        self._descriptors: dict[bytes, int] = {}
-
-    def descriptor(self, path: bytes) -> int:
-        """The descriptor of a file, open for reading."""
-        found = self._descriptors.get(path)
-        if found is None:
-            found = self._descriptors[path] = os.open(path, os.O_RDONLY)
-        return found
-
-    def close(self) -> None:
-        """Closes all of them."""
-        while self._descriptors:
-            os.close(self._descriptors.popitem()[1])
 
 
 class _Region(weakref.ref["Array"]):

@@ -12,7 +12,7 @@ from pathlib import Path
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import Conditions
-from bb_host.simulate.dealing import Rule
+from bb_host.simulate.rules import Rule
 from bb_host.simulate.scenario import Dealt, Group, Scenario
 
 MOST_NS = 1 << 62

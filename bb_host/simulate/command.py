@@ -24,9 +24,9 @@ from bb_host.apart import apart
 from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Event, Trouble
 from bb_host.simulate.conditions import NS, Conditions, read_trace
-from bb_host.simulate.dealing import Rule
 from bb_host.simulate.report import Columns, ProgressLine, event_record, last_numbers, not_finite, summary
 from bb_host.simulate.results import Results
+from bb_host.simulate.rules import Rule
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
 

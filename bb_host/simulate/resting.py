@@ -11,7 +11,8 @@ import numpy as np
 
 from bb_edge.transport.in_process import Arrival, Presence
 from bb_host.simulate import aside
-from bb_host.simulate.aside import Aside, Lying, OpenFiles
+from bb_host.simulate.aside import Aside
+from bb_host.simulate.lying import Lying, OpenFiles
 
 if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId

@@ -11,7 +11,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import keyed_number
 from bb_edge.wire.delivery import EPOCH_BITS
 from bb_host.simulate.conditions import Conditions
-from bb_host.simulate.dealing import Rule
+from bb_host.simulate.rules import Rule
 
 MS = 1_000_000
 

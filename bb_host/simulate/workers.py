@@ -13,7 +13,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing import current_process, get_context
+from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,6 +25,7 @@ from bb_host.simulate.accounts import Accounts, Progress
 from bb_host.simulate.channel import Channel
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
+from bb_host.spawned import Spawned
 
 if TYPE_CHECKING:
     from bb_host.simulate.shard import Shard
@@ -90,13 +91,12 @@ class Processes:
         """What the workers write: who is killed removes nothing."""
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
-        context = get_context("spawn")
         with _environment(ONE_THREAD):
             for number, mine in enumerate(members):
-                ours, theirs = context.Pipe()
+                ours, theirs = Pipe()
                 name = f"bb-simulate-{number}"
                 work = theirs, scenario, mine, self._folder.name
-                process = context.Process(target=_work, args=work, name=name, daemon=True)
+                process = Spawned(target=_work, args=work, name=name, daemon=True)
                 with _deaf_to_interrupts():
                     process.start()
                 theirs.close()

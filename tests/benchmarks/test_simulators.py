@@ -17,7 +17,7 @@ def test_our_side_tells_every_round(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(ROOT)
     path = rows("mlp", tmp_path)
-    cost = run((sys.executable, "-m", "benchmarks.simulators", "--ours", "mlp", "3", "3", str(path), "1"), 3)
+    cost = run((sys.executable, "-m", "benchmarks.simulators_ours", "mlp", "3", "3", str(path), "1"), 3)
     assert cost.start > 0 and cost.seconds > 0 and 0 < cost.accuracy < 1
     assert cost.peak > 20 << 20 and cost.processor >= 0
 

@@ -15,7 +15,8 @@ import pytest
 
 from bb_host.errors import WorkerError
 from bb_host.simulate import aside as aside_module
-from bb_host.simulate.aside import FROM, Aside, Lying, OpenFiles
+from bb_host.simulate.aside import FROM, Aside
+from bb_host.simulate.lying import Lying, OpenFiles
 
 SIZE = 3 * FROM + 100
 
@@ -178,7 +179,7 @@ def test_the_file_has_no_name_and_another_process_reads_it(aside, tmp_path):
     """A simulation that is killed leaves nothing behind on the disk."""
     view = aside.keep(bytes(range(256)) * (FROM // 256 + 1))
     assert list(tmp_path.iterdir()) == []
-    read = "import sys; from bb_host.simulate.aside import Lying, OpenFiles\n"
+    read = "import sys; from bb_host.simulate.lying import Lying, OpenFiles\n"
     read += "sys.stdout.buffer.write(Lying(sys.argv[1].encode()).read(OpenFiles()))"
     where = aside.lying(view).decode()
     assert subprocess.run([sys.executable, "-c", read, where], capture_output=True, check=True).stdout == view

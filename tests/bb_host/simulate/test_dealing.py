@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bb_host.errors import ScenarioError
-from bb_host.simulate.dealing import Dealer, Rule
+from bb_host.simulate.dealing import Dealer
+from bb_host.simulate.rules import Rule
 
 LABELS = np.repeat(np.arange(5), 40)
 

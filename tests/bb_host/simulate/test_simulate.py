@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from bb_host.simulate import run as run_module
 from bb_host.simulate.accounts import Progress
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.workers import Processes
+from bb_host.spawned import Spawned
 
 MS = 1_000_000
 BAD_WEATHER = Conditions(
@@ -122,6 +125,11 @@ def test_slow_clients_answer_later(scenario):
     assert 500 * MS <= late.events[0].at_ns - quick.events[0].at_ns < 1_500 * MS
 
 
+def test_who_starts_workers_has_no_need_of_numpy():
+    needs = "import sys, bb_host.simulate.run, bb_host.simulate.lying; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", needs], capture_output=True, check=True).stdout == b"False\n"
+
+
 def test_rounds_without_an_end_need_a_time(scenario):
     with pytest.raises(ScenarioError, match="--for SECONDS"):
         simulate(scenario(5, rounds=None), on="here")
@@ -142,7 +150,7 @@ def test_a_worker_that_is_killed_is_named_and_leaves_nothing(scenario, tmp_path,
     try:
         workers.start(told, [told.members()])
         (process,) = multiprocessing.active_children()
-        assert process.pid is not None
+        assert isinstance(process, Spawned) and process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         process.join()
         with pytest.raises(WorkerError, match="signal SIGKILL"):
