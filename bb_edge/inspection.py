@@ -35,7 +35,8 @@ class Inspection:
         node: `peer`, `targets`, those of them that are tensor work alone (`straight`), `now_ns` of the last
             poll, `epoch`, and how far its numbers have come.
         executions: those that run or wait, in the order in which they began: `id`, `target`, `state`, what
-            holds each open (`holds`), ready ops, claims, flags, frames with what their sites hold.
+            holds each open (`holds`), ready ops, claims, flags, frames with what their sites hold and, of a
+            loop's body, its `iteration`.
         runnable: the executions with ready ops, in the order of their turns.
         parked: ops that wait for a timer, a permit, a request or a component's answer.
         components: per component: `slots`, `type`, whose claim it is (`owner`), the bootstrap that locks it,

@@ -97,6 +97,7 @@ def _frame(frame: Frame) -> Row:
         "caller": _place(frame.caller),
         "call": "" if frame.call is None else op_of(frame.call),
         "passes_on": frame.forwards_writes,
+        "iteration": None if frame.body is None else frame.body.iteration,
     }
 
 

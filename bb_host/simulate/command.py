@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +99,11 @@ def _run(
                 flush=True,
             )
 
+    def busy(text: str) -> None:
+        if line is not None:
+            line.clear()
+            print("\n".join([f"bb-host: {text}", *_lines_in(text, artifacts)]), file=sys.stderr, flush=True)
+
     began = time.monotonic()
     with results.events_of(label) as write:
         try:
@@ -108,7 +114,11 @@ def _run(
                 for_ns=None if arguments.seconds is None else round(arguments.seconds * NS),
                 event=told,
                 watch=line,
+                busy=busy,
             )
+        except ScenarioError as error:
+            error.what += "".join(f"; {found.strip()}" for found in _lines_in(error.what, artifacts))
+            raise
         except RoundsInVain as error:
             asked = _lines_of_requests(artifacts)
             error.what += f"; {' and '.join(asked)} say whom they ask" if asked else ""
@@ -199,6 +209,18 @@ def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[_Compiled]) -> li
         if kind == "OpFailed" and trouble.text.startswith(f"{artifact.target}, "):
             return [str(found) for found in SourceMap(artifact.source_map).find(trouble.text)]
     return []
+
+
+def _lines_in(text: str, artifacts: Sequence[_Compiled]) -> list[str]:
+    """The author's lines of the ops that a text names behind their targets."""
+    from bb_host.report.symbolize import SourceMap
+
+    return [
+        f"    {found}"
+        for artifact in artifacts
+        for named in re.findall(rf"\b{re.escape(artifact.target)}, ([\w.]+)", text)
+        for found in SourceMap(artifact.source_map).find(named)
+    ]
 
 
 def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[_Compiled], list[str], list[str]]:

@@ -11,6 +11,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate.accounts import Accounts, Progress
+from bb_host.simulate.busy import Told, nobody
 from bb_host.simulate.scenario import Member, Scenario
 from bb_host.simulate.shard import Shard
 from bb_host.simulate.workers import ONE_THREAD, portable
@@ -53,6 +54,7 @@ class RayWorkers:
     """
 
     def __init__(self) -> None:
+        self.busy: Told = nobody
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray

@@ -12,6 +12,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import Arrival, combined_trace
 from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble
+from bb_host.simulate.busy import nobody
 from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
@@ -77,11 +78,14 @@ def simulate(
     for_ns: int | None = None,
     event: Callable[[Event], None] | None = None,
     watch: Callable[[State], None] | None = None,
+    busy: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Runs a scenario until its rounds are done, nothing is due any more, or `for_ns` of simulated time.
 
     Bits are the same for any number of `workers`, and wherever they run. `event` gets each app event when it
-    is known, ordered within a window; `watch` is called after each window. Raises ScenarioError for what
+    is known, ordered within a window; `watch` is called after each window. `busy` gets a line
+    about each node that computes for more than ten seconds at one instant, with the loop that it is in (not
+    from Ray). Raises ScenarioError for what
     cannot run, WorkerError where a worker is lost, and what `install` raises.
     """
     check_scenario(scenario)
@@ -93,6 +97,7 @@ def simulate(
     lists = placed(members, min(workers, len(members)))
     where: dict[PeerId, int] = {}  # found out where the first envelope goes from one worker to another
     with _closing(make_workers(on)) as crew:
+        crew.busy = busy or nobody
         told = crew.start(scenario, lists)
         had_rounds = any(progress.open_rounds for progress in told)
         if not had_rounds and for_ns is None:

@@ -33,11 +33,12 @@ from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles.contracts import DataSource, Model
 from bb_edge.transport.base import DrivenNode
-from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation
+from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation, SimulationError
 from bb_edge.user_modules import import_user_module
 from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
+from bb_host.simulate.busy import Busy, Told, nobody, still_busy
 from bb_host.simulate.checks import check_targets
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
@@ -101,6 +102,7 @@ class _Network(Simulation):
         return self._shard.resting.carried(source, body)
 
     def polled(self, node: DrivenNode) -> None:
+        self._shard.polled(node.peer_id)
         self._shard.resting.rest(node.peer_id)
 
     def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
@@ -124,9 +126,15 @@ class _Kind:
 class Shard:
     """Runs some members of a scenario. ScenarioError, and what `install` raises, for what cannot run."""
 
-    def __init__(self, scenario: Scenario, members: Sequence[Member], folder: str | None = None) -> None:
-        """What it writes is in a folder of its own: in `folder`, or where temporary files are."""
+    def __init__(
+        self, scenario: Scenario, members: Sequence[Member], folder: str | None = None, busy: Told = nobody
+    ) -> None:
+        """What it writes is in a folder of its own: in `folder`, or where temporary files are.
+
+        `busy` gets a line about each node that computes for long.
+        """
         self.scenario = scenario
+        self._busy = Busy(busy, self._name)
         self.outgoing: list[Arrival] = []
         self.slow: dict[PeerId, int] = {}
         for name in scenario.load:
@@ -384,9 +392,19 @@ class Shard:
 
     def step(self, end_ns: int, arrivals: Sequence[Arrival]) -> Progress:
         """Takes what comes from other shards, and runs all that is due before `end_ns`."""
+        self._busy.begins()
         self.network.arrive(self.resting.taken(arrivals))
-        self.network.run_window(end_ns)
+        try:
+            self.network.run_window(end_ns)
+        except SimulationError as error:
+            error.what += still_busy(self._nodes.values(), self._name)
+            raise
         return self.progress()
+
+    def polled(self, peer: PeerId) -> None:
+        """A node has had its turn."""
+        if (node := self._nodes.get(peer)) is not None:
+            self._busy.polled(node, self.network.now_ns)
 
     def progress(self) -> Progress:
         """What has come of it since the last call."""

@@ -22,6 +22,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.transport.in_process import Arrival
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate.accounts import Accounts, Progress
+from bb_host.simulate.busy import Told, nobody
 from bb_host.simulate.channel import Channel
 from bb_host.simulate.garbage import BetweenWindows
 from bb_host.simulate.scenario import Member, Scenario
@@ -45,6 +46,9 @@ ENDS_WITHIN_S = 10.0
 class Workers(Protocol):
     """The shards of one scenario, in their order."""
 
+    busy: Told
+    """Gets a line about each node that computes for long, while `step` waits for it; Ray has none."""
+
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
         """Makes a shard for each list of members."""
 
@@ -62,13 +66,14 @@ class Here:
     """All shards in this process, one after the other: for tests, and under a debugger."""
 
     def __init__(self) -> None:
+        self.busy: Told = nobody
         self._shards: list[Shard] = []
 
     def start(self, scenario: Scenario, members: Sequence[Sequence[Member]]) -> list[Progress]:
         from bb_host.simulate.shard import Shard
 
         for mine in members:
-            self._shards.append(Shard(scenario, mine))
+            self._shards.append(Shard(scenario, mine, busy=self.busy))
         return [shard.progress() for shard in self._shards]
 
     def step(self, end_ns: int, arrivals: Sequence[Sequence[Arrival]]) -> list[Progress]:
@@ -86,6 +91,7 @@ class Processes:
     """A process per shard, of Python's own multiprocessing, with one thread for BLAS and interpreters."""
 
     def __init__(self) -> None:
+        self.busy: Told = nobody
         self._workers: list[tuple[BaseProcess, Channel]] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-")
         """What the workers write: who is killed removes nothing."""
@@ -118,7 +124,9 @@ class Processes:
     def _answer(self, worker: tuple[BaseProcess, Channel]) -> Any:
         process, pipe = worker
         try:
-            kind, value = pipe.recv()
+            while (told := pipe.recv())[0] == "busy":
+                self.busy(told[1])
+            kind, value = told
         except (EOFError, ConnectionResetError) as error:
             process.join(ENDS_WITHIN_S)
             code = process.exitcode
@@ -171,7 +179,7 @@ def _work(connection: Connection, scenario: Scenario, members: Sequence[Member],
         from bb_host.simulate.shard import Shard
 
         nonlocal shard
-        shard = Shard(scenario, members, folder)
+        shard = Shard(scenario, members, folder, lambda text: pipe.send(("busy", text)))
         return shard.progress()
 
     try:

@@ -217,6 +217,56 @@ def test_rounds_in_vain_name_the_lines_that_choose_and_ask(rows, tmp_path, capsy
     assert f"asking.py:{lines[0]} and asking.py:{lines[1]} say whom they ask" in said, said
 
 
+LOOPING = """
+import numpy as np
+
+from bb_host import Compiler, Module
+
+
+class Looping(Module):
+    def body(self, g):
+        with g.rounds(1) as start:
+            with g.loop(None, carry=g.constant(np.zeros(2, np.float32)), after=start) as step:  # <-
+                step.next(step.carried + 1.0)
+                step.stop(g.onnx.reduce_max(step.carried, keepdims=0) < 0.0)
+            g.app_emit("done", step.result)
+
+
+def program():
+    return Looping(), Compiler()
+"""
+
+
+FEW_POLLS = """
+from multiprocessing import current_process
+
+from bb_edge.components import FedAvg
+from bb_edge.extend import register
+from bb_edge.transport import in_process
+
+if current_process().name.startswith("bb-simulate"):
+    in_process.POLLS_PER_INSTANT = 5
+
+
+@register
+class Few(FedAvg):
+    TYPE_NAME = "test.FewPolls"
+"""
+
+
+def test_a_loop_without_an_end_is_named_with_its_line(tmp_path, capsys):
+    """The worker imports `few.py`, which has it give up earlier."""
+    program, few = tmp_path / "looping.py", tmp_path / "few.py"
+    program.write_text(LOOPING)
+    few.write_text(FEW_POLLS)
+    assert main(["simulate", str(program), "--load", str(few), "--quiet"]) == 1
+    said = capsys.readouterr().err
+    (line,) = [number for number, text in enumerate(LOOPING.splitlines(), 1) if text.endswith("# <-")]
+    assert re.search(rf"looping is in Looping, Loop_\d+, iteration [\d,]+; looping.py:{line}: Loop", said), (
+        said
+    )
+
+
 def test_warnings_of_compiling_are_shown(program, rows, capsys):
     odd = Path(program).with_name("odd.py")
     text = Path(program).read_text().replace("return Sums(", "return Odd(")
