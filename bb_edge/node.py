@@ -276,7 +276,7 @@ class Node:
         values, size = read_inputs(graph, self._expected[target], self._shared[target], given)
         if size > config.invoke_bytes:
             what = f"{size} bytes requested, {config.invoke_bytes} available for one invoke"
-            raise InvokeError(what, target, "raise limits.invoke_bytes (NodeConfig)")
+            raise InvokeError(what, target, "raise limits.invoke_bytes (--config; in Python NodeConfig)")
         number = self._scheduler.pool.mint()
         claim_set: tuple[int, ...] = ()
         if not values:

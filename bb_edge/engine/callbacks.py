@@ -120,7 +120,7 @@ class Timers:
             raise TimersFull(
                 f"{self._bound} timers run already",
                 where="timers",
-                hint="raise limits.max_timers (NodeConfig)",
+                hint="raise limits.max_timers (--config; in Python NodeConfig)",
             )
         token = self._next
         self._next += 1

@@ -294,7 +294,7 @@ class Engine:
             if error is None and payload_bytes(result) > limit:
                 error = CapacityError(
                     f"a result of {payload_bytes(result)} bytes, {limit} at most",
-                    hint="raise limits.completion_bytes (NodeConfig)",
+                    hint="raise limits.completion_bytes (--config; in Python NodeConfig)",
                 )
             if token < 0:  # a remote op's
                 known = self.control.replies.completed(token, result, error)

@@ -70,7 +70,7 @@ class Ledger:
                     f"{self.envelopes} envelopes wait already"
                     + (f", {held} of them of this peer" if free_places >= 1 else ""),
                     where=f"ingress, from {peer.short()}",
-                    hint="poll more often, or raise ingress_entries",
+                    hint="poll more often, or raise limits.ingress_entries",
                 )
             greedy = fair and held_bytes >= FAIR_SHARE * free_bytes
             if free_bytes < size or greedy:
@@ -78,7 +78,7 @@ class Ledger:
                     f"{size} bytes requested, {free_bytes} available of {self.max_bytes}"
                     + (f", the peer holds {held_bytes}" if free_bytes >= size else ""),
                     where=f"ingress, from {peer.short()}",
-                    hint="raise limits.ingress_bytes (NodeConfig)",
+                    hint="raise limits.ingress_bytes (--config; in Python NodeConfig)",
                 )
             if account is None:
                 account = self._account(peer)
@@ -138,7 +138,7 @@ class Ledger:
                 raise IngressFull(
                     f"{self.entries} entries wait already",
                     where="ingress",
-                    hint="poll more often, or raise ingress_entries",
+                    hint="poll more often, or raise limits.ingress_entries",
                 )
             self.entries += 1
 

@@ -175,7 +175,7 @@ class _Loop:
             raise OpError(
                 f"the rows that the loop collects take {2 * run.row_bytes} bytes, {most} at most",
                 self.op.spec.name,
-                "collect less, or raise limits.tensor_bytes (NodeConfig)",
+                "collect less, or raise limits.tensor_bytes (--config; in Python NodeConfig)",
             )
 
     def _results(self, carried: Sequence[object], run: BodyRun) -> tuple[object, ...]:

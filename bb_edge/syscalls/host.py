@@ -49,7 +49,7 @@ def _record(op: BoundOp, env: BindEnv) -> Run:
         raise CapacityError(
             f"{len(rings)} rings exist already",
             where=op.spec.name,
-            hint="raise limits.metric_names (NodeConfig)",
+            hint="raise limits.metric_names (--config; in Python NodeConfig)",
         )
     ring: deque[object] = rings.setdefault(name, deque(maxlen=env.runtime.config.record_entries))
 

@@ -37,7 +37,7 @@ def _full(env: BindEnv, ctx: OpContext, what: str) -> CapacityError:
     return CapacityError(
         f"{what} holds {bound} already",
         where=ctx.op.spec.name,
-        hint="raise limits.op_state_entries (NodeConfig), or slow down",
+        hint="raise limits.op_state_entries (--config; in Python NodeConfig), or slow down",
     )
 
 

@@ -24,7 +24,9 @@ def _delay(attribute: str) -> Bind:
             if runtime.timers.full:
                 bound = runtime.config.max_timers
                 raise CapacityError(
-                    f"{bound} timers run already", ctx.op.spec.name, "raise limits.max_timers (NodeConfig)"
+                    f"{bound} timers run already",
+                    ctx.op.spec.name,
+                    "raise limits.max_timers (--config; in Python NodeConfig)",
                 )
             token = env.scheduler.waiting.suspend(ctx)
             runtime.timers.at(ctx.now_ns + delay, env.scheduler.fire, token)

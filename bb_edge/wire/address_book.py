@@ -162,7 +162,7 @@ class AddressBook:
             raise AddressBookFullError(
                 f"{len(addresses)} addresses, {self._per_peer} at most",
                 f"peer {peer}",
-                "forget an address first, or raise limits.peer_addresses (NodeConfig)",
+                "forget an address first, or raise limits.peer_addresses (--config; in Python NodeConfig)",
             )
 
     def _make_room(self, peer: PeerId) -> None:
@@ -178,7 +178,7 @@ class AddressBook:
                 raise AddressBookFullError(
                     f"{self._capacity} peers already",
                     f"peer {peer}",
-                    "drop a peer first, or raise limits.max_peers (NodeConfig)",
+                    "drop a peer first, or raise limits.max_peers (--config; in Python NodeConfig)",
                 )
             self._remove(victim)
             self.forgotten += 1

@@ -222,10 +222,10 @@ class Places:
             return PeersFullError(
                 f"{len(self.sizes)} peers are known already",
                 f"peer {peer}",
-                "raise limits.max_peers (NodeConfig)",
+                "raise limits.max_peers (--config; in Python NodeConfig)",
             )
         return PeersFullError(
             f"a presence of {size} bytes, {self._most_bytes - self.bytes} left of {self._most_bytes}",
             f"peer {peer}",
-            "raise limits.peer_bytes (NodeConfig)",
+            "raise limits.peer_bytes (--config; in Python NodeConfig)",
         )

@@ -54,6 +54,15 @@ def test_the_page_of_calls_is_up_to_date_and_has_what_an_author_can_call(monkeyp
     assert {name for name in dir(Graph) if not name.startswith("_") and f"`g.{name}(" not in page} == internal
 
 
+def test_the_page_of_python_calls_is_up_to_date(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_python_page")
+    page = tool.PAGE.read_text()
+    assert page == tool.page(), "run tools/generate_python_page.py"
+    assert "`bb_host.build.build_edge(source" in page
+    assert "`bb_edge.install(peer_id" in page
+
+
 def test_the_page_of_errors_is_up_to_date_and_says_what_each_means(monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     tool = _tool("generate_errors_page")

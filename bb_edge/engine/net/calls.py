@@ -140,7 +140,7 @@ class Calls:
             raise CapacityError(
                 f"{len(self.waiting)} requests of components wait already",
                 f"slot {outlet.name!r}, {op}",
-                "raise limits.max_component_calls (NodeConfig), or shorten deadlines",
+                "raise limits.max_component_calls (--config; in Python NodeConfig), or shorten deadlines",
             )
         number = self._runtime.ids.getrandbits(64) or 1
         until = self._runtime.now_ns + deadline_ns
@@ -283,7 +283,7 @@ class Replies:
             raise CapacityError(
                 f"{len(self.pending)} remote ops are to be answered already",
                 f"slot {reply.outlet.name!r}, {reply.op}",
-                "raise limits.max_component_calls (NodeConfig), or shorten deadlines",
+                "raise limits.max_component_calls (--config; in Python NodeConfig), or shorten deadlines",
             )
         token = self._next_token
         self._next_token -= 1

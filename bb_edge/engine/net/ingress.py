@@ -114,7 +114,7 @@ class Ingress:
                 raise IngressFull(
                     f"{len(self.notices)} notices wait already",
                     where="ingress",
-                    hint="poll more often, or raise answer_entries",
+                    hint="poll more often, or raise limits.answer_entries",
                 )
             self.notices.append((act, args))
         self._wake()

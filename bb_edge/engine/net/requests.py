@@ -109,7 +109,7 @@ class Requests:
             raise CapacityError(
                 f"{config.max_requests} requests are open already",
                 where=op.spec.name,
-                hint="raise limits.max_requests (NodeConfig), or shorten deadlines",
+                hint="raise limits.max_requests (--config; in Python NodeConfig), or shorten deadlines",
             )
         if deadline_ns <= 0:
             raise OpError(

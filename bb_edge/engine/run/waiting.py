@@ -130,7 +130,7 @@ class WaitingRoom:
             raise CapacityError(
                 f"{limit} ops are parked already",
                 where=ctx.op.spec.name,
-                hint="raise limits.pending_async (NodeConfig)",
+                hint="raise limits.pending_async (--config; in Python NodeConfig)",
             )
         token = self.next_token
         self.next_token += 1

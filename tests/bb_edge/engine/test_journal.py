@@ -84,7 +84,7 @@ def test_timers_run_in_order_and_the_bound_is_for_those_that_live():
         timers.at(1, called.append)
     error = caught.value
     assert (error.what, error.where) == ("40 timers run already", "timers")
-    assert error.hint == "raise limits.max_timers (NodeConfig)"
+    assert error.hint == "raise limits.max_timers (--config; in Python NodeConfig)"
     reserved = timers.at(50, called.append, reserved=True)
     assert timers.next_ns() == 50
     timers.cancel(reserved)

@@ -125,11 +125,12 @@ class Model:
                     return found
         who = f"peer {PeerId.from_int(number)}"
         if full:
-            return f"{who}: {len(self.seats)} peers are known already (raise limits.max_peers (NodeConfig))"
+            remedy = "raise limits.max_peers (--config; in Python NodeConfig)"
+            return f"{who}: {len(self.seats)} peers are known already ({remedy})"
         left = self.most_bytes - used
         return (
             f"{who}: a presence of {size} bytes, {left} left of {self.most_bytes} "
-            "(raise limits.peer_bytes (NodeConfig))"
+            "(raise limits.peer_bytes (--config; in Python NodeConfig))"
         )
 
 
