@@ -376,6 +376,7 @@ def test_what_a_snapshot_has_and_the_disk_has_not_is_not_sent(compile_text):
     net = told(compile_text)
     net.run(2 * MS)
     say(net, 1)
+    say(net, 2)
     net.run(6 * MS, deliver=False)
     teller = net.machines["teller"]
     teller.take_snapshot(net.now_ns)
@@ -385,8 +386,8 @@ def test_what_a_snapshot_has_and_the_disk_has_not_is_not_sent(compile_text):
     net.greet(teller)
     net.run(10 * S)
     assert published(net) == []
-    assert [s.records for s in teller.said if isinstance(s, steps.RecordsMissing)] == [(1,)]
-    assert teller.node.counters["outbound.missing"] == 1
+    assert [s.records for s in teller.said if isinstance(s, steps.RecordsMissing)] == [(1, 2)]
+    assert teller.node.counters["outbound.missing"] == 2
     teller.take_snapshot(net.now_ns)
     teller.said.clear()
     teller.start(net.now_ns)

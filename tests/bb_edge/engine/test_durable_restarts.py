@@ -259,6 +259,7 @@ def test_only_so_many_wait(make):
     (dropped,) = of(steps.OutboundDropped, node.poll(8))
     assert dropped == steps.OutboundDropped(A, "too many durable envelopes wait", durable=True)
     assert node.unkept() == {A: 5} and node.counters["outbound.unwritten"] == 5
+    assert not node.unkept(lambda _: True), "none was on the disk yet"
     for step in asked:
         node.persisted(step.token)
     assert node.unkept() == {A: 2} and node.unkept(lambda _: True) == {A: 3}

@@ -12,6 +12,7 @@ from peers import HERE, SELF, A, B, C
 from times import S
 
 from bb_edge import NodeConfig, PeerId, install
+from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.engine.net.peer_limits import LIMITS_META
 from bb_edge.engine.steps import EngineStep, OutboundDropped, PersistOutbox, SendEnvelope
 from bb_edge.node import Node
@@ -99,6 +100,7 @@ def test_of_a_request_to_several_who_has_room_is_asked_at_once_and_nobody_overta
     send(node, SMALL, ask=(B, A, C))
     found = kept(node, 20)
     assert [peer for peer, _ in begun(found)] == [B, C], "what waits for A comes first"
+    assert node.unkept() == {A: 2}, "and is told with what waits behind it"
     send(node, LARGE, ask=(A, C))
     assert [peer for peer, _ in begun([*kept(node, 30), *kept(node, 40)])] == [C]
 
@@ -117,6 +119,30 @@ def test_what_is_larger_than_the_outbox_is_lost_at_once(make):
     (dropped,) = of(OutboundDropped, [*node.poll(2), *node.poll(3)])
     assert dropped.peer == A and "bytes requested" in dropped.reason and "limits.outbox" in dropped.reason
     assert not node.counters.get("outbound.waiting")
+
+
+@pytest.mark.parametrize("numbers", [LARGE, 4 * LARGE], ids=["within the record", "beside it"])
+@pytest.mark.parametrize("less", [0, 1])
+def test_what_would_fit_into_the_outbox_alone_waits_for_what_is_there(make, numbers, less):
+    alone = greeted(make(outbox_bytes=16 * BYTES), A)
+    send(alone, numbers, to=(A,))
+    (record,) = records(kept(alone, 2))
+    assert bool(record.body) is (numbers != LARGE)
+    (fill,) = decode(record.body + record.encoded, alone.config.caps).fills
+    most = RECORD_BYTES + (len(record.body) or len(fill.payload))
+    node = greeted(make(outbox_bytes=most - less), A)
+    for size in (SMALL, numbers):
+        send(node, size, to=(A,))
+    found = [*kept(node, 2), *kept(node, 20)]
+    assert node.counters.get("outbound.waiting", 0) == len(of(OutboundDropped, found)) ^ 1 == 1 - less
+
+
+def test_a_small_value_behind_a_large_one_is_no_body(make):
+    node = greeted(make(outbox_bytes=16 * BYTES), A, B)
+    for numbers, peer in ((4 * LARGE, A), (SMALL, B)):
+        send(node, numbers, to=(peer,))
+    large, small = records(kept(node, 2))
+    assert large.body and large.body_name and not small.body and not small.body_name
 
 
 def test_what_has_no_deadline_does_not_wait_for_room_of_a_peer_that_does_not_answer(make):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from durable_program import records, rows, tells
+from envelopes import durable_message
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B
 from times import S
@@ -14,6 +15,7 @@ from times import S
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.steps import (
     EngineStep,
+    Journal,
     OutboundDropped,
     PersistOutbox,
     RoundBackedOff,
@@ -85,6 +87,21 @@ def test_a_peer_is_told_of_a_round_under_one_number(begin, before, after, snapsh
     again.up(A)
     assert told(again.run()) == []
     assert again.node.counters["outbound.reused"] == 1
+
+
+def test_what_a_round_told_is_needed_until_it_has_run_again_though_its_peer_has_it(begin):
+    first = begin()
+    first.up(A)
+    found = first.run()
+    sent = decode(of(SendEnvelope, found)[-1].payload, first.node.config.caps)  # it is repeated
+    again = begin(*rows(found))
+    again.told_nobody()
+    again.node.deliver_inbound(encode(Envelope(acks=(Ack(sent.epoch, sent.seq),))), A)
+    again.node.poll(again.now_ns)
+    assert again.node.needs_row(1) and not again.node.needs_row(2)
+    again.up(A)
+    assert told(again.run()) == []
+    assert not again.node.needs_row(1)
 
 
 def test_who_is_up_only_now_is_told_too(begin):
@@ -166,6 +183,32 @@ def test_a_round_that_runs_again_tells_what_it_reads_anew(size, compile_text):
     third.up(A)
     assert told(third.run()) == [], "the last that it told is the same"
     assert third.node.counters["outbound.reused"] == 1
+
+
+RELAY = """
+program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=Main}
+  x: F32[1], s: PeerIdVec = wire.Recv() {wire.wire_id=2, wire.site_ids=c1, wire.type_hashes=101, durable=1}
+  y: F32[1] = Abs(x)
+  h: Trigger = wire.Send(y, s) {wire.wire_id=1, wire.site_ids=aa, wire.type_hashes=101, durable=1}
+"""
+
+
+def test_what_an_envelope_set_off_is_told_once_whatever_it_is_by_now(compile_text):
+    first = Life(compile_text(RELAY))
+    first.up(A)
+    first.run()
+    first.node.deliver_inbound(durable_message(0xC1, 1), A)
+    (journal,) = of(Journal, first.node.poll(first.now_ns))
+    first.node.persisted(journal.token)
+    found = first.run()
+    assert len(records(found)) == 1
+    again = Life(compile_text(RELAY.replace("Abs", "Neg")), rows(found), first.now_ns)
+    again.node.replay([journal.record])
+    again.up(A)
+    assert not records(again.run())
+    assert again.node.counters["outbound.reused"] == 1
+    assert "outbound.told_anew" not in again.node.counters
 
 
 def test_a_reading_that_waited_for_room_is_told_once_the_one_before_the_crash_has_left(compile_text):

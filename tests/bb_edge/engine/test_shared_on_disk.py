@@ -105,6 +105,7 @@ def test_all_that_share_a_body_are_lost_with_it(machine):
     asked = machine.ask(2)
     machine.acknowledge(asked[:10], 3)
     assert machine.node.unkept(lambda name: isinstance(name, BodyName)) == dict.fromkeys(PEERS[10:], 1)
+    assert not machine.node.unkept(lambda name: False)
 
 
 def test_who_comes_back_asks_all_of_them_with_one_body(machine):
