@@ -328,5 +328,6 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         self._draws, self._given = read.integer("draws"), read.integer("given")
         if self._draws < 0 or not 0 <= self._given <= self._buffer.came:
             raise read.error("it counts more rows than came")
-        if self._scaling is not None:
-            self._scaling.load(read.mapping("scaling"), read)
+        scaling = self._scaling
+        if scaling is not None and not (read.has("scaling") and scaling.load(read.mapping("scaling"), read)):
+            scaling.fit(self._buffer.take(np.arange(len(self._buffer)))[0] if len(self._buffer) else x)

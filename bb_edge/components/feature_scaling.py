@@ -133,23 +133,24 @@ class Scaling:
             "rows": [[float(v) for v in row] for row in self._table()],
         }
 
-    def load(self, saved: Mapping[object, object], reader: StateReader) -> None:
-        """Takes what `save` gave; ComponentStateError for statistics of other features or another scaling."""
+    def load(self, saved: Mapping[object, object], reader: StateReader) -> bool:
+        """Takes what `save` gave, and returns whether it is of this scaling: the configuration is newer.
+
+        ComponentStateError for statistics of other features.
+        """
+        if saved.get("how") != self.how:
+            return False
         rows, seen, joined = saved.get("rows"), saved.get("seen"), saved.get("joined")
         fits = isinstance(rows, list) and len(rows) == 6 and all(_is_row(r, len(self._mean)) for r in rows)
-        if (
-            saved.get("how") != self.how
-            or not fits
-            or not isinstance(seen, int)
-            or not isinstance(joined, int)
-        ):
+        if not fits or not isinstance(seen, int) or not isinstance(joined, int):
             raise reader.error(f"its statistics are not of {len(self._mean)} features scaled by {self.how!r}")
         if self.how == "fixed":
-            return  # the configuration says what they are
+            return True  # the configuration says what they are
         assert isinstance(rows, list)
         self._seen, self._joined = seen, joined
         table = np.array(rows, np.float64)
         self._mean, self._squares, self._low, self._high, self._offset, self._divisor = table
+        return True
 
     def _table(self) -> tuple[Array, ...]:
         return self._mean, self._squares, self._low, self._high, self._offset, self._divisor

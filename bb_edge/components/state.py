@@ -69,6 +69,13 @@ def pack_state(component: Component, version: int, fields: Mapping[str, object])
         raise ComponentStateError(f"pack_state: {error}", where, "name the fields with texts") from error
 
 
+ANOTHER_SETTING = (
+    "give it the settings and the data that it had, or start with an empty --state and --adopt this one,"
+    " which takes what fits"
+)
+"""What to do about a state that a component does not take."""
+
+
 class StateReader:
     """Reads a state field by field; ComponentStateError where anything is not as it was written."""
 
@@ -95,7 +102,7 @@ class StateReader:
 
     def error(self, what: str) -> ComponentStateError:
         """Returns an error that names the component."""
-        return ComponentStateError(what, self._where)
+        return ComponentStateError(what, self._where, ANOTHER_SETTING)
 
     def _get(self, name: str, kind: type) -> object:
         if name not in self._fields:
@@ -110,6 +117,10 @@ class StateReader:
             raise self.error(f"field {name!r} is {type(value).__name__}, {kind.__name__} is expected")
         return value
 
+    def has(self, name: str) -> bool:
+        """Whether a field is there, and is not None."""
+        return self._fields.get(name) is not None
+
     def integer(self, name: str) -> int:
         """Returns an integer field."""
         value = self._get(name, int)
@@ -118,7 +129,7 @@ class StateReader:
 
     def optional_integer(self, name: str) -> int | None:
         """Returns an integer field that may be None."""
-        return None if self._fields.get(name) is None else self.integer(name)
+        return self.integer(name) if self.has(name) else None
 
     def number(self, name: str) -> float:
         """Returns a float field."""

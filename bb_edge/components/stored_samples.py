@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,8 +50,10 @@ class StoredSamples(DataSource):
     - `scale`: `none` (default); `fixed`, features become (x − `scale_offset`) / `scale_divisor`, one number
       for all or one per feature; `standard`, by the mean and standard deviation of the data; `minmax`, by
       their minimum and range. The statistics are those of the first `scale_rows` samples (0: of all), and
-      stay in the state: a restart with other data scales as before. Devices that train one model together
-      should scale alike: give them `fixed`.
+      stay in the state: a restart with other data scales as before, one with another `scale` anew. Devices
+      that train one model together should scale alike: give them `fixed`.
+
+    A restart goes on in its epoch; with another number of samples a new one begins, and a note says so.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class StoredSamples(DataSource):
         self._position = 0
         self._count = _frozen(np.array(len(x), np.int64))
         self._order: Array | None = None
+        self._restored: tuple[str, ...] = ()  # what is to be said of a state that was taken
 
     @staticmethod
     def batching(env: ComponentEnv, read: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,14 +188,22 @@ class StoredSamples(DataSource):
 
     def restore(self, state: bytes) -> None:
         read = StateReader(self, _VERSION, state, _UNSCALED)
-        epoch, position = read.integer("epoch"), read.integer("position")
-        samples = self._samples
-        if read.integer("samples") != samples or not 0 <= position <= samples or epoch < 0:
-            raise read.error(f"it was written over another shard than this one of {samples} samples")
-        if self._scaling is not None and read.version != _UNSCALED:
+        epoch, position, samples = read.integer("epoch"), read.integer("position"), read.integer("samples")
+        if not 0 <= position <= samples or epoch < 0:
+            raise read.error(f"it stands at sample {position} of {samples}, in epoch {epoch}")
+        if self._scaling is not None and read.version != _UNSCALED and read.has("scaling"):
             self._scaling.load(read.mapping("scaling"), read)
         self._order = None
-        self._seek(epoch, position)
+        if samples == self._samples:
+            self._seek(epoch, position)
+            return
+        self._seek(epoch + 1, 0)
+        had = f"the shard has {self._samples} samples, and had {samples} when the state was written"
+        self._restored = (f"{had}: a new epoch begins",)
+
+    def take_notes(self) -> Sequence[str]:
+        notes, self._restored = self._restored, ()
+        return notes
 
 
 def rows_of(array: Array) -> str:

@@ -103,12 +103,15 @@ def restore(
 ) -> tuple[Node, Restored]:
     """Makes a node from its files: `make(snapshot or None)`, then its outbox, then its journal.
 
-    Where `make` raises `damaged`, the snapshot before is tried. Where it was given no snapshot, `adopted`
-    names the rows of the outbox that it has taken over from elsewhere: they are written before the node has
-    its outbox, so that nothing of them is sent, and no number given, before all of them are here. Raises
-    whatever else `make` raises, the errors of `StateStore.open`, and those of `StateStore.append_outbox`.
+    Where `make` raises `damaged`, the snapshot before is tried; with none left, the first of these errors is
+    raised, for the files are whole, and a node that began anew would throw away what they hold. Where it was
+    given no snapshot, `adopted` names the rows of the outbox that it has taken over from elsewhere: they are
+    written before the node has its outbox, so that nothing of them is sent, and no number given, before all
+    of them are here. Raises whatever else `make` raises, the errors of `StateStore.open`, and those of
+    `StateStore.append_outbox`.
     """
     recovered: Recovered = store.open()
+    first: BBError | None = None
     while True:
         try:
             node = make(recovered.snapshot)
@@ -116,7 +119,10 @@ def restore(
         except damaged as error:
             if recovered.snapshot is None:
                 raise
+            first = first or error
             recovered = store.fall_back(str(error))
+            if recovered.snapshot is None:
+                raise first from None
     outbox = recovered.outbox
     if recovered.snapshot is None:
         # A start that ended before its first snapshot may have left some of them, or all.

@@ -11,6 +11,7 @@ import pytest
 
 from bb_edge.components import ArrayDataSource
 from bb_edge.components.stored_samples import hot
+from bb_edge.extend import pack_state
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
 
@@ -132,10 +133,23 @@ def test_a_snapshot_goes_on_where_it_stopped(ctx: Ctx, before: int, remainder: s
     assert labels(other, ctx, 7) == labels(one, ctx, 7)
 
 
-def test_a_state_of_another_shard_is_refused(ctx: Ctx) -> None:
-    state = ArrayDataSource(*shard(11), batch_size=4).serialize()
-    with pytest.raises(ComponentStateError, match="10 samples"):
-        ArrayDataSource(*shard(10), batch_size=4).restore(state)
+def test_another_shard_begins_a_new_epoch_and_says_so(ctx: Ctx) -> None:
+    before = ArrayDataSource(*shard(11), batch_size=4)
+    labels(before, ctx, 2)
+    source = ArrayDataSource(*shard(10), batch_size=5, seed=3)
+    source.restore(before.serialize())
+    (note,) = source.take_notes()
+    assert "10 samples, and had 11" in note and not source.take_notes()
+    assert sorted(chain(*labels(source, ctx, 2))) == list(range(10)), "each sample once"
+    assert labels(source, ctx, 2) != labels(ArrayDataSource(*shard(10), batch_size=5, seed=3), ctx, 2)
+
+
+@pytest.mark.parametrize(("epoch", "position"), [(0, 12), (0, -1), (-1, 0)])
+def test_a_state_that_cannot_be_is_refused(epoch: int, position: int) -> None:
+    source = ArrayDataSource(*shard(11), batch_size=4)
+    fields = {"epoch": epoch, "position": position, "samples": 11, "scaling": None}
+    with pytest.raises(ComponentStateError, match=f"stands at sample {position} of 11, in epoch {epoch}"):
+        source.restore(pack_state(source, 2, fields))
 
 
 # --- from a file ----------------------------------------------------------------------------------

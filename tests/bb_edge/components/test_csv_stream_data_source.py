@@ -348,9 +348,22 @@ def test_a_state_of_other_columns_is_refused(ctx: Ctx, log: Log) -> None:
     log.add(1)
     source = log.arrivals()
     batch(source, ctx)
-    for config in ({"columns": ["v", "n"]}, {"label_type": "number"}, {"scale": "standard"}):
+    for config in ({"columns": ["v", "n"]}, {"label_type": "number"}):
         with pytest.raises(ComponentStateError):
             log.arrivals(**config).restore(source.serialize())
+
+
+def test_a_scaling_that_is_configured_anew_has_the_statistics_of_the_rows_that_are_there(
+    ctx: Ctx, log: Log
+) -> None:
+    source = log.source(order="latest", batch_size=2)
+    log.add(2, 4)
+    batch(source, ctx)
+    again = log.source(order="latest", batch_size=2, scale="minmax")
+    again.restore(source.serialize())
+    assert again.next_batch(ctx)[0].tolist() == [[0], [1]]  # type: ignore[index]
+    log.add(6)
+    assert again.next_batch(ctx)[0].tolist() == [[0.5], [1]]  # type: ignore[index]
 
 
 def test_statistics_follow_the_rows(ctx: Ctx, log: Log) -> None:

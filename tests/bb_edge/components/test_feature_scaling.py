@@ -96,10 +96,18 @@ class Scaled:
 
 def test_statistics_of_something_else_are_refused() -> None:
     state = construct(scale="standard").serialize()
-    with pytest.raises(ComponentStateError, match="not of 3 features scaled by 'minmax'"):
-        construct(scale="minmax").restore(state)
-    with pytest.raises(ComponentStateError, match="'scaling' is NoneType, dict is expected"):
-        construct(scale="minmax").restore(construct().serialize())
+    with pytest.raises(ComponentStateError, match="not of 2 features scaled by 'standard'"):
+        construct(X[:, :2], scale="standard").restore(state)
+
+
+@pytest.mark.parametrize("before", ["standard", "none"])
+def test_a_scaling_that_is_configured_anew_has_statistics_of_its_own(ctx: Ctx, before: str) -> None:
+    source = construct(scale="minmax")
+    source.restore(construct(X * 10, scale=before).serialize())
+    np.testing.assert_allclose(source.next_batch(ctx)[0][:, 0], [0, 0.5, 1])
+    plain = construct()
+    plain.restore(construct(scale="standard").serialize())
+    assert plain.next_batch(ctx)[0].tolist() == X.tolist()
 
 
 @pytest.mark.parametrize(

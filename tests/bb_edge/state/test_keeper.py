@@ -863,6 +863,20 @@ def test_when_both_snapshots_are_refused_there_is_nothing_left(
         restore(make_store(w.disk), Node, Refused, 0, 0)
 
 
+def test_a_young_folder_of_which_the_node_takes_no_snapshot_is_not_begun_anew(
+    world: Callable[..., World], make_store: Opened
+) -> None:
+    """Its files are whole: what they hold is the operator's to give up."""
+    w = world()
+    w.node.snapshot_pieces = lambda now_ns: [b"bad"]  # type: ignore[method-assign]
+    w.take(wanted())
+    w.disk.crash(CrashMode.LOSE)
+    before = w.disk.files
+    with pytest.raises(Refused, match="digest differs"):
+        restore(make_store(w.disk), Node, Refused, 0, 0)
+    assert w.disk.files == before
+
+
 def test_rows_from_another_folder_are_on_disk_before_the_node_has_its_outbox(make_store: Opened) -> None:
     disk = FakeDisk()
     rows = [(number, b"row %d" % number) for number in (1, 2, 3)]
