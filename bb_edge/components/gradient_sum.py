@@ -37,6 +37,7 @@ class GradientSum:
         self._take_memory()
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
+        self._lendable: dict[int, frozenset[int]] = {}  # by how many results come before the gradients
         self._lent: list[tuple[int, Array]] = []  # where in the vector each belongs, and its numbers
         self.filled = False
         """Whether a pass has added to it since the last step."""
@@ -106,7 +107,10 @@ class GradientSum:
     ) -> list[tuple[int, Array]]:
         """Runs a program into these views; returns the gradients that it lends in place of that."""
         first = len(before)
-        lent = program.run_lending(inputs, (*before, *views, *behind), range(first, first + len(views)))
+        lendable = self._lendable.get(first)
+        if lendable is None:  # the same object each time: programs keep what they make of it
+            lendable = self._lendable[first] = frozenset(range(first, first + len(views)))
+        lent = program.run_lending(inputs, (*before, *views, *behind), lendable)
         if not lent:
             return []
         return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]

@@ -140,6 +140,7 @@ class GraphModel(Model):
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
         self._personal = layout.personal
         self._tensors_learned, self._learned = layout.tensors_learned, layout.learned
+        self._trained = self._flat[: self._learned]
         self._statistics: Array = np.empty(layout.statistics, np.float32)  # of a batch
         self._statistic_views = cut(self._statistics, layout.statistic_shapes)
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
@@ -192,8 +193,7 @@ class GraphModel(Model):
         return {k: v for k, v in config.items() if known.get(k) is OPTIMIZER_CONFIG.get(k)}
 
     def take_notes(self) -> Sequence[str]:
-        notes, self._optimizer.notes = self._optimizer.notes, []
-        return notes
+        return self._optimizer.take_notes()
 
     @property
     def activations_dropped(self) -> int:
@@ -333,7 +333,7 @@ class GraphModel(Model):
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
         elif self._reads_only and (parts := self._gradient.take_parts()):
             try:
-                self._optimizer.step_by_parts(self._flat[: self._learned], parts)
+                self._optimizer.step_by_parts(self._trained, parts)
             finally:
                 parts.clear()  # the next pass needs the memory that they lie in
             self.updates += 1
@@ -346,7 +346,7 @@ class GraphModel(Model):
                 f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
                 hint="change the gradient in place: gradient += …, gradient[...] = …",
             )
-        self._optimizer.step(self._flat[: self._learned], gradient[: self._learned])
+        self._optimizer.step(self._trained, gradient[: self._learned])
         self.updates += 1
 
     def set_round(self, ctx: Ctx, round: Array) -> None:

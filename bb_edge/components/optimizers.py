@@ -163,9 +163,12 @@ class Optimizer:
                     np.multiply(gradient, np.float32(self._clip / (norm + 1e-6)), out=gradient)
             if self._plain:  # the gradient is the scratch memory
                 minus_rate, multiply, add = self._minus_rate, np.multiply, np.add
-                for start in range(0, parameters.size, PLAIN_CHUNK):
-                    end = start + PLAIN_CHUNK
-                    p, g = parameters[start:end], gradient[start:end]
+                size = parameters.size
+                for start in range(0, size, PLAIN_CHUNK):
+                    p, g = parameters, gradient
+                    if size > PLAIN_CHUNK:
+                        end = start + PLAIN_CHUNK
+                        p, g = parameters[start:end], gradient[start:end]
                     multiply(g, minus_rate, g)  # where a result goes is read quicker by place than by name
                     add(p, g, p)
             else:
@@ -218,6 +221,13 @@ class Optimizer:
                 " learns no more; raise lowest_rate or schedule_length, or end the rounds there"
             )
         self._ended = ended
+
+    def take_notes(self) -> Sequence[str]:
+        """Returns its notes since the last call."""
+        if not self.notes:
+            return ()
+        notes, self.notes = self.notes, []
+        return notes
 
     def _sgd(self) -> Callable[..., None]:
         minus_rate, momentum, decay = self._minus_rate, np.float32(self._momentum), np.float32(self._decay)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -152,9 +153,11 @@ def calls_of(
     `check` gets the result first; a later result meets it when the parked op is resumed.
     """
 
+    call = partial(method, **keywords) if keywords else method
+
     def run(ctx: OpContext, *inputs: object) -> object:
         try:
-            result = method(ctx, *inputs, **keywords)
+            result = call(ctx, *inputs)
         except BaseException:
             waiting.withdraw(ctx)
             raise

@@ -11,6 +11,7 @@ import numpy as np
 
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.backends.tflite.flatbuffer import FlatbufferError
+from bb_edge.backends.tflite.memory import Place, are_there, places_of
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir.sha256 import fresh_sha256
 from bb_edge.roles.errors import BackendRunError, TensorBytesError
@@ -29,12 +30,29 @@ FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, Overf
 """The exceptions that the Python classes of interpreters raise."""
 
 COPIED_BYTES = 16 << 10
-"""Bytes up to which a result is taken as the copy that an interpreter gives.
+"""Bytes up to which a result is not lent: nobody gains by being lent so little."""
 
-That is quicker than a view of its memory that is copied then; and nobody gains by being lent so little.
-"""
+WATCHED_RUNS = 3
+"""Runs of an interpreter after which its memory is taken to stay where it is."""
 
 _Shapes = tuple[tuple[int, ...], ...]
+
+
+class _Allocated:
+    """An interpreter for some input shapes: its bytes beyond one row, and the memory of its ports.
+
+    Inputs have no places where it does not give one for each, or has moved them; a result has none where it
+    is 0-D.
+    """
+
+    __slots__ = ("inputs", "interpreter", "needed", "results", "watched")
+
+    def __init__(
+        self, interpreter: Any, needed: int, inputs: tuple[Place, ...], results: tuple[Place | None, ...]
+    ) -> None:
+        self.interpreter, self.needed = interpreter, needed
+        self.inputs, self.results = inputs, results
+        self.watched = 0  # runs
 
 
 class TFLiteProgram(BackendProgram):
@@ -71,7 +89,7 @@ class TFLiteProgram(BackendProgram):
             ) from error
         self._make, self._model, self._threads, self._where = make, model, threads, where
         self._tensor_bytes = tensor_bytes
-        self._kept: OrderedDict[_Shapes, tuple[Any, ...]] = OrderedDict()
+        self._kept: OrderedDict[_Shapes, _Allocated] = OrderedDict()
         self._shapes: _Shapes = ()
         self.made = 0
         try:
@@ -123,12 +141,16 @@ class TFLiteProgram(BackendProgram):
     def _keep(self, shapes: _Shapes, interpreter: Any, needed: int = 0) -> None:
         while len(self._kept) >= MAX_INTERPRETERS:
             self._kept.popitem(last=False)
-        self._kept[shapes] = (
-            interpreter.set_tensor,
-            interpreter.invoke,
-            interpreter.get_tensor,
-            interpreter,
-            needed,
+        inputs: list[Place | None] = [None]
+        results: tuple[Place | None, ...] = ()
+        try:
+            inputs = [*places_of(interpreter, self._inputs)]
+            results = places_of(interpreter, self._outputs)
+        except (*FAILURES, AttributeError):  # a tensor that nothing computes has no memory
+            pass
+        given = [place for place in inputs if place is not None]
+        self._kept[shapes] = _Allocated(
+            interpreter, needed, tuple(given if len(given) == len(inputs) else ()), results
         )
         self.made += 1
         self._use(shapes)
@@ -136,7 +158,10 @@ class TFLiteProgram(BackendProgram):
     def _use(self, shapes: _Shapes) -> None:
         self._shapes = shapes
         self._kept.move_to_end(shapes)
-        self._set, self._invoke, self._get, self._interpreter, _ = self._kept[shapes]
+        used = self._used = self._kept[shapes]
+        self._interpreter, self._invoke = used.interpreter, used.interpreter.invoke
+        self._set, self._get = used.interpreter.set_tensor, used.interpreter.get_tensor
+        self._in, self._out = used.inputs, used.results
 
     def _switch(self, shapes: _Shapes) -> None:
         if shapes in self._kept:
@@ -152,7 +177,7 @@ class TFLiteProgram(BackendProgram):
         most = self._tensor_bytes
         if most and needed > most:
             raise TensorBytesError(needed, most, self._where)
-        while most and self._kept and needed + sum(kept[-1] for kept in self._kept.values()) > most:
+        while most and self._kept and needed + sum(kept.needed for kept in self._kept.values()) > most:
             self._kept.popitem(last=False)  # one for other shapes
         try:
             interpreter = self._make(model_content=self._model, num_threads=self._threads)
@@ -167,17 +192,31 @@ class TFLiteProgram(BackendProgram):
         if len(inputs) != len(self._inputs):
             raise BackendRunError(f"expected {len(self._inputs)} inputs, got {len(inputs)}", self._where)
         try:
-            self._take(inputs)
+            for (memory, shape, dtype), array in zip(self._in, inputs):  # noqa: B905 (there may be no places)
+                # The first comparison is quicker, and says it all but for dtypes that are no built-in ones.
+                if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
+                    self._take(inputs)
+                    break
+                memory[...] = array  # a small array costs np.copyto half as much again
+            else:
+                if not self._in:
+                    self._take(inputs)
             self._invoke()
+            if self._used.watched < WATCHED_RUNS:
+                self._watch()
         except FAILURES as error:
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
 
-    def _take(self, inputs: Sequence[Array]) -> None:
-        """Copies the inputs into the interpreter for their shapes.
+    def _watch(self) -> None:
+        """Has the interpreter copy from now on where it has moved its memory."""
+        used = self._used
+        used.watched += 1
+        watched = ((self._inputs, used.inputs), (self._outputs, used.results))
+        if not all(are_there(used.interpreter, indexes, places) for indexes, places in watched if places):
+            self._in = self._out = used.inputs = used.results = ()
 
-        An interpreter refuses arrays of other shapes than its own. To ask them first would cost a training
-        step of a small model as much as two copies.
-        """
+    def _take(self, inputs: Sequence[Array]) -> None:
+        """Has the interpreter for their shapes copy the inputs. It refuses arrays of other shapes."""
         try:
             for index, array in zip(self._inputs, inputs):  # noqa: B905
                 self._set(index, array)
@@ -190,6 +229,8 @@ class TFLiteProgram(BackendProgram):
 
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         self._start(inputs)
+        if None not in (places := self._out) and places:
+            return tuple([place.memory.copy() for place in places if place is not None])
         get = self._get
         try:
             return tuple([get(index) for index in self._outputs])
@@ -206,8 +247,14 @@ class TFLiteProgram(BackendProgram):
         """Lends large results as views: an interpreter does not run again before they are dropped."""
         self._start(inputs)
         lent: dict[int, Array] = {}
-        get = self._get
+        get, places = self._get, self._out
         for (number, index, large), target in zip(self._sized, outputs, strict=True):
+            place = places[number] if places and not (large and number in lendable) else None
+            if place is not None:
+                memory, shape, dtype = place
+                if target.shape == shape and (target.dtype is dtype or target.dtype == dtype):
+                    target[...] = memory
+                    continue
             try:
                 result = self._interpreter.tensor(index)() if large else get(index)
             except FAILURES as error:
@@ -222,7 +269,7 @@ class TFLiteProgram(BackendProgram):
                 result.setflags(write=False)
                 lent[number] = result
             else:
-                target[...] = result  # a small array costs np.copyto four times as much
+                target[...] = result
             del result  # a view goes at once
         return lent
 
@@ -230,16 +277,13 @@ class TFLiteProgram(BackendProgram):
         """Does what `_call` does for one input, without its loops; most models have one input."""
         if array.shape != self._shapes[0]:
             self._switch((array.shape,))
-        try:
-            self._set(self._inputs[0], array)
-            self._invoke()
-            result: Array = self._get(self._outputs[0])
-        except FAILURES as error:
-            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
-        return result
+        return self._call(None, array)
 
     def _call(self, _ctx: object, *arrays: Array) -> Array:
         self._start(arrays)
+        if self._out and (place := self._out[0]) is not None:
+            copied: Array = place.memory.copy()
+            return copied
         try:
             result: Array = self._get(self._outputs[0])
         except FAILURES as error:

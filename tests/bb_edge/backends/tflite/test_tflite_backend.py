@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 
 import numpy as np
@@ -100,6 +101,38 @@ def test_without_an_interpreter_the_fallback_runs_or_the_error_says_what_to_inst
         backend.prepare(function_of())
 
 
+@needs_one
+def test_arrays_that_would_fit_by_broadcasting_or_a_cast_are_refused(function_of, make):
+    program = TFLiteBackend().prepare(function_of())
+    two = np.repeat(X, 2, 0)
+    np.testing.assert_array_equal(program.run((two,))[0], np.maximum(two, 0))
+    for wrong in (X[0], np.zeros((2, 1), np.float32), np.float32(3)):
+        with pytest.raises(BackendRunError, match="expected shape"):
+            program.run((wrong,))
+    for dtype in (np.float64, np.int32, np.bool_):
+        with pytest.raises(BackendRunError, match="fails"):
+            program.run((two.astype(dtype),))
+    np.testing.assert_array_equal(program.run((two,))[0], np.maximum(two, 0))
+    target = np.full((2, 2, 4), 9, np.float32)
+    with pytest.raises(BackendRunError, match="the array given for it"):
+        program.run_into((two,), (target,))
+    assert (target == 9).all()
+
+
+@needs_one
+def test_results_stay_what_they_were_when_it_runs_again_or_is_gone(function_of):
+    program = TFLiteBackend().prepare(function_of())
+    target = np.empty((1, 4), np.float32)
+    program.run_into((X,), (target,))
+    kept = [program.run((X,))[0], program.call(None, X), target]
+    for _ in range(MAX_INTERPRETERS + 2):
+        program.run((-X,))
+    del program
+    gc.collect()
+    for result in kept:
+        np.testing.assert_array_equal(result, np.maximum(X, 0))
+
+
 def test_it_is_registered():
     assert Registry().lookup("bb.TFLiteBackend") is TFLiteBackend
 
@@ -138,6 +171,46 @@ class Counted:
 
     def get_tensor(self, index: int) -> np.ndarray:
         return self.array
+
+
+class Lends(Counted):
+    """Gives its memory, and takes other memory for the run that `moves` counts; then what is written to the
+    old one is lost.
+    """
+
+    moves = 0
+
+    def allocate_tensors(self) -> None:
+        self.array, self.runs = np.zeros(self.shape, np.float32), 0
+
+    def tensor(self, index: int):
+        return lambda: self.array[:]
+
+    def set_tensor(self, index: int, array: np.ndarray) -> None:
+        super().set_tensor(index, array)
+        self.array = array.copy()
+
+    def get_tensor(self, index: int) -> np.ndarray:
+        return self.array.copy()
+
+    def invoke(self) -> None:
+        self.runs += 1
+        if self.runs == self.moves:
+            self.array = self.array.copy()
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2, 3])
+def test_an_interpreter_that_moves_its_memory_copies_from_then_on(make, moves):
+    model = make.relu()
+    digest = hashlib.sha256(model).hexdigest().encode()
+    kind = type("Moving", (Lends,), {"moves": moves})
+    program = TFLiteProgram(kind, model, digest, 1, 1, 1, "relu")
+    for turn in range(6):
+        x = X * (turn + 1)
+        np.testing.assert_array_equal(program.run((x,))[0], x)
+        target = np.zeros_like(x)
+        program.run_into((x + 1,), (target,))
+        np.testing.assert_array_equal(target, x + 1)
 
 
 def test_interpreters_for_several_batches_take_no_more_together_than_one_run_may(make):
