@@ -109,9 +109,13 @@ class DurableReceiver:
         return dedup.first_verdict(seq, base) if window is None else window.verdict(seq, base)
 
     def refused(self, peer: PeerId, now_ns: int) -> None:
-        """A durable envelope was CLOSED: its source is told that it has to ask, where nothing is let in."""
+        """A durable envelope was CLOSED: its source is told what it was told last; it asks if that is news.
+
+        It may be under way since before, and then its source opens once more what is open. Or there are two
+        machines of one name, and the other one has opened an epoch since this one did.
+        """
         source = self._sources.get(peer) or self._new(peer)
-        if source is None or source.state is not _CLOSED or now_ns < source.prompt_ns:
+        if source is None or source.state is _PLAIN or now_ns < source.prompt_ns:
             return
         source.prompt_ns = now_ns + PROMPT_NS
         self._owe_took(source)

@@ -129,6 +129,25 @@ def test_what_comes_before_its_sender_has_asked_is_refused_and_its_sender_told(m
     assert len(of(Journal, found)) == 1
 
 
+def test_a_machine_whose_twin_has_opened_an_epoch_since_is_told_and_asks_anew(make):
+    """One name, two machines: the one that is left is not refused for ever, in silence."""
+
+    def told(now_ns: int, *data: bytes) -> list[Took]:
+        return [message for _, message in said(take(node, now_ns, *data)) if isinstance(message, Took)]
+
+    node = met(make())
+    (took,) = told(2, marks.encoded(Ask(5)))
+    take(node, 3, marks.encoded(Open(5, took.token, 9)), durable_message(0xA1, 1, epoch=9))
+    (prompt,) = told(4, durable_message(0xA1, 1, epoch=7))
+    assert (prompt.echo, prompt.token) == (5, took.token)
+    assert told(5, durable_message(0xA1, 2, epoch=7)) == [], "once a second"
+    assert told(2 * S, marks.encoded(Open(5, took.token, 9))) == [], "its twin opens it once more"
+    assert len(of(Journal, take(node, 2 * S + 1, durable_message(0xA1, 2, epoch=9)))) == 1
+    (took,) = told(3 * S, marks.encoded(Ask(6)))
+    found = take(node, 3 * S + 1, marks.encoded(Open(6, took.token, 11)), durable_message(0xA1, 1, epoch=11))
+    assert len(of(Journal, found)) == 1
+
+
 def test_what_is_being_written_down_comes_before_the_answer_to_a_question(make):
     node = met(make())
     ((_, took),) = said(take(node, 2, marks.encoded(Ask(5))))

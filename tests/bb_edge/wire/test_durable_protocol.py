@@ -627,7 +627,8 @@ def test_nothing_is_taken_before_marks_open_an_epoch() -> None:
     assert not hub.out, "a repetition of a question that is answered"
     assert hub.receive(A, 4, 1, 1) is Verdict.CLOSED and hub.receive(A, 5, 1, 1) is Verdict.NEW
     hub.refused(A, 2 * PROMPT_NS)
-    assert not hub.out
+    told = marks.decoded(marks_in(emptied(hub)[0].payload))
+    assert isinstance(told, Took) and (told.echo, told.token) == (3, took.token), "who opened it knows that"
     hub.again(A, 4, 1)
     # What is said to be taken is on disk: the answer waits for what is held.
     hub.hold(A, 5, 1, 1)
@@ -1162,8 +1163,12 @@ def test_a_source_that_must_ask_is_told_once_a_second() -> None:
         hub.peer_up(C, knows_marks)
         hub.asked(C, Ask(3 + knows_marks))
         assert hub.opened(C, Open(3 + knows_marks, took_by(hub).token, 9))
-        hub.refused(C, 10 * PROMPT_NS)
-        assert not hub.out, "it has asked"
+        hub.refused(C, (10 + 20 * knows_marks) * PROMPT_NS)
+        told = took_by(hub)
+        assert (told.echo, hub.inspect()[str(C)]["state"]) == (3 + knows_marks, "OPEN"), "the same once more"
+        hub.peer_up(C, False)
+        hub.refused(C, (20 + 20 * knows_marks) * PROMPT_NS)
+        assert not hub.out, "it knows no marks"
 
 
 def test_a_question_that_comes_again_has_the_same_answer_and_another_one_another() -> None:
