@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -104,8 +104,9 @@ def open_kept(
     adopted: Callable[[], Iterable[tuple[OutboxName, bytes]]],
     federation: str,
     known: Iterable[str],
-) -> tuple[Node, StateStore]:
-    """Returns the node, restored from the state folder, and the folder's files; it is closed with `stack`.
+) -> tuple[Node, StateStore, Mapping[str, int]]:
+    """Returns the node, restored from the state folder, the folder's files, closed with `stack`, and the
+    counters that the node's snapshot had.
 
     `limits` are those of the folder. `identity` says who the node is and what it runs: every file of the
     folder has to be of that, and the folder of that `federation`. `known` are names of peers, for the log.
@@ -147,7 +148,7 @@ def open_kept(
         what = f"what is adopted cannot be written: {error.what}"
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
     _tell(log, node, restored, PeerNames(node.peer_meta, known))
-    return node, store
+    return node, store, restored.counters
 
 
 def _remove_empty(folder: Path) -> None:

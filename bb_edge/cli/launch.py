@@ -6,7 +6,7 @@ makes the same steps for trial: it collects every refusal, starts nothing, sends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -79,6 +79,7 @@ class Launch:
         self.transport: MqttTransport
         self.conditions: Conditions | None = None
         self.store: StateStore | None = None
+        self.counted_before: Mapping[str, int] = {}
         self.former: Former | None = None
         self.metrics: MetricsServer | None = None
         self.trace: Trace | None = None
@@ -265,7 +266,8 @@ class Launch:
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
         made = self._restored, identity, self._stack, self._adopted, self.config.federation, self._known
         try:
-            self.node, self.store = open_kept(folder, limits, self.board, self._log, *made)
+            opened = open_kept(folder, limits, self.board, self._log, *made)
+            self.node, self.store, self.counted_before = opened
         except ShimError as error:
             if not in_use(error):
                 raise BoardFailure(str(error), "state") from error

@@ -192,6 +192,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         launch.certificates,
         trace=launch.trace,
         metrics=launch.metrics,
+        counted_before=launch.counted_before,
     ) as service:
 
         def beat(now_ns: int) -> None:

@@ -6,7 +6,7 @@ that hangs is restarted, and a node that merely waits is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ class Service:
         certificates: CertificateWatch,
         trace: Trace | None,
         metrics: MetricsServer | None,
+        counted_before: Mapping[str, int],
     ) -> None:
         self._board = board
         self._node = node
@@ -52,6 +53,7 @@ class Service:
         self._stack = ExitStack()
         self._trace = trace
         self._metrics = metrics
+        self._counted_before = counted_before
         self._pet_every_ns = 0
         self._next_pet_ns = 0
         self._last_status = ""  # as the service manager has it
@@ -75,6 +77,7 @@ class Service:
             self._stack.callback(self._end_trace, trace)
             self._node.observe_ops(trace.wrap)
         if self._metrics is not None:
+            self._metrics.before = self._counted_before
             self._publish()
             output.log("info", f"metrics at {self._metrics.url}")
         if trace is not None or self._metrics is not None:

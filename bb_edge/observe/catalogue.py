@@ -40,8 +40,8 @@ METRICS: Mapping[str, Metric] = {
         rounds__backed_off="rounds that failed or reached nobody, so that the next one waited",
         rounds__failed="rounds in which an op has failed; they are counted as rounds",
         rounds__waited="times that a round began to wait for the peers that it needs",
-        ticks__skipped="ticks of an interval that were left out because the one before had not begun, or because"
-        " earlier ones that had not ended held their share of the executions (`TicksLeftOut` names the interval)",
+        ticks__skipped="ticks of an interval that were left out because the one before had not begun, or"
+        " because earlier ones that had not ended held their share of the executions (`TicksLeftOut`)",
         deadlines__expired="deadlines that have passed: of executions, questions, and what waits to be sent",
         components__failed="calls of components outside of any op that failed",
         activations__dropped="activations that were dropped for newer ones before any backward pass",

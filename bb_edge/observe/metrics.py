@@ -133,6 +133,11 @@ def render(
     return "".join(lines)
 
 
+def _counts(name: str) -> bool:
+    metric = METRICS.get(name)
+    return metric is None or metric.kind == COUNTER
+
+
 def _head(name: str, metric: Metric | None = None) -> str:
     metric = metric or SPECIAL[name]
     text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
@@ -162,6 +167,9 @@ class MetricsServer:
         self._host = host
         self._labels = dict(labels)
         self._taken: Taken = ({}, Cycles(), {}, 0)
+        self.before: Mapping[str, float] = {}
+        """What the node's counters began with, from its snapshot. A scraper takes counters to begin with the
+        process: after a kill those of a snapshot would step back, and it would count all of them again."""
         self._published_s = time.monotonic()
         self.cycles = Cycles()
         self._next_ns = 0
@@ -213,7 +221,9 @@ class MetricsServer:
 
     def publish(self, counters: Mapping[str, float], up: Mapping[str, int], peers_up: int) -> None:
         """Takes a snapshot of the counters, and of the peers that are up; for the driver's thread."""
-        self._taken = (counters, self.cycles.copy(), up, peers_up)
+        counted = {name: count for name, count in self.before.items() if _counts(name)}
+        since = {name: value - counted.get(name, 0) for name, value in counters.items()}
+        self._taken = (since, self.cycles.copy(), up, peers_up)
         self._published_s = time.monotonic()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:

@@ -11,7 +11,7 @@ with them. Other large rows of the journal may be written beside the polls (jour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -81,7 +81,7 @@ class Restored:
     """What a node was restored from: sizes, counts of records, and notes about damage.
 
     `losses` are those of the notes that say that something is lost for good. `discarded` are records that an
-    operator dropped while the node was stopped.
+    operator dropped while the node was stopped. `counters` are those that the snapshot had.
     """
 
     generation: int
@@ -91,6 +91,7 @@ class Restored:
     notes: tuple[str, ...]
     losses: tuple[str, ...]
     discarded: tuple[bytes, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 def restore(
@@ -123,7 +124,7 @@ def restore(
             recovered = store.fall_back(str(error))
             if recovered.snapshot is None:
                 raise first from None
-    outbox = recovered.outbox
+    outbox, counters = recovered.outbox, dict(node.counters)
     if recovered.snapshot is None:
         # A start that ended before its first snapshot may have left some of them, or all.
         rows = [(key_bytes(name), row) for name, row in adopted()]
@@ -141,6 +142,7 @@ def restore(
         recovered.notes,
         recovered.losses,
         recovered.discarded,
+        counters,
     )
 
 

@@ -112,6 +112,17 @@ def test_the_last_snapshot_is_served(server):
     assert get(server, "/")[0] == 404
 
 
+def test_counters_begin_with_the_process_and_gauges_are_what_they_are(server):
+    """A kill takes a node's counters back to its snapshot: a rate over them must not see that."""
+    server.before = {"rounds.ended": 40, "my.total": 7, "executions.active": 3}
+    server.publish({"rounds.ended": 42, "my.total": 7, "executions.active": 3, "ops.failed": 1}, {}, 0)
+    found = parsed(get(server, "/metrics")[2])
+    assert found['bb_rounds_ended_total{node="a"}'] == 2
+    assert found['bb_my_total_total{node="a"}'] == 0
+    assert found['bb_executions_active{node="a"}'] == 3
+    assert found['bb_ops_failed_total{node="a"}'] == 1
+
+
 def test_health_follows_the_loop(server, monkeypatch):
     server.publish({}, {}, 0)
     assert get(server, "/healthz")[0] == 200
