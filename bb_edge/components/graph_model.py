@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from bb_edge.components.class_targets import IGNORE_INDEX, mean_scale
+from bb_edge.components.class_targets import IGNORE_INDEX
 from bb_edge.components.gradient_sum import GradientSum
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
@@ -314,7 +314,7 @@ class GraphModel(Model):
         fit = graphs.fit
         if fit is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
-        scale = mean_scale(target, graphs.class_count, self._ignored, self._where)
+        scale = graphs.mean_scale(input, target, self._ignored, self._where)
         loss = fit.add(self._gradient, input, target, self._where, self._statistic_views, scale)
         if self._statistic_views:
             np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
@@ -363,7 +363,7 @@ class GraphModel(Model):
         graphs = self._programs()
         if graphs.loss is None:
             raise self._error("it has no loss: the artifact has no graph 'loss' for it")
-        mean_scale(target, graphs.class_count, self._ignored, self._where)  # the graph takes the mean
+        graphs.mean_scale(input, target, self._ignored, self._where)  # the graph takes the mean
         loss = graphs.loss.run((graphs.infer.run((input,))[0], target))[0]
         if loss.size != 1:
             raise self._error(f"its loss graph gives {list(loss.shape)}, not one number")

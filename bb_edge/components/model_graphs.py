@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.components.batch_fit import BatchFit
+from bb_edge.components.class_targets import mean_scale
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import FunctionProto
+from bb_edge.roles.errors import ComponentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,22 @@ class ModelGraphs(NamedTuple):
     def learns(self) -> bool:
         """Whether a graph of them gives gradients."""
         return self.train is not None or self.fit is not None
+
+    def mean_scale(self, x: Array, target: Array, ignored: int, where: str) -> float:
+        """Returns `class_targets.mean_scale` of a batch.
+
+        ComponentError for what that refuses, and for one target beside several results: it would be that of
+        each of them, as ONNX's operators broadcast, and the loss that of so many more.
+        """
+        if target.shape[:1] == (1,) and x.shape[:1] not in ((), (1,)):
+            rows = self.infer.run((x,))[0].shape[:1]
+            if rows not in ((), (1,)):
+                raise ComponentError(
+                    f"a batch {list(x.shape)} has {rows[0]} results, and one target {list(target.shape)}",
+                    where,
+                    "give a target per row",
+                )
+        return mean_scale(target, self.class_count, ignored, where)
 
 
 def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple[int, int]) -> ModelGraphs:

@@ -367,6 +367,18 @@ def test_batches_that_cannot_be_trained_on_are_refused(x: np.ndarray, y: np.ndar
         component(chunked(model(), 2)).train(CTX, x, y)
 
 
+@pytest.mark.parametrize("loss", ["mse", "sparse_softmax_cross_entropy"])
+def test_one_target_beside_several_rows_is_refused(batch: Any, loss: str) -> None:
+    """It would stand for each of them, and the loss be that of so many more."""
+    x, y = batch
+    learner = component(trainable(mlp([6, 5, 3], seed=4), loss=loss))
+    target = y if loss == "mse" else np.argmax(y, axis=1)
+    for op in (learner.train, learner.evaluate):
+        with pytest.raises(ComponentError, match=rf"has {len(x)} results, and one target \[1"):
+            op(CTX, x, target[:1])
+        assert op(CTX, x[:1], target[:1]).ndim == 0
+
+
 @pytest.mark.parametrize("wrong", [3, 255, -2])
 def test_targets_of_classes_that_the_model_does_not_have_are_refused(batch: Any, wrong: int) -> None:
     x, y = batch
