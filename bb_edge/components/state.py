@@ -69,13 +69,6 @@ def pack_state(component: Component, version: int, fields: Mapping[str, object])
         raise ComponentStateError(f"pack_state: {error}", where, "name the fields with texts") from error
 
 
-ANOTHER_SETTING = (
-    "give it the settings and the data that it had, or start with an empty --state and --adopt this one,"
-    " which takes what fits"
-)
-"""What to do about a state that a component does not take."""
-
-
 class StateReader:
     """Reads a state field by field; ComponentStateError where anything is not as it was written."""
 
@@ -102,7 +95,7 @@ class StateReader:
 
     def error(self, what: str) -> ComponentStateError:
         """Returns an error that names the component."""
-        return ComponentStateError(what, self._where, ANOTHER_SETTING)
+        return ComponentStateError(what, self._where)
 
     def _get(self, name: str, kind: type) -> object:
         if name not in self._fields:

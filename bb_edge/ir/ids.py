@@ -57,7 +57,8 @@ class PeerId:
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> PeerId:
         """Parses a multihash, with nothing after it. PeerIdError for anything else."""
         with _LOCK:
-            known = _IDS.get(bytes(data))
+            # Of a number, as damaged files have them, `bytes` would make so many zeros.
+            known = _IDS.get(data if type(data) is bytes else bytes(memoryview(data)))
         if known is not None:
             return known
         try:

@@ -116,12 +116,12 @@ def _run(
                 watch=line,
                 busy=busy,
             )
-        except ScenarioError as error:
-            error.what += "".join(f"; {found.strip()}" for found in _lines_in(error.what, artifacts))
-            raise
         except RoundsInVain as error:
             asked = _lines_of_requests(artifacts)
             error.what += f"; {' and '.join(asked)} say whom they ask" if asked else ""
+            raise
+        except ScenarioError as error:
+            error.what += "".join(f"; {found.strip()}" for found in _lines_in(error.what, artifacts))
             raise
         finally:
             if line is not None:

@@ -440,16 +440,15 @@ class Shard:
             kind = type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
                 there = ", ".join(f"{group.peer_class} {group.count:,}" for group in self.scenario.groups)
-                nobody = f"{step.reached_nobody} rounds in a row went in vain: {step.reason}"
-                self._stuck = f"{nobody} (there are {there})"
+                self._stuck = (
+                    f"{step.reached_nobody} rounds in a row went in vain: {step.reason} (there are {there})"
+                )
             node = self._name(seen.peer)
             text = _PEERS.sub(self._named, told(step, self._name))
             self._count_trouble(kind, seen.at_ns, node, text, map(self._name, at_fault(step, seen.peer)))
 
     def _count_trouble(self, kind: str, at_ns: int, node: str, text: str, at_fault: Iterable[str]) -> None:
-        found = self._trouble.get(kind)
-        if found is None:
-            found = self._trouble[kind] = Trouble(0, at_ns, node, "", {})
+        found = self._trouble.setdefault(kind, Trouble(0, at_ns, node, "", {}))
         if not found.count or (at_ns, node) < (found.at_ns, found.node):
             found.at_ns, found.node, found.text = at_ns, node, text
         for name in at_fault:
@@ -460,8 +459,7 @@ class Shard:
         """A round waits for more nodes of a class than the scenario has: it would wait for ever."""
         classes = zip(self.scenario.groups, self._kinds, strict=True)
         there = sum(group.count for group, kind in classes if step.peer_class in kind.classes)
-        own = self._kinds[self._member_of[waits].group].classes
-        there -= step.peer_class in own  # nobody is a peer of its own
+        there -= step.peer_class in self._kinds[self._member_of[waits].group].classes  # itself
         self._waited = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
         if there < step.wanted:
             self._stuck = f"{self._waited}, and there are {there}"
@@ -499,6 +497,4 @@ def _config(group: Group) -> NodeConfig:
 
 def _asks(content: tuple[Body, bytes]) -> bool:
     """Whether an envelope carries values, and not only acknowledgements."""
-    envelope = WireEnvelope()
-    envelope.ParseFromString(b"".join(content))
-    return bool(envelope.fills)
+    return bool(WireEnvelope.FromString(b"".join(content)).fills)

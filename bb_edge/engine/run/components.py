@@ -129,11 +129,19 @@ class Components:
         text, hint = failure_text(error), "mend the component"
         if isinstance(error, BBError):
             own = isinstance(error, ComponentStateError) or not error.where
-            text, hint = error.what if own else f"{error.where}: {error.what}", error.hint or hint
+            text = error.what if own else f"{error.where}: {error.what}"
+            hint = error.hint or (_ANOTHER_SETTING if isinstance(error, ComponentStateError) else hint)
         line = fault_line(error)
         what = f"{self[number].TYPE_NAME}.{method}: {text}"
         what += f", at {line}" if line and line not in text else ""
         return ComponentStateError(what, f"slot {self.slot_of(number)!r}", hint)
+
+
+_ANOTHER_SETTING = (
+    "give it the settings and the data that it had, or start with an empty --state and --adopt this one,"
+    " which takes what fits"
+)
+"""What to do about a state that a component does not take."""
 
 
 def _observers(components: Sequence[Component]) -> tuple[Observer, ...]:

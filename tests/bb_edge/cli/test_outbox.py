@@ -105,7 +105,7 @@ class World:
         with ExitStack() as stack:
             board, limits = detect(), StoreLimits()
             made = self.make, self.identity, stack, tuple
-            node, store = open_kept(self.folder, limits, board, log, *made, "default", ["a"])
+            node, store, _ = open_kept(self.folder, limits, board, log, *made, "default", ["a"])
             told = store.counters["state.discarded"]
             assert Keeper(node, store).snapshot(3000)
         return lines, told

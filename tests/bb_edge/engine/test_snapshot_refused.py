@@ -305,7 +305,7 @@ def test_a_row_without_one_of_its_names_is_damage(name: str) -> None:
     written, now_ns, restored, path = examples()[within]
     path = path[: name.count(".") + 1]
     row = at(body_of(written), path)
-    for gone in row:
+    for gone in row.keys() - {"intervals"}:  # which older versions of this schema do not have
         others = {key: value for key, value in row.items() if key != gone}
         refused(written, now_ns, restored, path, others)
 

@@ -6,6 +6,7 @@ import hashlib
 import pickle
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -180,3 +181,10 @@ def test_site_ids_name_module_port_direction_and_index():
     assert site_id("FederatedDigits", "global", "ask", 0) == fnv1a_64(b"FederatedDigits/global/ask/0")
     found = {site_id("M", "p", way, index) for way in ("ask", "reply") for index in range(4)}
     assert len(found) == 8
+
+
+def test_a_number_in_place_of_bytes_is_no_block_of_zeros() -> None:
+    """As a damaged file has it: nothing of that size is made."""
+    number: Any = 1 << 62
+    with pytest.raises(TypeError):
+        PeerId.from_bytes(number)
