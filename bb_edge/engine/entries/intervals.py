@@ -64,7 +64,7 @@ class Intervals:
         return lambda: self._arm(place, self._runtime.now_ns)
 
     def may_run(self, cause: Cause) -> bool | None:
-        """Whether the tick of a cause of this node is still to come; None where it is none of a tick."""
+        """Whether the tick of a cause of this node is still to come; None for a cause of another kind."""
         found = self._all.get(_place(cause)) if cause.epoch & TICKS == TICKS else None
         return None if found is None else cause.seq > found.ticks
 

@@ -54,7 +54,7 @@ class Rows(DataSource):
 
 @register
 class Sensor(Rows):
-    """What is read is gone: the next reading is another one, whatever the snapshot says."""
+    """Each reading is another one, whatever the snapshot says."""
 
     TYPE_NAME = "test.SensorOfTicks"
     read = 0
