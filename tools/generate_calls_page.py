@@ -6,8 +6,6 @@ Run it after one of them changed, behind tools/generate_stubs.py.
 from __future__ import annotations
 
 import ast
-import inspect
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -17,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.page_text import wrapped  # noqa: E402
+from tools.page_text import prose, wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "calls.md"
 DSL = ROOT / "bb_host" / "dsl"
@@ -117,7 +115,7 @@ def _section(part: Part) -> Iterator[str]:
     if part.title:
         level = "###" if part.file == "slots.py" and part.name != "ComponentSlot" else "##"
         yield f"{level} {part.title}\n"
-    text = _prose(part.text or ast.get_docstring(found) or "")
+    text = prose(part.text or ast.get_docstring(found) or "")
     if text:
         yield text + "\n"
     methods = {each.name: each for each in found.body if isinstance(each, ast.FunctionDef)}
@@ -140,7 +138,7 @@ def _call(method: ast.FunctionDef, called: str) -> Iterator[str]:
     assert says, f"{method.name} has no docstring"
     is_property = any(ast.unparse(each) == "property" for each in method.decorator_list)
     yield f"**`{called}.{method.name}{'' if is_property else _arguments(method)}`**\n"
-    yield _prose(says) + "\n"
+    yield prose(says) + "\n"
 
 
 def _arguments(method: ast.FunctionDef) -> str:
@@ -170,19 +168,6 @@ def _parameter(arg: ast.arg, default: ast.expr | None) -> str:
     if default is None:
         return f"{arg.arg}{kind}"
     return f"{arg.arg}{kind} = {ast.unparse(default)}" if kind else f"{arg.arg}={ast.unparse(default)}"
-
-
-def _prose(docstring: str) -> str:
-    """Paragraphs as one line each, so that they break where the page's lines end; lists stay lists."""
-    lines = inspect.cleandoc(docstring).split("\n")
-    joined: list[str] = []
-    for line in lines:
-        starts = not line.strip() or re.match(r"\s*[-*] ", line) or not joined or not joined[-1].strip()
-        if starts:
-            joined.append(line)
-        else:
-            joined[-1] += " " + line.strip()
-    return "\n".join(joined)
 
 
 if __name__ == "__main__":

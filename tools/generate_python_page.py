@@ -6,7 +6,6 @@ Run it after a signature or docstring of one of them changed.
 from __future__ import annotations
 
 import ast
-import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.page_text import wrapped  # noqa: E402
+from tools.page_text import prose, wrapped  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "python.md"
 
@@ -85,7 +84,7 @@ def _section(part: Part) -> Iterator[str]:
     fields = [each for each in found.body if isinstance(each, ast.AnnAssign) and _is_public(each)]
     init = _fields(fields) if any("dataclass" in ast.unparse(each) for each in found.decorator_list) else ""
     yield f"**`{part.imported}.{part.name}{init}`**\n"
-    yield _prose(ast.get_docstring(found) or "") + "\n"
+    yield prose(ast.get_docstring(found) or "") + "\n"
     for name in part.methods:
         yield from _call(methods[name], f"{part.name.lower()}.{name}")
 
@@ -116,19 +115,7 @@ def _call(function: ast.FunctionDef, called: str) -> Iterator[str]:
     assert says, f"{function.name} has no docstring"
     given = re.sub(r"^self(, |$)", "", ast.unparse(function.args))
     yield f"**`{called}({given}) → {ast.unparse(function.returns) if function.returns else 'None'}`**\n"
-    yield _prose(says) + "\n"
-
-
-def _prose(docstring: str) -> str:
-    """Paragraphs as one line each, so that they break where the page's lines end; lists and code stay."""
-    joined: list[str] = []
-    for line in inspect.cleandoc(docstring).split("\n"):
-        starts = not line.strip() or re.match(r"\s*[-*] |    ", line) or not joined or not joined[-1].strip()
-        if starts:
-            joined.append(line)
-        else:
-            joined[-1] += " " + line.strip()
-    return "\n".join(joined)
+    yield prose(says) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Text of generated pages: paragraphs and list items in lines of at most 110 characters."""
+"""Text of generated pages: docstrings as paragraphs, in lines of at most 110 characters."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import textwrap
 
@@ -23,3 +24,15 @@ def wrapped(page: str) -> str:
             line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
         )
     return "\n".join(lines)
+
+
+def prose(docstring: str) -> str:
+    """Paragraphs as one line each, so that they break where the page's lines end; lists and code stay."""
+    joined: list[str] = []
+    for line in inspect.cleandoc(docstring).split("\n"):
+        starts = not line.strip() or re.match(r"\s*[-*] |    ", line) or not joined or not joined[-1].strip()
+        if starts:
+            joined.append(line)
+        else:
+            joined[-1] += " " + line.strip()
+    return "\n".join(joined)

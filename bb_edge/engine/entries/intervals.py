@@ -70,7 +70,8 @@ class Intervals:
 
     @property
     def _most(self) -> int:
-        """So many executions may the ticks of one interval hold; where there is one alone, that."""
+        """So many executions may the ticks of one interval hold. A node of one has nothing to share:
+        there the next tick waits for its end."""
         of_node = self._runtime.config.max_executions
         return max(1, of_node // 2 // len(self._all)) if of_node > 1 else of_node + 1
 

@@ -162,13 +162,19 @@ def large(text: str) -> str:
     )
 
 
-@pytest.mark.parametrize("size", [str, large])
-def test_a_round_that_runs_again_tells_what_it_reads_anew(size, compile_text):
+def two_readings(compile_text, text: str = TELLS) -> tuple[bytes, bytes]:
+    """The program as it reads at first, and as it reads after a crash."""
     cast = "  x: F32[] = Cast<to=1>(round)"
     reads, reads_anew = (
-        compile_text(size(TELLS).replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
+        compile_text(text.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
         for op in ("Abs", "Neg")
     )
+    return reads, reads_anew
+
+
+@pytest.mark.parametrize("size", [str, large])
+def test_a_round_that_runs_again_tells_what_it_reads_anew(size, compile_text):
+    reads, reads_anew = two_readings(compile_text, size(TELLS))
     first = Life(reads)
     first.up(A)
     (before,) = records(taken := first.run())
@@ -213,11 +219,7 @@ def test_what_an_envelope_set_off_is_told_once_whatever_it_is_by_now(compile_tex
 
 def test_a_reading_that_waited_for_room_is_told_once_the_one_before_the_crash_has_left(compile_text):
     """Acknowledged meanwhile or not, the older one is another reading."""
-    cast = "  x: F32[] = Cast<to=1>(round)"
-    reads, reads_anew = (
-        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
-        for op in ("Abs", "Neg")
-    )
+    reads, reads_anew = two_readings(compile_text)
     first = Life(reads)
     first.up(A)
     taken = rows(first.run())
@@ -238,11 +240,7 @@ def test_a_reading_that_waited_for_room_is_told_once_the_one_before_the_crash_ha
 
 def test_a_reading_that_finds_no_room_beside_the_one_before_the_crash_is_told_as_lost(compile_text):
     """Its peer is away: it does not wait, and the older one goes on as it was."""
-    cast = "  x: F32[] = Cast<to=1>(round)"
-    reads, reads_anew = (
-        compile_text(TELLS.replace(cast, f"{cast.replace('x', 'y')}\n  x: F32[] = {op}(y)"))
-        for op in ("Abs", "Neg")
-    )
+    reads, reads_anew = two_readings(compile_text)
     first = Life(reads)
     first.up(A)
     again = Life(reads_anew, rows(first.run()), outbox_records=1)
