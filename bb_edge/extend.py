@@ -75,7 +75,7 @@ if TYPE_CHECKING:
         UnsupportedOpsError,
     )
     from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
-    from bb_edge.roles.settings import Setting
+    from bb_edge.roles.settings import Misfit, Setting
     from bb_edge.wire.codecs import register_codec
 
 __all__ = [
@@ -83,6 +83,7 @@ __all__ = [
     "Component",
     "ComponentEnv",
     "Setting",
+    "Misfit",
     "register",
     "build",
     "forgets",
@@ -179,6 +180,7 @@ _HOMES = {
     "Component": "bb_edge.roles.component",
     "ComponentEnv": "bb_edge.roles.component",
     "Setting": "bb_edge.roles.settings",
+    "Misfit": "bb_edge.roles.settings",
     "register": "bb_edge.registry",
     "build": "bb_edge.construction",
     "forgets": "bb_edge.roles.contracts",

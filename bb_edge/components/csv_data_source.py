@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
-from bb_edge.components.csv_rows import CSV, MAX_LINE, CsvRows, RowError, Rows
+from bb_edge.components.csv_rows import MAX_LINE, CsvRows, RowError, Rows
+from bb_edge.components.csv_settings import CSV, wrong_csv_settings
 from bb_edge.components.replay_buffer import ReplayBuffer
 from bb_edge.components.stored_samples import BATCHES, StoredSamples
 from bb_edge.input_files import FileRefused, open_regular
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -69,6 +70,11 @@ class CsvDataSource(StoredSamples):
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
         """Returns the kinds of numbers; how many features there are, the file says."""
         return csv_ports(config)
+
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
+        """Yields keys of columns, labels and scaling that cannot be."""
+        return wrong_csv_settings(config, complete)
 
 
 def csv_ports(config: Mapping[str, object]) -> dict[str, str]:

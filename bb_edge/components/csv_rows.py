@@ -15,31 +15,16 @@ import numpy as np
 
 from bb_edge.components import csv_remedies
 from bb_edge.components.cell_times import MILLISECONDS, is_iso_time, seconds
+from bb_edge.components.csv_settings import classes_of, label_among_features, listed, time_of
 from bb_edge.components.feature_scaling import numbers
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.component import ComponentEnv
 
-__all__ = ["CSV", "MAX_LINE", "CsvRows", "Row", "RowError", "Rows"]
-
-CSV: Mapping[str, Setting] = {
-    "path": Setting.text(),
-    "columns": Setting.anything(),
-    "label": Setting.anything(),
-    "label_type": Setting.text("integer", ("integer", "number")),
-    "classes": Setting.anything(),
-    "header": Setting.flag(True),
-    "delimiter": Setting.text(","),
-    "missing": Setting.text("refuse", ("refuse", "skip", "fill", "last")),
-    "fill": Setting.anything(),
-    "times": Setting.anything(),
-    "times_from": Setting.anything(),
-}
-"""The configuration keys of every source that reads CSV."""
+__all__ = ["MAX_LINE", "CsvRows", "Row", "RowError", "Rows"]
 
 MAX_LINE = 1 << 20
 """Bytes of the longest line: 50,000 numbers fit, a file without line ends does not fill the memory."""
@@ -124,23 +109,15 @@ class CsvRows:
         self.path: str = read["path"]
         self.header: bool = read["header"]
         self._delimiter: str = read["delimiter"]
-        if len(self._delimiter) != 1 or self._delimiter in '"\r\n\ufeff':
-            raise env.error(
-                f"{self._delimiter!r} is not one character",
-                "delimiter",
-                r"give what stands between cells: ',' (the default), ';', or '\t' for a tab",
-            )
-        self._wanted = _listed(env, "columns", read["columns"])
-        self._labels = _listed(env, "label", read["label"]) or []
-        self._classes = _classes(env, read["classes"], self._labels)
+        self._wanted: list[str | int] | None = listed(read["columns"])
+        self._labels: list[str | int] = listed(read["label"]) or []
+        self._classes = classes_of(read["classes"])
         self._integers = read["label_type"] == "integer"
         self.label_dtype: type[np.generic] = np.int64 if self._integers else np.float32
         self._missing: str = read["missing"]
         self._given_fill = read["fill"]
-        if self._given_fill is not None and self._missing != "fill":
-            raise env.error("fill is given, and missing is not 'fill'", "fill", "set missing = 'fill'")
-        self._times = _listed(env, "times", read["times"]) or []
-        self._from = _time_of(env, read["times_from"], bool(self._times))
+        self._times: list[str | int] = listed(read["times"]) or []
+        self._from = time_of(read["times_from"])
         self.names: list[str] = []
         self.rounded: list[str] = []
         """Of columns whose digits f32 does not hold, what was first cut off; for the source to tell."""
@@ -194,6 +171,10 @@ class CsvRows:
         if not self._picks:
             raise self._env.error(f"{self.path} has no column but the labels", "columns", "name a feature")
         self._time_picks = {self._index("times", wanted, twice) for wanted in self._times}
+        for pick in self._label_picks:
+            if pick in self._picks and pick not in self._time_picks:
+                what, hint = label_among_features(self._column(pick))
+                raise self._env.error(what, "columns", hint)
         relative = {*self._picks, *(() if self._integers else self._label_picks)}
         if self._from is None and self._time_picks & relative:
             column = self._column(min(self._time_picks & relative))
@@ -383,51 +364,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return cell.lower() not in _MISSING
-
-
-def _listed(env: ComponentEnv, key: str, given: object) -> list[str | int] | None:
-    """The columns of a setting: one, or a list without doubles. ComponentError."""
-    if given is None:
-        return None
-    one = isinstance(given, str | int) or not isinstance(given, Sequence)
-    listed: list[Any] = [given] if one else [*given]  # type: ignore[misc]
-    wrong = [v for v in listed if isinstance(v, bool) or not isinstance(v, str | int)]
-    if wrong:
-        raise env.error(f"{wrong[0]!r:.60} is no column", key, "give a name, an index, or a list of them")
-    if len(set(listed)) < len(listed) or not listed:
-        raise env.error(f"{listed!r:.60} names none, or one twice", key, "name each column once")
-    return listed
-
-
-def _time_of(env: ComponentEnv, given: object, used: bool) -> float | None:
-    """The seconds since 1970 of a setting. ComponentError."""
-    if given is None:
-        return None
-    if not used:
-        raise env.error(
-            "times_from is given, and no column is named in times", "times_from", "name it: times"
-        )
-    try:
-        if isinstance(given, str | int | float) and not isinstance(given, bool):
-            found = seconds(str(given))
-            if math.isfinite(found) and abs(found) < MILLISECONDS:
-                return found
-    except (ValueError, OverflowError):
-        pass
-    raise env.error(f"{given!r:.60} is no time", "times_from", 'give "2026-01-01", or seconds since 1970')
-
-
-def _classes(env: ComponentEnv, given: object, labels: Sequence[object]) -> dict[str, int] | None:
-    if given is None:
-        return None
-    if (
-        not isinstance(given, Sequence)
-        or isinstance(given, str)
-        or not all(isinstance(v, str) for v in given)
-    ):
-        raise env.error("must be a list of texts", "classes", 'give ["normal", "fault"]')
-    if len(labels) != 1:
-        raise env.error("classes need one label column", "classes", "name it: label")
-    if len(set(given)) < len(given):
-        raise env.error("a class is named twice", "classes", "name each once")
-    return {name: place for place, name in enumerate(given)}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bb_edge.components.csv_data_source import csv_ports, opened
-from bb_edge.components.csv_rows import CSV, MAX_LINE, CsvRows, Row, RowError, Rows
+from bb_edge.components.csv_rows import MAX_LINE, CsvRows, Row, RowError, Rows
+from bb_edge.components.csv_settings import CSV, wrong_csv_settings
 from bb_edge.components.feature_scaling import SCALING, Scaling
 from bb_edge.components.generators import generator_of
 from bb_edge.components.growing_file import GrowingFile, Line
@@ -20,7 +21,7 @@ from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import DataSource, LeftOut, ProtocolComponent
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -130,6 +131,11 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
         """Returns the kinds of numbers; how many features there are, the file says."""
         return csv_ports(config)
+
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
+        """Yields keys of columns, labels and scaling that cannot be."""
+        return wrong_csv_settings(config, complete)
 
     @classmethod
     def atomic_opset(cls) -> Opset:

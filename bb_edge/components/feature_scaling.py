@@ -6,19 +6,19 @@ that of Chan, Golub and LeVeque 1979), in float64.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from bb_edge.components.state import StateReader
     from bb_edge.ir.tensors import Array
 
-__all__ = ["SCALING", "Scaling", "numbers"]
+__all__ = ["SCALING", "Scaling", "numbers", "wrong_numbers", "wrong_scaling"]
 
 SCALING: Mapping[str, Setting] = {
     "scale": Setting.text("none", ("none", "fixed", "standard", "minmax")),
@@ -65,21 +65,14 @@ class Scaling:
 
         ComponentError, which names the key, for numbers that are none or are not one per feature.
         """
+        for key, what, hint in wrong_scaling(read, features):
+            raise ComponentError(what, f"{where}, key {key!r}", hint)
         how, rows = read["scale"], read["scale_rows"]
         assert isinstance(how, str) and isinstance(rows, int)
-        given = [key for key in ("scale_offset", "scale_divisor") if read[key] is not None]
         if how != "fixed":
-            if given:
-                hint = "write scale = 'fixed' beside them, or leave them out"
-                raise ComponentError(f"{' and '.join(given)} are given, and scale is {how!r}", where, hint)
             return None if how == "none" else cls(how, features, rows=rows)
         offset = numbers(read["scale_offset"], features, "scale_offset", where, 0.0)
         divisor = numbers(read["scale_divisor"], features, "scale_divisor", where, 1.0)
-        if not given:
-            hint = "give scale_offset, scale_divisor, or both"
-            raise ComponentError("scale is 'fixed', and no numbers are given", where, hint)
-        if not divisor.all():
-            raise ComponentError("a divisor is 0", f"{where}, key 'scale_divisor'", "give other numbers")
         return cls(how, features, offset, divisor)
 
     @property
@@ -156,23 +149,64 @@ class Scaling:
         return self._mean, self._squares, self._low, self._high, self._offset, self._divisor
 
 
+def wrong_scaling(config: Mapping[str, object], features: int | None = None) -> Iterator[Misfit]:
+    """Yields the keys of `SCALING` whose values cannot be, or contradict others.
+
+    `features` is how many there are, None where that is not known yet.
+    """
+    how = config.get("scale", "none")
+    given = [key for key in ("scale_offset", "scale_divisor") if config.get(key) is not None]
+    if how != "fixed":
+        if given:
+            hint = "write scale = 'fixed' beside them, or leave them out"
+            yield Misfit(given[0], f"{' and '.join(given)} are given, and scale is {how!r}", hint)
+        return
+    if not given:
+        hint = "give scale_offset, scale_divisor, or both; where each device has its own, it sets scale too"
+        yield Misfit("scale", "scale is 'fixed', and no numbers are given", hint)
+    for key in given:
+        wrong = wrong_numbers(key, config[key], features)
+        if wrong is not None:
+            yield wrong
+        elif key == "scale_divisor" and 0 in _listed(config[key], 1):
+            yield Misfit(key, "a divisor is 0", "give other numbers")
+
+
+def wrong_numbers(key: str, given: object, count: int | None) -> Misfit | None:
+    """Returns what is wrong with a setting that is a number, or a list of `count` numbers; None for nothing.
+
+    None for `count` takes a list of any length.
+    """
+    if given is None:
+        return None
+    listed = _listed(given, 1)
+    for value in listed:
+        wrong = Setting.number().wrong(value)
+        if wrong:
+            return Misfit(key, wrong, "give a number, or a list of numbers")
+    if not _is_list(given) or count is None or len(listed) == count:
+        return None
+    hint = "give one number for all, or one per feature"
+    return Misfit(key, f"{len(listed)} numbers for {count} features", hint)
+
+
 def numbers(given: object, count: int, key: str, where: str, default: float) -> Array:
     """Returns `count` numbers, f64, of a setting: a list of so many, or one number for all of them.
 
     ComponentError, which names the key, for anything else.
     """
-    values = default if given is None else given
-    listed = (
-        list(values) if isinstance(values, Sequence) and not isinstance(values, str) else [values] * count
-    )
-    for value in listed:
-        wrong = Setting.number().wrong(value)
-        if wrong:
-            raise ComponentError(wrong, f"{where}, key {key!r}", "give a number, or a list of numbers")
-    if len(listed) != count:
-        hint = "give one number for all, or one per feature"
-        raise ComponentError(f"{len(listed)} numbers for {count} features", f"{where}, key {key!r}", hint)
-    return np.array(listed, np.float64)
+    wrong = wrong_numbers(key, given, count)
+    if wrong is not None:
+        raise ComponentError(wrong.what, f"{where}, key {key!r}", wrong.hint)
+    return np.array(_listed(default if given is None else given, count), np.float64)
+
+
+def _listed(given: object, count: int) -> list[Any]:
+    return list(given) if _is_list(given) else [given] * count  # type: ignore[call-overload]
+
+
+def _is_list(given: object) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
 
 
 def _is_row(row: object, features: int) -> bool:

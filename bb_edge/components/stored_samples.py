@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from bb_edge.components.feature_scaling import SCALING, Scaling
+from bb_edge.components.feature_scaling import SCALING, Scaling, wrong_scaling
 from bb_edge.components.generators import generator_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.tensors import Array
@@ -17,7 +17,7 @@ from bb_edge.ir.values import TRIGGER, Trigger
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import DataSource
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from bb_edge.roles.context import Ctx
@@ -107,6 +107,11 @@ class StoredSamples(DataSource):
             "one_hot": read["one_hot"],
             "scaling": {key: read[key] for key in SCALING},
         }
+
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
+        """Yields keys of the scaling that cannot be."""
+        return wrong_scaling(config)
 
     # --- the Contract ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bb_edge.ir.once import each_time
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.errors import ComponentError, ComponentStateError
-from bb_edge.roles.settings import Setting, misfit, settings_of
+from bb_edge.roles.settings import Misfit, Setting, misfit, settings_of
 
 if TYPE_CHECKING:
     from bb_edge.ir.once import Once
@@ -223,6 +223,17 @@ class Component:
         `construct` sees without the device's own configuration: leave out what a device may change.
         """
         return {}
+
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
+        """Yields the keys whose values cannot be although each is of its kind, or contradict each other.
+
+        `CONFIG` checks one key at a time; what `Setting.anything` takes, and what hangs on two keys, is
+        checked here. The host asks when the component is bound, and refuses; the device before it builds
+        the component. `config` has defaults filled in, and no key whose value is None. `complete` is true on
+        the device; on the host it is false, and a key that is missing may still come from the device.
+        """
+        return ()
 
     @classmethod
     def unread_settings(cls, config: Mapping[str, object]) -> Mapping[str, str]:

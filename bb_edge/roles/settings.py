@@ -142,6 +142,9 @@ class Configurable(Protocol):
     TYPE_NAME: ClassVar[str]
     CONFIG: ClassVar[Mapping[str, Setting] | None]
 
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]: ...
+
 
 class Misfit(NamedTuple):
     """A key at which a configuration does not fit a class, why, and what to do.
@@ -192,6 +195,10 @@ def misfit(
         if setting.default is REQUIRED and key not in config:
             hint = "give it at bind_…, or with --set SLOT.KEY=VALUE"
             found.append(Misfit(key, "missing configuration key", hint))
+    if not found:
+        defaults = {key: setting.default for key, setting in known.items() if setting.default is not REQUIRED}
+        read = {**defaults, **config}
+        found += kind.wrong_settings({key: v for key, v in read.items() if v is not None}, complete)
     return _together(found)
 
 

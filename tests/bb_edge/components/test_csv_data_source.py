@@ -304,3 +304,8 @@ def test_a_first_line_of_numbers_is_no_header(ctx: Ctx, path: Path) -> None:
 def test_a_file_of_another_kind_is_called_what_it_is(path: Path, start: bytes, kind: str) -> None:
     with pytest.raises(ComponentError, match=f"is {kind}, not CSV.*export it as CSV"):
         construct(path, start)
+
+
+def test_a_label_that_is_a_feature_by_another_spelling_is_refused_with_its_name(path: Path) -> None:
+    with pytest.raises(ComponentError, match="column 'b' is the label, and one of the features"):
+        construct(path, "a,b\n1,2\n", columns=[0, 1], label="b")

@@ -348,7 +348,7 @@ def test_a_state_of_other_columns_is_refused(ctx: Ctx, log: Log) -> None:
     log.add(1)
     source = log.arrivals()
     batch(source, ctx)
-    for config in ({"columns": ["v", "n"]}, {"label_type": "number"}):
+    for config in ({"columns": ["v", "n"], "label": None}, {"label_type": "number"}):
         with pytest.raises(ComponentStateError):
             log.arrivals(**config).restore(source.serialize())
 
