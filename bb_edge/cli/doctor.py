@@ -97,12 +97,14 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     if peer is not None:
         yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
     folder = config.state or os.environ.get("STATE_DIRECTORY")
-    yield (
+    storage = (
         guarded("storage", lambda: doctor_machine.storage(Path(str(folder).partition(":")[0])))
         if folder
         else Finding("storage", SKIPPED, "no folder is named (--state)")
     )
-    yield from doctor_broker.examine(config, peer, as_node=arguments.as_node)
+    yield storage
+    running = bool(storage.data.get("in_use"))
+    yield from doctor_broker.examine(config, peer, as_node=arguments.as_node, running=running)
 
 
 def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:

@@ -198,7 +198,7 @@ def _written(place: Path, folder: Path) -> Finding:
     except StorageError as error:
         running = in_use(error)
         detail = f"{folder} is in use by a running node" if running else str(error)
-        return Finding("storage", WARNING if running else FAILED, detail)
+        return Finding("storage", WARNING if running else FAILED, detail, {"in_use": running})
     try:
         began = time.perf_counter()
         storage.write_atomic(PROBE_FILE, b"probe")

@@ -14,12 +14,13 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.credentials import dial_fault, dial_hint
+from bb_edge.transport.echo import to_itself
 from bb_edge.transport.shared_socket import connect
 from bb_edge.transport.topics import Topics
-from bb_edge.transport.visitor import STEP_S, VisitError, visit
-from bb_edge.wire.envelope import Envelope, encode
+from bb_edge.transport.visitor import STEP_S, VisitError, Visitor, visit
 
 FEDERATION = "doctor"
+_READ_RULE = "do its access rules let this login read there? (mosquitto: pattern read bb/{}/%u/from/+)"
 _OWN_RULES = "access rules that know a federation's topics alone deny this one: give the node's --config"
 ROUND_TRIPS = 10
 """Messages whose median is reported: enough to ignore one that was lost on a radio link and repeated."""
@@ -27,6 +28,10 @@ ROUND_TRIPS = 10
 
 class ProbeError(BBError):
     """The broker cannot be reached, or refuses a step that a node needs; the message names the step."""
+
+
+class NotBack(ProbeError):
+    """What is sent to the peer does not come back: a broker that filters in silence, or refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +66,8 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
     """Connects, subscribes, and sends messages from the peer to itself.
 
     Without a `federation` they are in one that no node is in; access rules may know the node's own alone.
-    Raises ProbeError where a step fails, and BrokerFileError for certificates that cannot be used.
+    Raises ProbeError where a step fails, NotBack where it is the messages' way back, and BrokerFileError for
+    certificates that cannot be used.
     """
     connect_ms = dial(broker)
     got: list[str] = []
@@ -70,16 +76,15 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
     try:
         with visit(broker, version, lambda topic, _: got.append(topic)) as visitor:
             visitor.subscribe(topic)
-            empty = encode(Envelope(src_peer=peer.to_bytes()))
+            empty = to_itself(peer)
             times = []
             for number in range(1, ROUND_TRIPS + 1):
                 began = time.perf_counter()
                 mid = visitor.publish(topic, empty)
                 if not visitor.until(lambda wanted=number: len(got) >= wanted):  # type: ignore[misc]
-                    reason = visitor.reason_of(mid)
-                    answer = f": {reason}" if reason is not None else ""
-                    hint = _OWN_RULES if federation == FEDERATION else ""
-                    raise ProbeError(f"a message to {topic} did not come back{answer}", str(broker), hint)
+                    what = f"a message to {topic} did not come back"
+                    hint = _OWN_RULES if federation == FEDERATION else _READ_RULE.format(federation)
+                    raise NotBack(f"{what}: {_answered(visitor, mid)}", str(broker), hint)
                 times.append(time.perf_counter() - began)
     except VisitError as error:
         raise ProbeError(error.what, error.where, error.hint) from error
@@ -91,4 +96,18 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
         getattr(visitor.properties, "MaximumPacketSize", None),
         getattr(visitor.properties, "ReceiveMaximum", None),
         getattr(visitor.properties, "TopicAliasMaximum", None),
+    )
+
+
+def _answered(visitor: Visitor, mid: int) -> str:
+    """What the broker said to a publish that did not come back."""
+    reason = visitor.reason_of(mid)
+    if visitor.gone:
+        return "the broker hung up"
+    if reason is None:
+        return "it does not acknowledge it either"
+    return (
+        f"the broker refuses it, {reason}"
+        if reason.is_failure
+        else "the broker took it, and does not hand it on"
     )

@@ -2,8 +2,9 @@
 
 A peer's class is believed by the topic of its presence, so what one client may publish decides what a whole
 federation believes. Each question is a message that changes nothing, whatever the answer is: envelopes go to
-a peer that is nobody, presences are not retained, those of the node say down in an epoch that it never had,
-and those of others are empty and of a peer that is nobody.
+a peer that is nobody, or are empty and from the node to itself; presences are not retained, those of the node
+say down in an epoch that it never had, and those of others are empty and of a peer that is nobody. A roll is
+called as nodes do it every hour: its peers say their presence once more, within ten minutes.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ from dataclasses import dataclass
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import Broker
+from bb_edge.transport.echo import in_one_chunk, to_itself
+from bb_edge.transport.rollcall import SPREAD_S, encode_call
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import VisitError, Visitor, visit
-from bb_edge.wire.envelope import Envelope, encode
 from bb_edge.wire.presence import Presence, encode_presence
 
 FAILURE = 0x80
 """The lowest reason code of a refused publish."""
 ECHO_S = 2.0
 """Seconds in which a message to oneself comes back; the broker has answered what was published behind it."""
+SEND, SEND_CHUNKS = "send envelopes", "send large envelopes in chunks"
+READ, READ_CHUNKS = "read its inbox", "read large envelopes that come in chunks"
+HEAR_ITSELF = "hear its own presence"
 UNUSED_CLASS = "Doctor"
 """A class that no node is of: rules for any class grant it, rules for named ones do not."""
 
@@ -31,17 +36,20 @@ UNUSED_CLASS = "Doctor"
 class Rights:
     """What a broker lets a client do that logs in as one node.
 
-    `lacking` is what the node needs and is refused, `excess` what it may and should not, `kept` what it is
-    rightly refused. `unseen` are classes that it deals with and of which no presence came: nobody of them is
-    there, or the rules keep theirs from the node. `told` is False over MQTT 3.1.1, which says no publisher
-    that it is refused: `lacking` has the inbox alone then, and the others nothing.
+    `lacking` is what the node needs and is refused, `hampered` what it is refused and can do without for a
+    while, `excess` what it may and should not, `kept` what it is rightly refused. `rules` are those that
+    are missing, as mosquitto has them, in the order of `lacking` and `hampered`. `unheard` are its classes
+    whose calls only others may make: whether it reads them was not tried. `told` is False over MQTT 3.1.1,
+    which says no publisher that it is refused: `lacking` has what it does not read alone then.
     """
 
     lacking: tuple[str, ...]
     excess: tuple[str, ...]
     kept: tuple[str, ...]
     told: bool = True
-    unseen: tuple[str, ...] = ()
+    hampered: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()
 
     @property
     def any_rules(self) -> bool:
@@ -67,13 +75,20 @@ def rights(
     nobody, somebody = (PeerId.from_name(f"doctor-{secrets.token_hex(8)}") for _ in range(2))
     mine, theirs = Topics(federation, peer), Topics(federation, nobody)
     down = encode_presence(Presence(False, secrets.randbits(56) or 1))
-    envelope = encode(Envelope(src_peer=peer.to_bytes()))
-    to_nobody = mine.names(nobody)
+    call = encode_call(SPREAD_S[1])
+    empty = to_itself(peer)
+    to_nobody, to_me = mine.names(nobody), mine.names(peer)
+    inbox, chunks = to_me.envelope.decode(), to_me.chunk.decode()
+    rolls = {name: mine.roll_call(name) for name in own}
+    prefix = f"bb/{federation}"
+    one_of = f"user {peer}: topic"
     needs = {
-        "send envelopes": (to_nobody.envelope.decode(), envelope),
-        "send large envelopes in chunks": (to_nobody.chunk.decode(), b""),
+        SEND: (to_nobody.envelope.decode(), empty),
+        SEND_CHUNKS: (to_nobody.chunk.decode(), b""),
         **{f"say that it is a {name}": (mine.presence(name, peer), down) for name in own},
     }
+    wants = {f"call the roll of a {name}": (mine.roll_call(name), call) for name in others}
+    calls_itself = {name: (rolls[name], call) for name in own if name not in others}
     must_not = {
         "send envelopes as another peer": (theirs.names(somebody).envelope.decode(), b""),
         **{f"say that it is a {name}": (mine.presence(name, peer), down) for name in foreign},
@@ -82,32 +97,48 @@ def rights(
             for name in (*own, *foreign)
         },
     }
+    rules = {
+        SEND: f"pattern write {prefix}/+/from/%u",
+        SEND_CHUNKS: f"pattern write {prefix}/+/chunk/%u",
+        READ: f"pattern read {prefix}/%u/from/+",
+        READ_CHUNKS: f"pattern read {prefix}/%u/chunk/+",
+        HEAR_ITSELF: f"pattern read {prefix}/presence/+/%u",
+        **{f"say that it is a {name}": f"{one_of} write {mine.presence(name, peer)}" for name in own},
+        **{f"call the roll of a {name}": f"{one_of} write {mine.roll_call(name)}" for name in others},
+        **{_hears(name): f"{one_of} read {rolls[name]}" for name in own},
+    }
+    presences = {mine.presence(name, peer) for name in own}
     got: set[str] = set()
-    seen: set[str] = set()
-    to_itself = mine.names(peer).envelope.decode()
-
-    def take(topic: str, _payload: bytes) -> None:
-        got.add(topic)
-        if not topic.endswith((f"/{peer}", f"/{nobody}")):  # those come of this visit
-            seen.update(name for name in others if topic.startswith(mine.presence(name)[:-1]))
-
-    with visit(broker, version, take) as visitor:
-        for topic in (to_itself, to_nobody.envelope.decode(), *map(mine.presence, others)):
+    with visit(broker, version, lambda topic, _payload: got.add(topic)) as visitor:
+        for topic in (inbox, chunks, to_nobody.envelope.decode(), mine.own_presences, *rolls.values()):
             _listen(visitor, topic)
-        refused = _refused(visitor, {**needs, "": (to_itself, envelope)})
-        lacking = [text for text in needs if text in refused]
-        refused = _refused(visitor, must_not)
-        visitor.until(lambda: to_itself in got, ECHO_S)
+        got -= presences  # what was retained there
+        to_self = {"": (inbox, empty), " ": (chunks, in_one_chunk(empty))}
+        refused = _refused(visitor, {**needs, **wants, **calls_itself, **to_self})
+        forbidden = _refused(visitor, must_not)
         told = visitor.protocol == "5"
-    if to_itself not in got:
-        lacking.append("read its inbox")
+        passed = {
+            topic for text, (topic, _) in {**needs, **wants, **calls_itself}.items() if text not in refused
+        }
+        said, called = presences & passed, set(rolls.values()) & passed
+        visitor.until(lambda: {inbox, chunks, *said, *called} <= got, ECHO_S)
+    lacking = [text for text in needs if text in refused]
+    lacking += [text for text, topic in ((READ, inbox), (READ_CHUNKS, chunks)) if topic not in got]
+    hampered = [text for text in wants if text in refused]
+    hampered += [HEAR_ITSELF] if told and said - got else []
+    hampered += [_hears(name) for name in own if told and rolls[name] in called - got]
+    missing = tuple(rules[text] for text in (*lacking, *hampered))
     if not told:
-        return Rights(tuple(lacking), (), (), told=False)
-    excess = [text for text in must_not if text not in refused]
-    kept = [text for text in must_not if text in refused]
+        return Rights(tuple(lacking), (), (), told=False, hampered=tuple(hampered), rules=missing)
+    excess = [text for text in must_not if text not in forbidden]
+    kept = [text for text in must_not if text in forbidden]
     (excess if to_nobody.envelope.decode() in got else kept).append("read the inboxes of others")
-    unseen = tuple(name for name in others if name not in seen)
-    return Rights(tuple(lacking), tuple(excess), tuple(kept), unseen=unseen)
+    unheard = tuple(name for name in own if rolls[name] not in called)
+    return Rights(tuple(lacking), tuple(excess), tuple(kept), True, tuple(hampered), missing, unheard)
+
+
+def _hears(name: str) -> str:
+    return f"hear when the roll of a {name} is called"
 
 
 def _listen(visitor: Visitor, topic: str) -> None:

@@ -64,7 +64,8 @@ class Visitor:
         self._connack: Any = None
         self._subacks: dict[int, Sequence[Any]] = {}
         self._pubacks: dict[int, Any] = {}
-        self._gone = False
+        self.gone = False
+        """Whether the broker has ended the connection, or it broke."""
         client.on_connect, client.on_subscribe, client.on_publish = (
             self._connected,
             self._subscribed,
@@ -82,10 +83,10 @@ class Visitor:
             fault, hint = dial_fault(error, self.broker), dial_hint(error, self.broker)
             raise VisitError(f"not reachable: {fault}", where, hint) from error
         if not self.until(lambda: self._connack is not None):
-            fault = self._tls_fault() if self._gone else ""
+            fault = self._tls_fault() if self.gone else ""
             if alert := alert_hint(self.broker, fault):
                 raise VisitError(f"it ended TLS: {fault}", where, alert)
-            hint = hang_up_hint(self.broker) if self._gone else ""
+            hint = hang_up_hint(self.broker) if self.gone else ""
             raise _NoAnswer(f"no answer to CONNECT{hint}", where)
         if self._connack.is_failure:
             if "protocol version" in str(self._connack).lower():
@@ -117,10 +118,19 @@ class Visitor:
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribes, and returns once the broker has confirmed. Raises VisitError where it refuses."""
+        where, names = str(self.broker), ", ".join(filters)
+        limit, size = getattr(self.properties, "MaximumPacketSize", None), _subscribe_bytes(filters)
+        if limit is not None and size > limit:
+            raise VisitError(
+                f"it takes packets of {limit} bytes at most, as its CONNACK says, and the subscription to"
+                f" {names} is one of {size}",
+                where,
+                "raise its limit (mosquitto: max_packet_size)",
+            )
         _, mid = self._client.subscribe([(name, qos) for name in filters])
-        where = str(self.broker)
         if mid is None or not self.until(lambda: mid in self._subacks):
-            raise VisitError(f"no answer to the subscription to {', '.join(filters)}", where)
+            what = "it hung up at" if self.gone else "no answer to"
+            raise VisitError(f"{what} the subscription to {names}", where)
         for name, reason in zip(filters, self._subacks.pop(mid)):  # noqa: B905 (a broker may answer fewer)
             if reason.is_failure:
                 raise VisitError(
@@ -149,7 +159,7 @@ class Visitor:
         """Serves the connection until the condition holds; returns whether it does."""
         end = time.monotonic() + seconds
         while not condition():
-            if self._gone or time.monotonic() > end:
+            if self.gone or time.monotonic() > end:
                 return condition()
             self._client.loop(0.05)
         return True
@@ -169,7 +179,7 @@ class Visitor:
         self._take(message.topic, message.payload)
 
     def _disconnected(self, *_: Any) -> None:
-        self._gone = True
+        self.gone = True
 
 
 @contextmanager
@@ -199,6 +209,12 @@ def visit(
         finally:
             visitor.leave()
         return
+
+
+def _subscribe_bytes(filters: Sequence[str]) -> int:
+    """The bytes of a SUBSCRIBE of MQTT 5 without properties: of a size below 16 KiB."""
+    rest = 2 + 1 + sum(2 + len(name.encode()) + 1 for name in filters)
+    return 1 + (1 if rest < 128 else 2) + rest
 
 
 def _no_delay(_client: paho.Client, _data: object, sock: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport.company import company
 from bb_edge.transport.mqtt import Broker
 from bb_edge.transport.rights import UNUSED_CLASS, Rights, rights
 from bb_edge.transport.visitor import VisitError
@@ -52,7 +53,8 @@ def test_the_rules_that_are_shipped_let_a_peer_be_itself_and_nothing_else(
     ask: Ask, peer: PeerId, own: str, other: str
 ) -> None:
     found = ask(SHIPPED.read_text(), peer, own, other)
-    assert (found.lacking, found.excess) == ((), ())
+    assert (found.lacking, found.hampered, found.excess) == ((), (), ())
+    assert found.unheard == (own,), "who is of a class calls no roll of it"
     assert f"say that it is a {other}" in found.kept and "read the inboxes of others" in found.kept
     assert found.any_rules and found.told
 
@@ -79,12 +81,40 @@ def test_what_a_node_needs_and_may_not_is_named(ask: Ask) -> None:
     rules = SHIPPED.read_text().replace("pattern read bb/home/%u/from/+\n", "")
     found = ask(rules, KITCHEN, "Server", "Client")
     assert found.lacking == ("say that it is a Server", "read its inbox")
+    assert found.hampered == ("call the roll of a Client", "hear when the roll of a Server is called")
+    assert found.rules == (
+        f"user {KITCHEN}: topic write bb/home/presence/Server/{KITCHEN}",
+        "pattern read bb/home/%u/from/+",
+        f"user {KITCHEN}: topic write bb/home/rollcall/Client",
+        f"user {KITCHEN}: topic read bb/home/rollcall/Server",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "lacks", "hampered"),
+    [
+        ("pattern read bb/home/%u/chunk/+", ("read large envelopes that come in chunks",), ()),
+        ("pattern read bb/home/presence/+/%u", (), ("hear its own presence",)),
+        ("topic write bb/home/rollcall/Server", (), ("call the roll of a Server",)),
+    ],
+)
+def test_each_rule_that_is_taken_out_is_named(
+    ask: Ask, rule: str, lacks: tuple[str, ...], hampered: tuple[str, ...]
+) -> None:
+    text = SHIPPED.read_text()
+    assert rule in text
+    found = ask(text.replace(f"{rule}\n", ""))
+    assert (found.lacking, found.hampered) == (lacks, hampered)
+    assert [told.endswith(rule) for told in found.rules] == [True]
 
 
 def test_over_3_1_1_nobody_is_told_what_is_refused(ask: Ask) -> None:
     found = ask(SHIPPED.read_text(), version="3.1.1")
     assert not found.told and (found.lacking, found.excess, found.kept) == ((), (), ())
-    assert ask("topic read elsewhere\n", version="3.1.1").lacking == ("read its inbox",)
+    assert ask("topic read elsewhere\n", version="3.1.1").lacking == (
+        "read its inbox",
+        "read large envelopes that come in chunks",
+    )
 
 
 def test_a_broker_that_is_not_there_is_named() -> None:
@@ -110,12 +140,21 @@ def test_nodes_that_run_take_nothing_from_it(mosquitto_broker, loop, doors, url)
         assert transport.counters["connects"] == 1
 
 
-def test_classes_of_which_no_presence_came_are_named(mosquitto_broker, loop, doors, url) -> None:
-    """Nobody of them is there, or the rules keep theirs from the node: no broker tells which."""
+def test_who_is_there_is_told_by_class_and_by_the_name(mosquitto_broker, loop, doors, url) -> None:
     broker = Broker.from_url(url(mosquitto_broker))
-    assert rights(broker, KITCHEN, "home", ["Client"], ["Server"]).unseen == ("Server",)
-    server = doors("server")
+    found = company(broker, KITCHEN, "home", ["Server"])
+    assert (found.own, dict(found.up), dict(found.elsewhere)) == (None, {"Server": 0}, {})
+    server, kitchen = doors("server"), doors("kitchen")
     server.classes = ("Server",)
-    transport = loop.join(server, url(mosquitto_broker), federation="home")
-    loop.until(lambda: transport.counters["connects"] == 1)
-    loop.until(lambda: not rights(broker, KITCHEN, "home", ["Client"], ["Server"]).unseen, 5)
+    transports = [loop.join(node, url(mosquitto_broker), federation="home") for node in (server, kitchen)]
+    loop.until(lambda: all(transport.counters["connects"] == 1 for transport in transports))
+    loop.until(lambda: company(broker, KITCHEN, "home", ["Server"]).up["Server"] == 1, 5)
+    found = company(broker, KITCHEN, "home", ["Server"])
+    assert found.own is not None and found.own.up and not found.broke_off
+    assert company(broker, KITCHEN, "hone", ["Server"]).elsewhere == {"Server": ("home",)}
+    for transport in transports:
+        transport.stop()
+    loop.transports.clear()
+    found = company(broker, KITCHEN, "home", ["Server"])
+    assert dict(found.down) == {"Server": 1}
+    assert found.own is not None and not found.own.up and not found.broke_off, "it said goodbye"

@@ -1,0 +1,101 @@
+"""Tells whether the broker hands on what is sent to this node, by a small message from the node to itself.
+
+A broker need not say that its access rules keep a client from its own inbox: mosquitto grants every
+subscription, and filters what comes in silence. The node then looks healthy, sends, and hears nobody. So at
+each connection it sends itself an empty envelope, and one as a chunk; where nothing has come by either way
+after 10 s, the log names the rule to look at. No IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bb_edge.ir.ids import PeerId
+from bb_edge.transport.base import Log
+from bb_edge.transport.chunks import cut
+from bb_edge.transport.topics import Kind, Topics
+from bb_edge.wire.envelope import Envelope, encode
+
+WAIT_S = (10.0, 600.0)
+"""Seconds until what has not come is told and sent again, doubling up to the longest."""
+_WHAT = {
+    Kind.ENVELOPE: ("envelopes", "from"),
+    Kind.CHUNK: ("large envelopes, which come in chunks,", "chunk"),
+}
+
+
+def to_itself(peer: PeerId) -> bytes:
+    """An envelope from a peer to itself, in which a node finds nothing."""
+    return encode(Envelope(src_peer=peer.to_bytes()))
+
+
+def in_one_chunk(envelope: bytes, transfer: int = 0) -> bytes:
+    """The envelope as the only chunk of a transfer."""
+    return b"".join(
+        bytes(part) for chunk in cut(envelope, len(envelope), transfer) for part in (chunk.head, chunk.data)
+    )
+
+
+class Echo:
+    """What a node sends itself, and what of it has come. All times are monotonic seconds."""
+
+    def __init__(
+        self, topics: Topics, peer: PeerId, where: str, send: Callable[[bytes, bytes], object], log: Log
+    ) -> None:
+        """`send(topic, payload)` publishes for this connection alone; `where` names federation and broker."""
+        names, empty = topics.names(peer), to_itself(peer)
+        self._sent = {Kind.ENVELOPE: (names.envelope, empty), Kind.CHUNK: (names.chunk, in_one_chunk(empty))}
+        self._filters = {Kind.ENVELOPE: topics.inbox, Kind.CHUNK: topics.chunks}
+        self._where = where
+        self._send = send
+        self._log = log
+        self._told: set[Kind] = set()  # ways of which the log says that nothing comes
+        self._at = self._wait_s = 0.0
+        self.awaited: set[Kind] = set()
+        """The ways by which nothing has come in this connection."""
+
+    def connected(self, now: float) -> None:
+        """Sends a message by each way."""
+        self.awaited = set(self._sent)
+        self._wait_s = WAIT_S[0]
+        self._again(now)
+
+    def lost(self) -> None:
+        """The connection has ended: nothing is waited for."""
+        self.awaited.clear()
+
+    def takes(self, kind: Kind, payload: bytes | memoryview) -> bool:
+        """Something has come by this way; returns whether it is what the node has sent itself."""
+        if kind not in self.awaited:
+            return False
+        self.awaited.discard(kind)
+        if kind in self._told:
+            self._told.discard(kind)
+            self._log("info", f"{_WHAT[kind][0]} to this node come now, {self._where}", kind="inbox heard")
+        return payload == self._sent[kind][1]
+
+    def tick(self, now: float) -> None:
+        """Tells what has not come, and sends it again; once a second or so."""
+        if not self.awaited or now < self._at:
+            return
+        for kind in sorted(self.awaited, key=lambda kind: kind.value):
+            self._told.add(kind)
+            what, level = _WHAT[kind]
+            self._log(
+                "error",
+                f"{what} to this node do not come, {self._where}: what it sends to itself is not back after"
+                f" {self._wait_s:.0f} s; do the broker's access rules let it read {self._filters[kind]}"
+                f" (mosquitto: pattern read {self._rule(level)})?",
+                kind="inbox unheard",
+            )
+        self._wait_s = min(2 * self._wait_s, WAIT_S[1])
+        self._again(now)
+
+    def _again(self, now: float) -> None:
+        self._at = now + self._wait_s
+        for kind in sorted(self.awaited, key=lambda kind: kind.value):
+            self._send(*self._sent[kind])
+
+    def _rule(self, level: str) -> str:
+        federation = self._filters[Kind.ENVELOPE].split("/")[1]
+        return f"bb/{federation}/%u/{level}/+"
