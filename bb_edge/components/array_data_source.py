@@ -19,7 +19,11 @@ __all__ = ["ArrayDataSource"]
 
 
 _NUMBERS = "biufc"
-"""The kinds of NumPy's dtypes that a batch may have."""
+"""The kinds of NumPy's dtypes that are numbers."""
+
+
+_WIDEST = 8
+"""Bytes of the widest number that a tensor has."""
 
 
 class ArrayDataSource(StoredSamples):
@@ -93,7 +97,15 @@ class ArrayDataSource(StoredSamples):
             raise env.error(f"{path} holds no array 'x'", "path", "save it with np.savez(path, x=…, y=…)")
         x, y = arrays["x"], arrays.get("y")
         for name, array in (("x", x), ("y", y)):
-            if array is not None and array.dtype.kind not in _NUMBERS:
+            if array is None:
+                continue
+            if array.dtype.kind == "c" or (array.dtype.kind == "f" and array.dtype.itemsize > _WIDEST):
+                hint = f"save {name}.astype(np.float64)"
+                if array.dtype.kind == "c":
+                    hint = f"save real numbers: np.stack([{name}.real, {name}.imag], axis=-1)"
+                what = f"array {name!r} of {path} holds {array.dtype}, which no tensor has"
+                raise env.error(what, "path", hint)
+            if array.dtype.kind not in _NUMBERS:
                 hint = (
                     "number the classes: names, y = np.unique(texts, return_inverse=True), and keep the names"
                     if name == "y"

@@ -1,10 +1,10 @@
-"""Times in cells of text: ISO 8601, or seconds since 1970."""
+"""Numbers and times in cells of text; times are ISO 8601, or seconds since 1970."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["MILLISECONDS", "is_iso_time", "seconds"]
+__all__ = ["MILLISECONDS", "is_iso_time", "number_of", "seconds"]
 
 MILLISECONDS = 1e11
 """From here on a number is no second of people's time: in seconds it is the year 5138, in ms 1973."""
@@ -13,6 +13,13 @@ _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d+))?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
     re.IGNORECASE | re.ASCII,
 )
+
+
+def number_of(cell: str) -> float:
+    """Returns the number that a cell is. ValueError for other text; `1_000` is a number in Python alone."""
+    if "_" in cell:
+        raise ValueError(f"{cell!r:.60} has an underscore")
+    return float(cell)
 
 
 def is_iso_time(cell: str) -> bool:
@@ -27,7 +34,7 @@ def seconds(cell: str) -> float:
     """
     found = _ISO.fullmatch(cell)
     if found is None:
-        return float(cell)
+        return number_of(cell)
     from datetime import datetime, timedelta, timezone
 
     day, clock, second, fraction, zone = found.groups()

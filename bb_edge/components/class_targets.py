@@ -11,7 +11,7 @@ from bb_edge.roles.errors import ComponentError
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["IGNORE_INDEX", "mean_scale"]
+__all__ = ["IGNORE_INDEX", "first_wrong", "mean_scale", "remedy"]
 
 IGNORE_INDEX = -1
 """The target of a place that no loss is taken of, unless `ignore_index` names another."""
@@ -33,11 +33,24 @@ def mean_scale(targets: Array, count: int, ignored: int, where: str) -> float:
     wrong = targets[((targets < 0) | (targets >= count)) & ~left_out]
     if wrong.size:
         shown = greatest if greatest >= count and greatest != ignored else int(wrong.min())
-        raise ComponentError(
-            f"a target is class {shown}, the model has {count} classes, 0 to {count - 1}",
-            where,
-            f"number the labels from 0, or export a model with as many outputs as there are classes; "
-            f"{ignored} is the label of a row that has no class (ignore_index of trainable)",
-        )
+        what = f"a target is class {shown}, the model has {count} classes, 0 to {count - 1}"
+        raise ComponentError(what, where, remedy(ignored))
     counted = targets.size - int(np.count_nonzero(left_out))
     return targets.size / counted if counted else 1.0
+
+
+def first_wrong(labels: Array, count: int, ignored: int) -> int | None:
+    """Returns the first sample, [samples, …], with a label that `mean_scale` refuses; None for none."""
+    if not labels.size or labels.dtype.kind not in "iu" or (labels.min() >= 0 and labels.max() < count):
+        return None
+    wrong = ((labels < 0) | (labels >= count)) & (labels != ignored)
+    samples = wrong.reshape(len(labels), -1).any(axis=1)
+    return int(samples.argmax()) if samples.any() else None
+
+
+def remedy(ignored: int) -> str:
+    """What to do about labels that are no classes of the model."""
+    return (
+        "number the labels from 0, or export a model with as many outputs as there are classes; "
+        f"{ignored} is the label of a row that has no class (ignore_index of trainable)"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from bb_edge.components.csv_rows import MAX_LINE, CsvRows, RowError, Rows
@@ -46,6 +46,7 @@ class CsvDataSource(StoredSamples):
         "max_bytes": Setting.integer(1 << 26, 1),
         **BATCHES,
     }
+    _first_line = "", 0
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> CsvDataSource:
@@ -58,13 +59,19 @@ class CsvDataSource(StoredSamples):
         skipped = _Skipped(table, read["bad_rows"] == "skip")
         with opened(env, table.path) as file:
             try:
-                x, y = _read(env, file, table, skipped, kept, read["max_bytes"])
+                x, y, lines = _read(env, file, table, skipped, kept, read["max_bytes"])
             except OSError as error:
                 raise env.error(f"{table.path} cannot be read: {error.strerror or error}", "path") from error
         source = cls(x, y, **batching)
+        if kept is None and lines == len(x):  # each line is a row: none is blank, or left out
+            source._first_line = f"{table.path}:", 1 + table.header
         source.notes = [*source.notes, *skipped.notes(batching["where"])]
         source.notes += [f"{batching['where']}: {text}" for text in table.rounded]
         return source
+
+    def _place_of(self, sample: int) -> str:
+        path, first = self._first_line
+        return f"{path}{first + sample}" if path else super()._place_of(sample)
 
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
@@ -72,9 +79,9 @@ class CsvDataSource(StoredSamples):
         return csv_ports(config)
 
     @classmethod
-    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
-        """Yields keys of columns, labels and scaling that cannot be."""
-        return wrong_csv_settings(config, complete)
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns keys of columns, labels and scaling that cannot be."""
+        return tuple(wrong_csv_settings(config, complete))
 
 
 def csv_ports(config: Mapping[str, object]) -> dict[str, str]:
@@ -126,8 +133,8 @@ class _Skipped:
 
 def _read(
     env: ComponentEnv, file: BinaryIO, table: CsvRows, skipped: _Skipped, kept: ReplayBuffer | None, most: int
-) -> tuple[Array, Array | None]:
-    """Returns the rows of a file that are kept."""
+) -> tuple[Array, Array | None, int]:
+    """Returns the rows of a file that are kept, and how many lines of rows and blanks it has."""
     rows, number, came = Rows(table), 0, 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
@@ -157,12 +164,13 @@ def _read(
         why = f", {skipped.rows} are skipped; the first: {skipped.first}" if skipped.rows else ""
         hint = skipped.hint or "is it the right file?"
         raise ComponentError(f"{table.path} holds no rows{why}", f"slot {env.slot!r}", hint)
+    lines = number - table.header
     if kept is None:
-        return rows.arrays()
+        return (*rows.arrays(), lines)
     import numpy as np
 
     kept.add(*rows.arrays())
-    return kept.take(np.arange(len(kept)))
+    return (*kept.take(np.arange(len(kept))), lines)
 
 
 def _pass_over(file: BinaryIO) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from bb_edge.components import csv_remedies
-from bb_edge.components.cell_times import MILLISECONDS, is_iso_time, seconds
+from bb_edge.components.cell_times import MILLISECONDS, is_iso_time, number_of, seconds
 from bb_edge.components.csv_settings import classes_of, label_among_features, listed, time_of
 from bb_edge.components.feature_scaling import numbers
 from bb_edge.ir.suggestions import suggestion
@@ -29,7 +29,7 @@ __all__ = ["MAX_LINE", "CsvRows", "Row", "RowError", "Rows"]
 MAX_LINE = 1 << 20
 """Bytes of the longest line: 50,000 numbers fit, a file without line ends does not fill the memory."""
 
-_MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_MISSING = frozenset(("", "na", "n/a", "#na", "#n/a", "<na>", "nan", "null", "none", "?"))
 """Cells that hold no value, in lower case."""
 
 _MOST_F32 = 3.4028235e38
@@ -95,10 +95,10 @@ class CsvRows:
     - `label`: a column of labels, or a list of columns, by name or index. `label_type`: `integer`, i64
       (default), or `number`, f32. `classes`: the texts of a label column; the label is the text's place.
     - `header`: whether the first line holds names (true). `delimiter`: one character (`,`).
-    - `missing`: what a feature cell without value (empty, NA, N/A, nan, null, none, ?) does: `refuse`, it is
-      an error (default); `skip`, its row is left out, and counted; `fill`, it reads as `fill`, one number
-      for all or one per feature (0); `last`, it reads as the last value of its column; rows
-      before the first whole one are left out, and counted. Labels are never filled.
+    - `missing`: what a feature cell without value (empty, NA, N/A, #N/A, nan, null, none, ?) does: `refuse`,
+      it is an error (default); `skip`, its row is left out, and counted; `fill`, it reads as `fill`, one
+      number for all or one per feature (0); `last`, it reads as the last value of its column; rows before
+      the first whole one are left out, and counted. Labels are never filled.
     - `times`: columns that hold times, by name or index: ISO 8601 (UTC where no zone is given), or seconds
       since 1970. An integer label is the whole seconds since 1970; a feature, and a label of type `number`,
       is the seconds since `times_from`, a time as well. f32 tells seconds apart for half a year around that.
@@ -157,6 +157,9 @@ class CsvRows:
         """
         if kind := csv_remedies.known_format(line):
             raise self._env.error(f"{self.path} is {kind}, not CSV", "path", csv_remedies.EXPORT)
+        if remedy := csv_remedies.for_separator_line(line):
+            what = f"the first line of {self.path} is {line.decode().strip()!r}, a note to a spreadsheet"
+            raise self._env.error(what, "delimiter", remedy)
         cells = self._cells(line, 1)
         self._width = len(cells)
         self._first = cells[0]
@@ -212,15 +215,18 @@ class CsvRows:
                 cells = next(csv.reader((text,), delimiter=self._delimiter, strict=True))
             else:
                 cells = text.split(self._delimiter)
-        except (UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError as error:
             raise RowError(f"it cannot be read: {error}", self._at(number), "save it as UTF-8") from error
+        except csv.Error as error:
+            what, hint = csv_remedies.for_quotes(text)
+            raise RowError(what, self._at(number), hint) from error
         return [cell.strip() for cell in cells]
 
     def _feature(self, cell: str, place: int, number: int) -> float:
         pick = self._picks[place]
         is_time = pick in self._time_picks
         try:
-            value = self._seconds(cell, pick, number) if is_time else float(cell)
+            value = self._seconds(cell, pick, number) if is_time else number_of(cell)
             absent = value != value
         except ValueError:
             value, absent = 0.0, cell.lower() in _MISSING
@@ -299,6 +305,8 @@ class CsvRows:
         if self._classes is not None:
             place = self._classes.get(cell)
             if place is None:
+                if cell.lower() in _MISSING:
+                    raise self._no_label(pick, number)
                 hint = suggestion(cell, self._classes, "classes: ")
                 raise RowError(f"{self._column(pick)} is no class: {cell!r:.60}", self._at(number), hint)
             return place
@@ -306,7 +314,7 @@ class CsvRows:
         try:
             if is_time and self._integers:
                 return math.floor(self._seconds(cell, pick, number) + (self._from or 0.0))
-            value = self._seconds(cell, pick, number) if is_time else float(cell)
+            value = self._seconds(cell, pick, number) if is_time else number_of(cell)
             if not self._integers and -_MOST_F32 <= value <= _MOST_F32:
                 if not -_EXACT_F32 <= value <= _EXACT_F32 and pick not in self._rounds:
                     self._tell_rounding(value, pick)
@@ -316,12 +324,25 @@ class CsvRows:
                 return whole
         except (ValueError, OverflowError):
             pass
+        if cell.lower() in _MISSING:
+            raise self._no_label(pick, number)
+        if self._integers and csv_remedies.is_whole(cell):
+            what = f"{self._column(pick)} is beyond 64 bits: {cell!r:.60}"
+            hint = (
+                f"an integer label is one of {-(2**63)} to {2**63 - 1}: repair it, or set bad_rows = 'skip'"
+            )
+            raise RowError(what, self._at(number), hint)
         kind = "a whole number" if self._integers else "a finite number"
         if is_time or is_iso_time(cell):
             kind, hint = ("a time", "repair it") if is_time else (kind, "name the column in times")
             raise RowError(f"{self._column(pick)} is not {kind}: {cell!r:.60}", self._at(number), hint)
         hint = "set label_type = 'number', or name the texts in classes" if self._integers else "repair it"
+        hint = csv_remedies.for_separated(cell) or hint
         raise RowError(f"{self._column(pick)} is not {kind}: {cell!r:.60}", self._at(number), hint)
+
+    def _no_label(self, pick: int, number: int) -> RowError:
+        hint = "give each row a label, or leave such rows out: bad_rows = 'skip'; missing is for features"
+        return RowError(f"{self._column(pick)} has no value, and is a label", self._at(number), hint)
 
     def absent(self, error: RowError) -> bool:
         """Whether a row failed for a missing value, where such rows are skipped."""
@@ -360,7 +381,7 @@ class CsvRows:
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        number_of(cell)
     except ValueError:
         return False
     return cell.lower() not in _MISSING

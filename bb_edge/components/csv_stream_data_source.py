@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from bb_edge.components.generators import generator_of
 from bb_edge.components.growing_file import GrowingFile, Line
 from bb_edge.components.replay_buffer import ReplayBuffer
 from bb_edge.components.state import StateReader, pack_state
-from bb_edge.components.stored_samples import one_hot_rows
+from bb_edge.components.stored_samples import MOST_CLASSES, one_hot_rows
 from bb_edge.input_files import FileRefused
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.component import ComponentEnv
@@ -75,7 +75,7 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         "poll_ms": Setting.integer(200, 1, 60_000),
         "bad_rows": Setting.text("skip", ("skip", "refuse")),
         "seed": Setting.integer(None, 0, 2**64 - 1),
-        "one_hot": Setting.integer(0, 0, 1 << 20),
+        "one_hot": Setting.integer(0, 0, MOST_CLASSES),
         **SCALING,
     }
     restartable: ClassVar[bool] = True
@@ -133,9 +133,9 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         return csv_ports(config)
 
     @classmethod
-    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
-        """Yields keys of columns, labels and scaling that cannot be."""
-        return wrong_csv_settings(config, complete)
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns keys of columns, labels and scaling that cannot be."""
+        return tuple(wrong_csv_settings(config, complete))
 
     @classmethod
     def atomic_opset(cls) -> Opset:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from bb_edge.components.class_targets import first_wrong, remedy
 from bb_edge.components.feature_scaling import SCALING, Scaling, wrong_scaling
 from bb_edge.components.generators import generator_of
 from bb_edge.components.state import StateReader, pack_state
@@ -22,17 +23,20 @@ from bb_edge.roles.settings import Misfit, Setting
 if TYPE_CHECKING:
     from bb_edge.roles.context import Ctx
 
-__all__ = ["BATCHES", "NOT_FINITE", "StoredSamples", "hot", "one_hot_rows", "rows_of"]
+__all__ = ["BATCHES", "MOST_CLASSES", "NOT_FINITE", "StoredSamples", "hot", "one_hot_rows", "rows_of"]
 
 _VERSION, _UNSCALED = 2, 1
 """Of the state; the older one has no statistics of a scaling."""
+
+MOST_CLASSES = 1 << 20
+"""That `one_hot` makes rows of."""
 
 BATCHES: Mapping[str, Setting] = {
     "batch_size": Setting.integer(0),
     "shuffle": Setting.flag(True),
     "seed": Setting.integer(None, 0, 2**64 - 1),
     "remainder": Setting.text("drop", ("drop", "wrap")),
-    "one_hot": Setting.integer(0, 0, 1 << 20),
+    "one_hot": Setting.integer(0, 0, MOST_CLASSES),
     **SCALING,
 }
 """The configuration keys of every source of stored samples."""
@@ -109,9 +113,9 @@ class StoredSamples(DataSource):
         }
 
     @classmethod
-    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
-        """Yields keys of the scaling that cannot be."""
-        return wrong_scaling(config)
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns keys of the scaling that cannot be."""
+        return tuple(wrong_scaling(config))
 
     # --- the Contract ----------------------------------------------------------------------------------
 
@@ -125,6 +129,17 @@ class StoredSamples(DataSource):
         x, y = self._chosen(None if self._whole else np.arange(self._batch))
         batch = self._scaled(x)
         return (batch,) if y is None else (batch, y)
+
+    def wrong_label(self, classes: int, ignored: int) -> tuple[str, str] | None:
+        if self._y is None or (sample := first_wrong(self._y, classes, ignored)) is None:
+            return None
+        label = self._y[sample]
+        shown = f"label {label}" if label.ndim == 0 else f"labels {label.tolist()!r:.60}"
+        what = f"{self._place_of(sample)} has {shown}, the model has {classes} classes, 0 to {classes - 1}"
+        return what, remedy(ignored)
+
+    def _place_of(self, sample: int) -> str:
+        return f"sample {sample}"
 
     def num_samples(self, ctx: Ctx) -> Array:
         return self._count
@@ -288,11 +303,12 @@ def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
         )
     if y.min() < 0 or y.max() >= classes:
         raise ComponentError(
-            f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes",
+            f"labels lie in [{y.min()}, {y.max()}], one_hot is {classes} classes;"
+            f" sample {first_wrong(y, classes, 0)} is the first beyond them",
             where,
-            f"number the labels from 0, or raise one_hot (here to {y.max() + 1})"
-            if y.min() >= 0
-            else "number the labels from 0",
+            f"number the labels from 0, or raise one_hot (here to {int(y.max()) + 1})"
+            if y.min() >= 0 and y.max() < MOST_CLASSES
+            else "number the labels from 0: names, y = np.unique(y, return_inverse=True), and keep the names",
         )
     return hot(y, classes)
 

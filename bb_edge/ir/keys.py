@@ -103,6 +103,7 @@ COMPONENT_ARITY_KEY = f"{PREFIX}.component_arity"  # "<slot>.forward": "<inputs>
 CHUNK_KEY = f"{PREFIX}.chunk"  # "<slot>.fit": how many rows of a batch one run takes; 0 or absent: all
 CLASS_COUNT_KEY = f"{PREFIX}.class_count"  # "<slot>.fit", ".loss": targets are numbers of so many classes
 FEWEST_ROWS_KEY = f"{PREFIX}.fewest_rows"  # "<slot>.fit", and NextBatch that feeds it: a batch has so many
+LABEL_CLASSES_KEY = f"{PREFIX}.label_classes"  # NextBatch: "<classes of the model>,<the number of no class>"
 MEMORY_PLAN_KEY = f"{PREFIX}.memory_plan"  # backend or component function: where its values lie
 INPUT_CLASS_PREFIX = f"{PREFIX}.input_class."  # + "<input>" = class scope of a g.input
 

@@ -225,8 +225,8 @@ class Component:
         return {}
 
     @classmethod
-    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]:
-        """Yields the keys whose values cannot be although each is of its kind, or contradict each other.
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns the keys whose values cannot be although each is of its kind, or contradict each other.
 
         `CONFIG` checks one key at a time; what `Setting.anything` takes, and what hangs on two keys, is
         checked here. The host asks when the component is bound, and refuses; the device before it builds

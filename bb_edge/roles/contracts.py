@@ -394,6 +394,10 @@ class DataSource(_Contract):
         """
         return ()
 
+    def wrong_label(self, classes: int, ignored: int) -> tuple[str, str] | None:
+        """Returns which label is none of 0 to `classes` - 1, nor `ignored`, and what to do."""
+        return None
+
     def take_left_out(self) -> Sequence[LeftOut]:
         """Returns the rows that the source has left out since the last call.
 

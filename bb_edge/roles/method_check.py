@@ -14,6 +14,9 @@ Fault = tuple[str, str]
 CLASS_HOOKS: Mapping[str, tuple[str, ...]] = {
     "construct": ("env",),
     "port_types": ("config", "tensors"),
+    "wrong_settings": ("config", "complete"),
+    "unread_settings": ("config",),
+    "doubtful_settings": ("config",),
     "atomic_opset": (),
 }
 """Methods that are called on the class, with the names of their arguments."""

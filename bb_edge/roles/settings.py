@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -143,7 +143,7 @@ class Configurable(Protocol):
     CONFIG: ClassVar[Mapping[str, Setting] | None]
 
     @classmethod
-    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Iterable[Misfit]: ...
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]: ...
 
 
 class Misfit(NamedTuple):

@@ -43,6 +43,7 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     stamped = parts[0] if parts else None
     arrays = component.batch_like()
     _hold_rows(op, arrays, slot)
+    _hold_labels(op, component, slot)
     shipped = getattr(method, "__module__", "").startswith(("bb_edge.", "bb_host."))
     if arrays and not shipped:
         method = _as_promised(arrays, component, method)
@@ -156,6 +157,21 @@ def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
             f"slot {slot!r}",
             "raise batch_size; where it is 0, a batch is all samples: give it more of them",
         )
+
+
+def _hold_labels(op: BoundOp, component: DataSource, slot: str) -> None:
+    """OpError where a label that the source knows is no class of the model that takes it."""
+    text = op.spec.meta.get(keys.LABEL_CLASSES_KEY)
+    if text is None:
+        return
+    try:
+        classes, ignored = map(int, text.split(","))
+    except ValueError:
+        what = f"a stamp is damaged: {text!r} are no classes"
+        raise OpError(what, where=op.spec.name, hint="compile it again") from None
+    wrong = component.wrong_label(classes, ignored)
+    if wrong is not None:
+        raise OpError(wrong[0], f"slot {slot!r}", wrong[1])
 
 
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:

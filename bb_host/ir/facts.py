@@ -139,6 +139,8 @@ class OpFacts(Facts):
     """As `bb_edge.ir.stamped_parts` writes them: of bundles received, of a batch."""
     fewest_rows: int | None = None
     """Of an op that gives batches: the rows that they have at least, where a model is trained on them."""
+    label_classes: tuple[int, ...] = ()
+    """Of an op that gives batches, whose labels are numbers of classes: how many, and the number of none."""
     cohort: str = ""
     """Of an aggregator's op, the execution whose sum it is: levels up, or `keys.COHORT_ROUND`."""
 

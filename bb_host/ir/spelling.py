@@ -113,6 +113,7 @@ _OP = (
     _text("shapes", keys.SHAPES_KEY),
     _text("parts", keys.PARTS_KEY),
     _int("fewest_rows", keys.FEWEST_ROWS_KEY),
+    Spelling("label_classes", keys.LABEL_CLASSES_KEY, *_numbers(10, "d")),
     _text("cohort", keys.COHORT_KEY),
 )
 _FUNCTION = (

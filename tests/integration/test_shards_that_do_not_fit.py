@@ -270,3 +270,78 @@ def test_a_damaged_stamp_is_refused(shard: Callable[..., Path]) -> None:
                     entry.value = "(101[6"
     with refused(OpError, "a stamp is damaged", marked=False):
         held(model, shard(x=SAMPLES, y=LABELS))
+
+
+class Sorter(Learner):
+    """Trains on numbers of classes, behind an `after=`, in a loop where it is said to."""
+
+    name = "Learner"
+
+    def __init__(self, looped: bool = False) -> None:
+        super().__init__(labels=True)
+        self.looped = looped
+
+    def body(self, g: Graph) -> None:
+        go = g.input("go", "Trigger")
+        if self.looped:
+            with g.loop(3, after=go) as steps:
+                self.learn(g)
+            g.output("y", self.model.params(g, after=steps))
+        else:
+            g.output("y", self.learn(g, after=go))
+
+    def learn(self, g: Graph, **after: Any) -> Any:
+        batch, labels = self.data.next_batch(g, **after)
+        seen = self.model.params(g, after=labels)
+        return self.model.step(g, after=self.model.train(g, batch, g.pass_through(labels, after=seen)))
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_label_that_is_no_class_of_the_model_is_refused_at_install(
+    looped: bool, shard: Callable[..., Path]
+) -> None:
+    def program(**settings: Any) -> Any:
+        net = trainable(mlp([6, 4, 3]), loss="sparse_softmax_cross_entropy", **settings)
+        compiler = Compiler().bind_data_source("data", ArrayDataSource).bind_model("model", GraphModel, net)
+        return compiler.compile(Sorter(looped))
+
+    artifact = program()
+    held(artifact, shard(x=SAMPLES, y=LABELS))
+    held(artifact, shard(x=SAMPLES, y=LABELS - (LABELS == 2) * 3))  # -1: a sample of no class
+    for label in (3, -2):
+        y = LABELS.copy()
+        y[7] = label
+        said = f"sample 7 has label {label}, the model has 3 classes, 0 to 2"
+        with refused(OpError, "slot 'data'", said, "-1 is the label of a row", marked=False):
+            held(artifact, shard(x=SAMPLES, y=y))
+        held(program(ignore_index=label), shard(x=SAMPLES, y=y))
+
+
+def test_labels_that_a_program_maps_to_classes_are_its_own(shard: Callable[..., Path]) -> None:
+    class Shifted(Sorter):
+        name = "Learner"
+
+        def learn(self, g: Graph, **after: Any) -> Any:
+            batch, labels = self.data.next_batch(g, **after)
+            return self.model.step(g, after=self.model.train(g, batch, labels - np.int64(3)))
+
+    net = trainable(mlp([6, 4, 3]), loss="sparse_softmax_cross_entropy")
+    compiler = Compiler().bind_data_source("data", ArrayDataSource).bind_model("model", GraphModel, net)
+    held(compiler.compile(Shifted()), shard(x=SAMPLES, y=LABELS + 3))
+
+
+def test_a_damaged_stamp_of_classes_is_refused(shard: Callable[..., Path]) -> None:
+    net = trainable(mlp([6, 4, 3]), loss="sparse_softmax_cross_entropy")
+    compiler = Compiler().bind_data_source("data", ArrayDataSource).bind_model("model", GraphModel, net)
+    artifact = compiler.compile(Sorter())
+    stamps = [
+        entry
+        for function in artifact.functions
+        for node in function.node
+        for entry in node.metadata_props
+        if entry.key == keys.LABEL_CLASSES_KEY
+    ]
+    assert [stamp.value for stamp in stamps] == ["3,-1"]
+    stamps[0].value = "three"
+    with refused(OpError, "'three' are no classes", "compile it again", marked=False):
+        held(artifact, shard(x=SAMPLES, y=LABELS))

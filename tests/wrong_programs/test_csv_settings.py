@@ -90,8 +90,9 @@ def test_an_own_class_refuses_what_hangs_on_two_keys():
 
         @classmethod
         def wrong_settings(cls, config, complete):
-            if config["low"] >= config["high"]:
-                yield Misfit("low", f"is not below high, {config['high']}", "exchange them")
+            if config["low"] < config["high"]:
+                return []
+            return [Misfit("low", f"is not below high, {config['high']}", "exchange them")]
 
         def next_batch(self, ctx): ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from bb_edge.components.class_targets import IGNORE_INDEX
 from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import write_parts
 from bb_edge.ir.types import ValueType
@@ -279,4 +280,58 @@ def _with_fewest_rows(
                     source(op),
                     _MORE_ROWS,
                 )
+    return flow.restamped(function, changed)
+
+
+_TAKES_LABELS = frozenset(("Evaluate", "Train"))
+"""Ops of a model whose second input are targets."""
+
+
+def with_label_classes(functions: tuple[Function, ...]) -> tuple[Function, ...]:
+    """The functions with the classes of the model on each `NextBatch` whose labels are its targets.
+
+    A device holds the labels that it has against them when the program is installed.
+    """
+    classes = _label_classes(functions)
+    return tuple(_with_label_classes(function, classes) for function in functions) if classes else functions
+
+
+def _label_classes(functions: Iterable[Function]) -> Mapping[str, tuple[int, int]]:
+    """By slot of a model whose targets are numbers of classes: how many, and the number of none.
+
+    Of several models in a slot, as for other targets, the most; slots that disagree on the latter are left.
+    """
+    counts: dict[str, int] = {}
+    ignored: dict[str, set[int]] = {}
+    for function in functions:
+        if function.domain == keys.COMPONENT_DOMAIN and function.facts.class_count:
+            slot = component_graph(function)[0]
+            counts[slot] = max(function.facts.class_count, counts.get(slot, 0))
+    for function in functions if counts else ():
+        for name, record in function.slots.items():
+            if name in counts and record.state is not None:
+                said = config_of(record.state).get("ignore_index", IGNORE_INDEX)
+                ignored.setdefault(name, set()).update((said,) if isinstance(said, int) else ())
+    return {
+        slot: (count, min(ignored[slot])) for slot, count in counts.items() if len(ignored.get(slot, ())) == 1
+    }
+
+
+def _with_label_classes(function: Function, classes: Mapping[str, tuple[int, int]]) -> Function:
+    if keys.ROLE_MODEL_DOMAIN not in flow.summary(function.ops).domains:
+        return function
+    takes: dict[str, tuple[int, int]] = {}  # by the value that holds labels
+    makers = {name: op for op in function.ops for name in op.outputs if name}
+    for op in function.ops:
+        if op.op_type in _TAKES_LABELS and op.domain == keys.ROLE_MODEL_DOMAIN and op.slot in classes:
+            for name in same_values(op.inputs[1], makers):
+                takes[name] = min(classes[op.slot], takes.get(name, classes[op.slot]))
+    changed = {
+        index: op.saying(OpFacts(label_classes=takes[op.outputs[1]]))
+        for index, op in enumerate(function.ops)
+        if op.op_type == "NextBatch"
+        and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
+        and len(op.outputs) > 1
+        and op.outputs[1] in takes
+    }
     return flow.restamped(function, changed)

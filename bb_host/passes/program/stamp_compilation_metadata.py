@@ -23,7 +23,7 @@ from bb_host.ir.facts import Bound, OpFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program, are_same
 from bb_host.ir.queries import is_onnx
 from bb_host.passes.analysis import flow
-from bb_host.passes.analysis.batches import with_batches, with_fewest_rows
+from bb_host.passes.analysis.batches import with_batches, with_fewest_rows, with_label_classes
 from bb_host.passes.analysis.heard_classes import heard_classes
 from bb_host.passes.analysis.identity import contracts
 from bb_host.passes.analysis.rx_chain import is_rx_gate
@@ -55,6 +55,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     )
     functions = tuple(_recv_slots(f, numbers) if flow.is_main(f) else f for f in program.functions)
     functions = with_fewest_rows(with_batches(with_sums(functions, stats)), stats)
+    functions = with_label_classes(functions)
     imports = _imports(functions, program)
     if facts == program.facts and imports == program.opsets and are_same(functions, program.functions):
         return program

@@ -229,6 +229,11 @@ def test_a_damaged_file_is_a_typed_error_wherever_it_is_cut(tmp_path: Path) -> N
             {"path": "{}/texts.npz"},
             r"'y' of .*texts.npz holds text \(<U3\), not numbers \(number the classes",
         ),
+        (
+            {"path": "{}/complex.npz"},
+            r"'x' of .*complex.npz holds complex64, which no tensor has \(save real",
+        ),
+        ({"path": "{}/wide.npz", "one_hot": 3}, "sample 1 is the first beyond them .*np.unique"),
         ({"path": "{}/words.npz"}, r"'x' of .*words.npz holds text .* \(save what the model is given"),
         ({"path": "{}/empty.npz"}, "no samples"),
     ],
@@ -243,6 +248,8 @@ def test_a_bad_configuration_says_what_is_wrong(
     np.savez(tmp_path / "texts.npz", x=x, y=np.array(["cat", "dog"] * 5))
     np.savez(tmp_path / "words.npz", x=np.array(["a", "b"]), y=y[:2])
     np.savez(tmp_path / "empty.npz", x=x[:0])
+    np.savez(tmp_path / "complex.npz", x=x.astype(np.complex64), y=y)
+    np.savez(tmp_path / "wide.npz", x=x, y=np.array([0, 2**62] * 5))
     np.savez(tmp_path / "object.npz", x=np.array([{}], dtype=object))
     filled = {k: v.format(tmp_path) if isinstance(v, str) else v for k, v in config.items()}
     with pytest.raises(ComponentError, match=message) as caught:

@@ -101,7 +101,7 @@ def test_the_compiler_knows_the_kinds() -> None:
 
 # --- missing values and wrong rows ----------------------------------------------------------------
 
-GAPS = "a,b\n1,2\n,3\nNA,4\n5,nan\n6,7\n"
+GAPS = "a,b\n1,2\n,3\n#N/A,4\n5,nan\n6,7\n"
 
 
 def test_missing_values_are_refused_by_line_and_column(path: Path) -> None:
@@ -144,10 +144,21 @@ def test_there_is_no_last_value_at_first(ctx: Ctx, path: Path) -> None:
         ("one,2", "column 'a' is no number: 'one'"),
         ("inf,2", "column 'a' is beyond float32"),
         ("1e39,2", "beyond float32"),
-        ('"1,2', "it cannot be read"),
+        ('"1,2', "a quote is not closed in its line .close it"),
+        ('"1"0,2', "text stands beside the quotes of a cell .write a quote inside"),
+        ("1_000,2", "column 'a' is no number: '1_000' .write numbers without separators between thousands."),
+        ('"1,000",2', "is no number: '1,000' .write numbers without separators .*, and with decimal points"),
+        ('"1,000.5",2', "is no number: '1,000.5' .write numbers without separators between thousands."),
+        ('"1,000,000",2', "is no number: '1,000,000' .write numbers without separators between thousands."),
+        ("1,1_000", "column 'b' is not a whole number: '1_000' .write numbers without separators"),
         ("1,2.5", "column 'b' is not a whole number: '2.5'"),
-        ("1,", "not a whole number: ''"),
-        ("1,99999999999999999999", "not a whole number"),
+        ("1,", "column 'b' has no value, and is a label .give each row a label"),
+        ("1,#N/A", "column 'b' has no value, and is a label"),
+        (
+            "1,99999999999999999999",
+            "'b' is beyond 64 bits: '9+' .an integer label is one of -9223372036854775808",
+        ),
+        ("1,-1e30", "column 'b' is not a whole number"),
         ("1,inf", "not a whole number"),
         ("1,\x00", "not a whole number"),
     ],
@@ -275,6 +286,16 @@ def test_a_longer_file_begins_a_new_epoch_and_says_so(path: Path) -> None:
         ("a,b\nred,1\n", {}, "column 'a' is no number: 'red' .leave a column of texts out"),
         ("a,b\n1,1\nred,1\n", {}, "csv:3: column 'a' is no number: 'red' .repair it, or set bad_rows"),
         ("a;b\n1,5;2\n", {"delimiter": ";"}, "'1,5' .these look like decimal commas"),
+        (
+            "sep=;\na;b\n1;2\n",
+            {},
+            "is 'sep=;', a note to a spreadsheet .delete that line, and set delimiter = ';'",
+        ),
+        (
+            "a,b\n1,ok\n2,\n",
+            {"label": "b", "classes": ["ok"]},
+            "csv:3: column 'b' has no value, and is a label",
+        ),
         ("a,b\n1,5,2,5\n", {}, "4 cells, the first line has 2 .these look like decimal commas"),
         ("a,b\n1,2\n", {"header": False}, "csv:1: column 0 is no number: 'a' .if the first line holds the"),
         ("a,b\nred,1\nblue,2\n", {"bad_rows": "skip"}, "no rows, 2 are skipped; the first: .*leave a column"),
@@ -309,3 +330,21 @@ def test_a_file_of_another_kind_is_called_what_it_is(path: Path, start: bytes, k
 def test_a_label_that_is_a_feature_by_another_spelling_is_refused_with_its_name(path: Path) -> None:
     with pytest.raises(ComponentError, match="column 'b' is the label, and one of the features"):
         construct(path, "a,b\n1,2\n", columns=[0, 1], label="b")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("a,b\n1,0\n2,3\n", "pump.csv:3"), ("a,b\n\n1,0\n2,3\n", "sample 1")],
+    ids=["each line is a row", "a blank line, so that samples alone are counted"],
+)
+def test_a_label_that_is_no_class_is_found_by_its_line(path: Path, text: str, place: str) -> None:
+    found = construct(path, text, label="b").wrong_label(3, -1)
+    assert found is not None
+    assert found[0].endswith(f"{place} has label 3, the model has 3 classes, 0 to 2")
+    assert construct(path, text, label="b").wrong_label(3, 3) is None  # the number of no class
+    assert construct(path, text, label="b").wrong_label(4, -1) is None
+
+
+def test_a_class_by_which_a_missing_value_goes_is_a_class(ctx: Ctx, path: Path) -> None:
+    source = construct(path, "a,b\n1,none\n2,some\n", label="b", classes=["none", "some"])
+    assert everything(source, ctx)[1] == [0, 1]
