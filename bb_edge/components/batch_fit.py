@@ -31,7 +31,7 @@ class BatchFit:
     def __init__(
         self, program: BackendProgram, chunk: int = 0, *, whole: bool = False, fewest: int = 0
     ) -> None:
-        self._program = program
+        self.program = program
         self._chunk = chunk
         self._whole = whole
         self._fewest = fewest
@@ -103,7 +103,7 @@ class BatchFit:
         behind: Sequence[Array],
         scale: float,
     ) -> Array:
-        gradient.add(self._program, (x, target, weights), ((self._loss,), behind), scale)
+        gradient.add(self.program, (x, target, weights), ((self._loss,), behind), scale)
         loss: Array = self._loss.copy()
         if scale != 1:
             loss *= np.float32(scale)

@@ -1,8 +1,7 @@
 """`bb.GraphModel`: a model whose forward, gradient and loss are graphs of the artifact.
 
 The parameters are one flat f32 vector in initializer order; the graphs read views of it, so that an update is
-one pass over the vector and `Params` one copy. Gradients are written straight into a second such
-vector.
+one pass over the vector and `Params` one copy. Gradients are written straight into a second such vector.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from bb_edge.components.optimizers import (
     unread_settings,
 )
 from bb_edge.components.parameter_adoption import adopt_parameters
+from bb_edge.components.parameter_home import ParameterHome
 from bb_edge.components.state import StateReader, pack_array, pack_state
 from bb_edge.components.update_norm import is_finite
 from bb_edge.components.vector_layout import VectorLayout, cut
@@ -131,16 +131,14 @@ class GraphModel(Model):
             layout = ModelLayout(tensors, *counts)
         self._names, self._shapes = layout.names, layout.shapes
         self._layout, self._shared, self._size = layout.all, layout.sent, layout.all.size
-        self._flat = self.room(self._size)
-        self._sent = self._flat[layout.sent_from : layout.sent_from + self._shared.size]
-        for view, array in zip(self.views(self._flat), tensors.values(), strict=True):
+        self._home = ParameterHome(self.room(self._size), layout)
+        for view, array in zip(self.views(self._home.vector), tensors.values(), strict=True):
             np.copyto(view, array)
         self._graphs: ModelGraphs | None = None
         self._gradient: GradientSum | None = None
         self._given = LentArrays(self._shared.size, 1)  # what `params` gives
         self._personal = layout.personal
         self._tensors_learned, self._learned = layout.tensors_learned, layout.learned
-        self._trained = self._flat[: self._learned]
         self._statistics: Array = np.empty(layout.statistics, np.float32)  # of a batch
         self._statistic_views = cut(self._statistics, layout.statistic_shapes)
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
@@ -170,7 +168,9 @@ class GraphModel(Model):
         )
         model.notes = env.unread_notes(cls)
         learned = model._tensors_learned, read["statistics"]
-        model._graphs = prepare_graphs(env, model.views(model._flat), learned)
+        tensors = model.views(model._home.vector)
+        model._graphs = prepare_graphs(env, tensors, learned)
+        model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
             model._gradient = GradientSum(
                 model._size, lambda flat: cut(flat, model._shapes[: model._tensors_learned])
@@ -208,9 +208,7 @@ class GraphModel(Model):
     @property
     def parameters(self) -> Array:
         """All parameters as they are now, 1-D f32, read-only and without a copy."""
-        view: Array = self._flat.view()
-        view.setflags(write=False)
-        return view
+        return self._home.shown()
 
     def adjust_gradient(self, gradient: Array) -> None:
         """Changes the gradient that `step` is about to apply, 1-D f32, in place; for subclasses.
@@ -310,15 +308,15 @@ class GraphModel(Model):
         It stores no activations, and changes no parameters but statistics: a `Step` behind it does that.
         ComponentError for a batch without rows, and for a target that names a class the model does not have.
         """
-        graphs = self._programs()
-        fit = graphs.fit
-        if fit is None or self._gradient is None:
+        graphs = self._graphs  # and not `_programs`: `fit` reads parameters that are away
+        if graphs is None or (fit := graphs.fit) is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
         scale = graphs.mean_scale(input, target, self._ignored, self._where)
         loss = fit.add(self._gradient, input, target, self._where, self._statistic_views, scale)
         if self._statistic_views:
-            np.copyto(self._flat[self._size - self._statistics.size :], self._statistics)
+            np.copyto(self._home.vector[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
+        self._home.was_read()
         return loss
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:
@@ -333,7 +331,7 @@ class GraphModel(Model):
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
         elif self._reads_only and (parts := self._gradient.take_parts()):
             try:
-                self._optimizer.step_by_parts(self._trained, parts)
+                self._optimizer.step_by_parts(self._home.beside(parts))
             finally:
                 parts.clear()  # the next pass needs the memory that they lie in
             self.updates += 1
@@ -346,7 +344,7 @@ class GraphModel(Model):
                 f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
                 hint="change the gradient in place: gradient += …, gradient[...] = …",
             )
-        self._optimizer.step(self._trained, gradient[: self._learned])
+        self._optimizer.step(self._home.learned(), gradient[: self._learned])
         self.updates += 1
 
     def set_round(self, ctx: Ctx, round: Array) -> None:
@@ -373,7 +371,8 @@ class GraphModel(Model):
         if delta.size or delta.ndim != 1:
             self._check(delta, "the delta", self._shared)
             self._check_finite(delta, "the delta")
-            self._sent += delta
+            sent = self._home.sent()
+            sent += delta
             self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:
@@ -386,7 +385,7 @@ class GraphModel(Model):
         if params.size or params.ndim != 1:
             self._check(params, "the parameter vector", self._shared)
             self._check_finite(params, "the parameter vector")
-            np.copyto(self._sent, params)
+            np.copyto(self._home.sent(), params)
             self.updates += 1
             if broken := self._optimizer.loaded():
                 raise self._error(
@@ -406,19 +405,21 @@ class GraphModel(Model):
 
     def params(self, ctx: Ctx) -> Array:
         copied = self._given.take()
-        np.copyto(copied, self._sent)
+        self._home.copy_sent(copied)
         return annotate(copied, self._shared.metadata)
 
     def named_parameters(self) -> dict[str, Array]:
         """Returns a copy of the parameters, each under its name in the model's ONNX file."""
-        return dict(zip(self._names, self.views(self._flat.copy()), strict=True))
+        return dict(zip(self._names, self.views(self._home.whole().copy()), strict=True))
 
     @property
     def personal_untrained(self) -> tuple[str, ...]:
         return () if self._optimizer.total else self._personal
 
     def _programs(self) -> ModelGraphs:
+        """For graphs that read the parameters in the vector."""
         assert self._graphs is not None, "`construct` prepares them"
+        self._home.whole()
         return self._graphs
 
     def _check(self, vector: Array, what: str, layout: VectorLayout) -> None:
@@ -442,7 +443,7 @@ class GraphModel(Model):
         fields: dict[str, object] = {
             "layout": self._layout.hash,
             "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
-            "params": pack_array(self._flat),
+            "params": pack_array(self._home.whole()),
             "gradient": pack_array(self._gradient.current() if self._gradient is not None else None),
             "optimizer": self._optimizer.counts(),
             **{name: pack_array(vector) for name, vector in self._optimizer.saved().items()},
@@ -465,7 +466,7 @@ class GraphModel(Model):
                 raise read.error(f"it holds {list(array.shape)} parameters, this model has {self._size}")
         counts = read.integers("optimizer", 4)
         activations = self._activations.read(read)
-        np.copyto(self._flat, params)
+        np.copyto(self._home.whole(), params)
         if self._gradient is not None:
             self._gradient.restore(gradient)
         self._optimizer.restore(counts, vectors)
@@ -479,7 +480,7 @@ class GraphModel(Model):
             return dict(zip(self._names, self.views(flat), strict=True))
 
         kept = {name: named(vector) for name, vector in self._optimizer.vectors.items()}
-        adopted = adopt_parameters(read, named(self._flat), kept)
+        adopted = adopt_parameters(read, named(self._home.whole()), kept)
         if adopted.taken and (counts := read.integers("optimizer", 4)):
             self._optimizer.adopt_counts(counts, with_means=read.optional_array(MEAN) is not None)
         self.updates += bool(adopted.taken)

@@ -172,19 +172,19 @@ class Optimizer:
                     multiply(g, minus_rate, g)  # where a result goes is read quicker by place than by name
                     add(p, g, p)
             else:
-                self._apply(rate, parameters, ((0, gradient),), CHUNK)
+                self._apply(rate, ((0, gradient, parameters),), CHUNK)
         finally:
             unhush(token)
 
-    def step_by_parts(self, parameters: Array, parts: Sequence[tuple[int, Array]]) -> None:
+    def step_by_parts(self, parts: Sequence[tuple[int, Array, Array]]) -> None:
         """Does what `step` does, to the same bits, with a gradient in parts that are not changed.
 
-        `parts` are the places of their first numbers, and 1-D f32 arrays that cover the parameters together.
-        Only where `reads_only`.
+        Each part is the place of its first number, its gradient, and its parameters, which are changed in
+        place; 1-D f32 arrays, which cover all parameters together. Only where `reads_only`.
         """
         token = hush()
         try:
-            self._apply(self._begin_step(), parameters, parts, PLAIN_CHUNK if self._plain else CHUNK)
+            self._apply(self._begin_step(), parts, PLAIN_CHUNK if self._plain else CHUNK)
         finally:
             unhush(token)
 
@@ -198,18 +198,18 @@ class Optimizer:
         self.total += 1
         return rate
 
-    def _apply(self, rate: float, parameters: Array, parts: Sequence[tuple[int, Array]], chunk: int) -> None:
+    def _apply(self, rate: float, parts: Sequence[tuple[int, Array, Array]], chunk: int) -> None:
         apply = self._adam(rate) if MEAN in self.vectors else self._sgd()
-        room = min(chunk, parameters.size)
+        room = min(chunk, max((gradient.size for _, gradient, _ in parts), default=0))
         if self._scratch.size < room:
             self._scratch = np.empty(room, np.float32)
         scratch, vectors = self._scratch, tuple(self.vectors.values())
-        for first, gradient in parts:
+        for first, gradient, parameters in parts:
             for start in range(0, gradient.size, chunk):
-                g = gradient[start : start + chunk]
+                g, p = gradient[start : start + chunk], parameters[start : start + chunk]
                 at = first + start
                 end = at + g.size
-                apply(parameters[at:end], g, scratch[: g.size], *[vector[at:end] for vector in vectors])
+                apply(p, g, scratch[: g.size], *[vector[at:end] for vector in vectors])
 
     def _note_end(self, rate: float) -> None:
         """Notes, once, that the rate has fallen to 0: steps change nothing from here on."""

@@ -75,6 +75,26 @@ class BackendProgram:
         self.run_into(inputs, outputs)
         return {}
 
+    def move_residents(self, numbers: Collection[int]) -> Mapping[int, Array]:
+        """Moves residents into memory of the program's own, where it has read them; returns it by number.
+
+        `numbers` count them in the order that `prepare` was given them in; not all of them have to be moved.
+        They must be what they were at the last run. Until `return_residents` the program reads those that it
+        returns there and not where it was given them, and the caller changes them there. A program that reads
+        residents where they are, as by default, returns an empty mapping.
+        """
+        return {}
+
+    def return_residents(self) -> None:
+        """Reads all residents where `prepare` was given them, from the next run on."""
+
+    def input_memory(self, numbers: Collection[int]) -> Mapping[int, Array]:
+        """Returns memory in which the program keeps some inputs from run to run, by number; {} by default.
+
+        Given the same array as that input, a run copies nothing.
+        """
+        return {}
+
 
 class Preparer(Protocol):
     """What a component may ask of its target's backend: to make a graph ready to run.

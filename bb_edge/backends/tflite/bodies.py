@@ -88,6 +88,7 @@ class Preparation:
             wanted |= set(segment.reads)
         known = set(function.input)
         steps: list[tuple[BackendProgram, tuple[str, ...], tuple[str, ...]]] = []
+        bound: set[str] = set()  # residents that a program reads by itself
         for segment in segments:
             first = segment.node[0]
             if self._is_special(first, 0):
@@ -97,6 +98,7 @@ class Preparation:
                 self._count(where)
                 segment.input = [name for name in segment.reads if name in known]
                 own = {name: resident[name] for name in segment.input if name in resident}
+                bound.update(own)
                 program = self._prepare_operators(segment, self._functions, own)  # type: ignore[arg-type]
                 reads, produces = tuple(n for n in segment.input if n not in own), tuple(segment.output)
             missing = [name for name in reads if name not in known]
@@ -107,7 +109,7 @@ class Preparation:
                 raise BackendWalkError(f"{twice[0]!r} is produced twice", where)
             known.update(produces)
             steps.append((program, reads, produces))
-        return _Chain(function, steps, resident)
+        return _Chain(function, steps, resident, bound)
 
     def _count(self, where: str) -> None:
         self._programs += 1
@@ -194,14 +196,17 @@ class _Segment:
 class _Chain(BackendProgram):
     """Runs programs one after the other; values are kept by position."""
 
-    def __init__(self, function: Any, steps: Sequence[Any], resident: Mapping[str, Array]) -> None:
+    def __init__(
+        self, function: Any, steps: Sequence[Any], resident: Mapping[str, Array], bound: Collection[str]
+    ) -> None:
         self.input_names = tuple(name for name in function.input if name not in resident)
         self.output_names = tuple(function.output)
         where = f"graph {function.name!r}"
         numbers: dict[str, int] = {}
         for name in (*self.input_names, *resident):
             numbers[name] = len(numbers)
-        self._resident = list(resident.values())
+        self._given = tuple(resident.values())
+        self._resident = list(self._given)
         self._steps: list[tuple[Callable[..., tuple[Array, ...]], tuple[int, ...]]] = []
         for program, reads, produces in steps:
             inputs = tuple(numbers[name] for name in reads)
@@ -221,9 +226,15 @@ class _Chain(BackendProgram):
         self._last = steps[-1][0] if steps and sorted(self._outputs) == list(made) else None
         self._order = tuple(self._outputs.index(v) for v in made) if self._last is not None else ()
         self._lendable: dict[Collection[int], frozenset[int]] = {}  # as the last program counts its results
+        self._keeps = False  # whether the last program was seen to leave its inputs as they are
         self._before = self._steps[:-1]
         self._in_order = _picker(self._order)
         self._last_reads = _picker(self._steps[-1][1] if steps else ())
+        # By number of a resident that no program has bound: which input of the last program it is.
+        reads = self._steps[-1][1] if self._last is not None else ()
+        first = len(self.input_names)
+        places = {n: first + n for n, name in enumerate(resident) if name not in bound}
+        self._movable = {n: reads.index(v) for n, v in places.items() if reads.count(v) == 1}
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The last program writes its results where they are wanted, if it gives all of them."""
@@ -244,6 +255,25 @@ class _Chain(BackendProgram):
             self._lendable[lendable] = own
         lent = self._last.run_lending(self._last_inputs(inputs), self._in_order(outputs), own)
         return {self._order[number]: result for number, result in lent.items()} if lent else lent
+
+    def move_residents(self, numbers: Collection[int]) -> Mapping[int, Array]:
+        """Into the memory of the last program, where that keeps what it reads."""
+        if self._last is None:
+            return {}
+        wanted = {n: self._movable[n] for n in numbers if n in self._movable}
+        memory = self._last.input_memory(frozenset(wanted.values()))
+        found = {n: memory[place] for n, place in wanted.items() if place in memory}
+        if not self._keeps:  # the first time it is looked at: an interpreter may work in its inputs
+            self._keeps = all(found[n].tobytes() == self._given[n].tobytes() for n in found)
+            if not self._keeps:
+                self._movable = {}
+                return {}
+        for n, array in found.items():
+            self._resident[n] = array
+        return found
+
+    def return_residents(self) -> None:
+        self._resident[:] = self._given
 
     def _last_inputs(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Runs all programs but the last one, and gives what that one reads."""

@@ -197,7 +197,8 @@ class TFLiteProgram(BackendProgram):
                 if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                     self._take(inputs)
                     break
-                memory[...] = array  # a small array costs np.copyto half as much again
+                if array is not memory:
+                    memory[...] = array  # a small array costs np.copyto half as much again
             else:
                 if not self._in:
                     self._take(inputs)
@@ -272,6 +273,16 @@ class TFLiteProgram(BackendProgram):
                 target[...] = result
             del result  # a view goes at once
         return lent
+
+    def input_memory(self, numbers: Collection[int]) -> Mapping[int, Array]:
+        """That of an interpreter which stays: of its only shapes, after the runs that it is watched."""
+        if (
+            any(-1 in shape for shape in self._signatures)
+            or self._used.watched < WATCHED_RUNS
+            or not self._in
+        ):
+            return {}
+        return {number: self._in[number].memory for number in numbers}
 
     def _one(self, _ctx: object, array: Array) -> Array:
         """Does what `_call` does for one input, without its loops; most models have one input."""

@@ -237,8 +237,8 @@ def test_parts_of_a_long_gradient_are_applied_as_the_whole(config: dict[str, Any
         gradient = rng.standard_normal(size).astype(np.float32)
         gradient.setflags(write=False)
         cuts = (0, 3, 3 + 5 * CHUNK, size)
-        parts = [(a, gradient[a:b]) for a, b in pairwise(cuts)]
-        by_parts.step_by_parts(parameters[1], parts)
+        parts = [(a, gradient[a:b], parameters[1][a:b]) for a, b in pairwise(cuts)]
+        by_parts.step_by_parts(parts)
         whole.step(parameters[0], gradient.copy())
     np.testing.assert_array_equal(*parameters)
     for name, vector in whole.vectors.items():
@@ -257,6 +257,9 @@ def test_no_step_is_left_half_done_by_a_warning(config: dict[str, Any]) -> None:
         optimizer = Optimizer({**settings, "learning_rate": 100.0}, size)
         parameters = np.zeros(size, np.float32)
         given = gradient.copy()
-        getattr(optimizer, step)(parameters, given if step == "step" else [(0, given)])
+        if step == "step":
+            optimizer.step(parameters, given)
+        else:
+            optimizer.step_by_parts([(0, given, parameters)])
         assert parameters[0] == -np.inf
         assert (parameters[1:] == -100).all()

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from bb_edge import NodeConfig, PeerId, install, load
+from bb_edge.backends.tflite.backend import TFLiteBackend
 from bb_edge.backends.tflite.probe import interpreter
-from bb_edge.backends.tflite.program import TFLiteProgram
+from bb_edge.backends.tflite.program import WATCHED_RUNS, TFLiteProgram
 from bb_edge.backends.tflite.tuning import Choice, save_tuning
 from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
@@ -19,6 +20,7 @@ from bb_edge.engine.steps import AppEvent
 from bb_edge.roles.errors import BackendRunError
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.build import build_edge
+from bb_host.ir.proto import function_to_proto
 from bb_host.learn import trainable
 from bb_host.tflite.fits import CACHE, FEWEST, UNKNOWN, Cost, best_chunk
 from bb_host.tflite.lower import TFLITE_BACKEND
@@ -265,6 +267,57 @@ def test_large_gradients_are_lent_until_the_next_run():
     assert program.run_lending(inputs, outputs, range(min(large))) == {}
     for output, result in zip(outputs, want, strict=True):
         np.testing.assert_array_equal(output, result)
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_parameters_are_changed_in_the_interpreters_memory():
+    fit = fit_of(built("MLP 784-256-128-10", "tflite"))
+    rng = np.random.default_rng(5)
+
+    def filled(name: str) -> np.ndarray:
+        return rng.standard_normal([int(n) for n in fit.types[name].shape]).astype(np.float32) / 16
+
+    inputs, resident = [filled(name) for name in fit.inputs[:3]], {n: filled(n) for n in fit.inputs[3:]}
+    program = TFLiteBackend().prepare(function_to_proto(fit), {}, resident)
+    for _ in range(WATCHED_RUNS):
+        assert program.move_residents({0, 2}) == {}, "an interpreter is watched before"
+        program.run(inputs)
+    moved = program.move_residents({0, 2})
+    assert moved.keys() == {0, 2}
+    given = list(resident.values())
+    kept = [given[number].copy() for number in (0, 2)]
+    for number, array in moved.items():
+        np.testing.assert_array_equal(array, given[number])
+        array += 0.01
+        given[number].fill(np.nan)
+    given[1] += 0.01
+    found = program.run(inputs)
+    for number, array in moved.items():
+        given[number][...] = array
+    program.return_residents()
+    for one, other in zip(found, program.run(inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for number, array in zip((0, 2), kept, strict=True):
+        np.testing.assert_allclose(given[number], array + np.float32(0.01), rtol=1e-6)
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_an_interpreter_that_works_in_its_inputs_gets_them_each_time():
+    fit = fit_of(built("MLP 64-32-10", "tflite"))
+    shapes = {name: [int(n) for n in fit.types[name].shape] for name in fit.inputs}
+    inputs = [np.ones(shapes[name], np.float32) for name in fit.inputs[:3]]
+    resident = {name: np.full(shapes[name], 0.5, np.float32) for name in fit.inputs[3:]}
+    program = TFLiteBackend().prepare(function_to_proto(fit), {}, resident)
+    for _ in range(WATCHED_RUNS):
+        program.run(inputs)
+    want = program.run(inputs)
+    first = next(iter(resident.values()))
+    first[0, 0] = 7  # as if the interpreter's memory had changed instead
+    assert program.move_residents({0}) == {}
+    first[0, 0] = 0.5
+    assert program.move_residents({0}) == {}, "it is not asked again"
+    for one, other in zip(want, program.run(inputs), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 # --- how many rows ----------------------------------------------------------------------------------

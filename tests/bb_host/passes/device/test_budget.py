@@ -249,7 +249,7 @@ def test_what_a_step_works_in_is_counted(settings: dict[str, Any]) -> None:
         optimizer = Optimizer(config, size)
         parameters, gradient = np.zeros(size, np.float32), np.ones(size, np.float32)
         tracemalloc.start()
-        optimizer.step_by_parts(parameters, [(0, gradient)])
+        optimizer.step_by_parts([(0, gradient, parameters)])
         held, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert 0 <= held - scratch_bytes(settings, size) < 4096

@@ -1,0 +1,109 @@
+"""Where a model's parameters are: in one flat vector, or large ones in the memory of what trains them.
+
+An interpreter reads its inputs in memory of its own, so that each training step would copy all parameters
+into it. Where it lets them be changed there (`BackendProgram.move_residents`), steps change those whose
+gradients it lends in that memory, and nothing is copied until somebody asks for the vector.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from bb_edge.components.batch_fit import BatchFit
+    from bb_edge.components.model_layout import ModelLayout
+    from bb_edge.ir.tensors import Array
+    from bb_edge.roles.programs import BackendProgram
+
+__all__ = ["ParameterHome"]
+
+
+class ParameterHome:
+    """The parameters of a model, in its layout; `vector` is 1-D f32, and stale where some are `away`."""
+
+    def __init__(self, vector: Array, layout: ModelLayout) -> None:
+        self.vector = vector
+        self.away = False
+        """Whether some parameters are in the memory of the program that trains them."""
+        self._learned = vector[: layout.learned]
+        self._first = layout.sent_from
+        self._sent = vector[layout.sent_from : layout.sent_from + layout.sent.size]
+        self._program: BackendProgram | None = None
+        self._numbers: Mapping[int, tuple[int, int]] = {}  # by place of a tensor: its number and its size
+        self._moved: dict[int, Array] = {}  # by place: a tensor in the program's memory, 1-D
+        self._read = False  # whether the program has read the parameters as they are
+
+    def trained_by(self, fit: BatchFit | None, tensors: Sequence[Array]) -> None:
+        """Says what trains them, its program's residents in the order of `tensors`, views of the vector."""
+        if fit is not None:
+            places = accumulate((tensor.size for tensor in tensors), initial=0)
+            self._numbers = {at: (n, each.size) for n, (at, each) in enumerate(zip(places, tensors))}  # noqa: B905
+            self._program = fit.program
+
+    def was_read(self) -> None:
+        """Says that the program has run, and nobody has changed the vector since it began to."""
+        self._read = True
+
+    def whole(self) -> Array:
+        """Returns the vector with all parameters in it, to be read or changed."""
+        self._read = False
+        if self.away:
+            for at, values in self._moved.items():
+                self.vector[at : at + values.size] = values
+            self.away, self._moved = False, {}
+            if self._program is not None:
+                self._program.return_residents()
+        return self.vector
+
+    def sent(self) -> Array:
+        """Returns those that travel, to be read or changed."""
+        self.whole()
+        return self._sent
+
+    def learned(self) -> Array:
+        """Returns those that are learned, to be read or changed."""
+        self.whole()
+        return self._learned
+
+    def shown(self) -> Array:
+        """Returns the vector as it is and will be, read-only: from now on, nothing is moved."""
+        view: Array = self.whole().view()
+        view.setflags(write=False)
+        self._program = None
+        return view
+
+    def beside(self, parts: Sequence[tuple[int, Array]]) -> list[tuple[int, Array, Array]]:
+        """Returns parts of a gradient, each with its place and the parameters that belong to it.
+
+        Those may be changed there. What the program lends gradients of is moved into its memory first, where
+        it has read the parameters as they are.
+        """
+        if self._read and not self.away and self._program is not None:
+            wanted = {}
+            for at, gradient in parts:
+                number, size = self._numbers.get(at, (-1, 0))
+                if size == gradient.size:
+                    wanted[number] = at
+            found = self._program.move_residents(frozenset(wanted))
+            self._moved = {wanted[number]: memory.reshape(-1) for number, memory in found.items()}
+            self.away = bool(found)
+        self._read = self.away  # what is not moved changes now
+        moved, vector = self._moved, self.vector
+        return [
+            (at, gradient, moved[at] if at in moved else vector[at : at + gradient.size])
+            for at, gradient in parts
+        ]
+
+    def copy_sent(self, target: Array) -> None:
+        """Copies those that travel, from wherever they are."""
+        done = 0
+        for start, values in sorted(self._moved.items()):
+            at = start - self._first
+            if 0 <= at < target.size:  # what travels is made of whole tensors
+                target[done:at] = self._sent[done:at]
+                done = at + values.size
+                target[at:done] = values
+        target[done:] = self._sent[done:]
