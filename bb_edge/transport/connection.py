@@ -34,6 +34,7 @@ from bb_edge.transport.connection_states import (
 from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, dial_hint, hang_up_hint
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
+from bb_edge.transport.outage import Outage
 from bb_edge.transport.packets import PacketError
 from bb_edge.transport.renewal import TlsContext
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
@@ -112,6 +113,7 @@ class Connection:
         self.state = CONNECTION.start
         self._refusal = ""  # what the CONNACK said that refused us
         self._refusals = Refusals(broker)
+        self._outage = Outage()
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = self._silences = 0
@@ -211,6 +213,7 @@ class Connection:
         self._close_socket()
         self._enter(Event.LOST)
         if was_connected:
+            self._outage.lost(time.monotonic() - self._connected_at)
             self._counters["disconnects"] += 1
             self._down()
 
@@ -287,8 +290,12 @@ class Connection:
         self._opened()
 
     def _later(self, reason: str, kind: str = "no connection") -> None:
-        """Sets the time of the next dial, and says why and when; the log limits lines by `kind`."""
-        self._log("warning", f"{reason}; next try in {self._dialing.put_off():.1f} s", kind=kind)
+        """Sets the time of the next dial, and says why and when, ever more seldom in an outage that goes on;
+        the log limits lines by `kind`.
+        """
+        wait = self._dialing.put_off()
+        if line := self._outage.line(reason, time.monotonic()):
+            self._log("warning", f"{line}; next try in {wait:.1f} s", kind=kind)
 
     def _no_connack(self) -> None:
         """Gives up a broker that has not answered CONNECT; the second time the other version is next, if both
@@ -351,7 +358,9 @@ class Connection:
             )
         )
         version = "5" if self.v5 else "3.1.1"
-        self._log("info", f"connected to {self._broker}, MQTT {version}", kind="connected")
+        after = self._outage.connected(self._connected_at)
+        if after is not None:
+            self._log("info", f"connected to {self._broker}, MQTT {version}{after}", kind="connected")
 
     def _on_subscribe(
         self, client: paho.Client, _data: object, mid: int, reasons: Any, properties: Any
@@ -379,7 +388,9 @@ class Connection:
             self._down()
         if before is State.CONNECTED:
             self._counters["disconnects"] += 1
-            self._dialing.lost(time.monotonic() - self._connected_at)
+            lasted = time.monotonic() - self._connected_at
+            self._dialing.lost(lasted)
+            self._outage.lost(lasted)
             taken_over = from_broker and reason.value == TAKEN_OVER
             if taken_over:
                 self._log(
@@ -395,6 +406,7 @@ class Connection:
             unsupported = "protocol version" in self._refusal.lower()
             if not (unsupported and self._fall_back(Failure.UNSUPPORTED, self._refusal)):
                 wait = self._dialing.put_off()
+                self._outage.tried(time.monotonic())
                 if line := self._refusals.line(self._refusal, time.monotonic()):
                     self._log("error", f"{line}; next try in {wait:.1f} s", kind="connection refused")
         elif before is State.GREETING:

@@ -19,7 +19,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 from bb_edge.transport import connection as module
-from bb_edge.transport import dialing
+from bb_edge.transport import dialing, outage
 from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.transport.connection import Connection
 from bb_edge.transport.connection_states import CONNECTION, VERSION, State
@@ -342,6 +342,7 @@ def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
     monkeypatch.setattr(module, "CONNACK_S", 0.01)
     monkeypatch.setattr(dialing, "RETRY_FIRST_S", 0.001)
     monkeypatch.setattr(dialing, "RETRY_MAX_S", 0.128)
+    monkeypatch.setattr(outage, "AT_ONCE", 12)
 
     with driven(patience, *[SILENCE] * 12, jitter=Even()) as mute:
         mute.until(lambda: sum("does not answer" in line for line in mute.logs) >= 9)
