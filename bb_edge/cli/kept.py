@@ -217,6 +217,28 @@ def tell_lost(
     return keeper.failing or bool(texts)
 
 
+MOST_NAMED = 3
+"""Peers that the last line names, those with the most records first."""
+
+
+def still_waiting(node: Node, names: PeerNames) -> str:
+    """What of its outbox a node that stops leaves behind, as the end of a sentence; empty for nothing."""
+    waiting = Counter(node.unkept(lambda _: True))
+    if not waiting:
+        return ""
+    count, most = waiting.total(), waiting.most_common(MOST_NAMED)
+    named = (
+        [f"{names(peer)} ({records:,})" for peer, records in most]
+        if len(waiting) > 1
+        else [names(most[0][0])]
+    )
+    more = [f"{len(waiting) - MOST_NAMED} more"] if len(waiting) > MOST_NAMED else []
+    envelopes, they = (
+        ("durable envelope waits", "it leaves") if count == 1 else ("durable envelopes wait", "they leave")
+    )
+    return f"; {count:,} {envelopes} on disk for {', '.join(named + more)}: {they} when this node runs again"
+
+
 def _discarded(rows: tuple[bytes, ...]) -> dict[PeerId, list[str]]:
     """The ids of dropped records, by the peers that they were for."""
     found: dict[PeerId, list[str]] = {}

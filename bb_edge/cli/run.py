@@ -244,12 +244,13 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
                 | ({} if keeper is None else keeper.counters),
             }
         )
-    failed = False
+    failed, waiting = False, ""
     if keeper is not None:
-        from bb_edge.cli.kept import tell_lost
+        from bb_edge.cli.kept import still_waiting, tell_lost
 
         assert launch.store is not None and config.state is not None
         failed = tell_lost(output.log, config.state, node, launch.store, keeper, launch.names)
+        waiting = "" if failed else still_waiting(node, launch.names)
     if unsaved:
         output.log(
             "error",
@@ -268,7 +269,7 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         output.log(
             "error", f"an op has failed in each of {rounds} rounds: OpFailed above says which, and why"
         )
-    output.log("info", f"{name} has stopped")
+    output.log("info", f"{name} has stopped{waiting}")
     if failed or unsaved or output.lost:
         return Exit.FAILED
     return Exit.NO_RESULT if gave_up or in_vain else Exit.DONE

@@ -114,6 +114,10 @@ def test_what_is_told_while_the_hub_is_away_reaches_it_once_also_where_the_devic
     away = r.more("told", 20)
     assert r.f.end(device)[0] == 0  # it sleeps with what nobody has acknowledged
     kept = outbox(r.f.state("device")[1])
+    stopped = r.f.says(device, "has stopped", since=0)
+    assert f"; {len(kept)} durable envelopes wait on disk for hub (Qm" in stopped, (
+        "nobody looks for them there"
+    )
     assert len(kept) >= 15 and {row["what"] for row in kept} == {"send"}
     device = r.run("Device")  # wakes, and the hub is not there yet
     told = r.more("told", 20)

@@ -16,7 +16,8 @@ from peers import HERE, SELF, A, B
 from times import S
 
 from bb_edge.cli import main
-from bb_edge.cli.kept import open_kept
+from bb_edge.cli.kept import open_kept, still_waiting
+from bb_edge.cli.peer_names import PeerNames
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.snapshot import Identity, SnapshotError
 from bb_edge.engine.steps import SendEnvelope
@@ -117,6 +118,26 @@ class World:
 def listed(capsys) -> list[dict[str, object]]:
     found: list[dict[str, object]] = json.loads(capsys.readouterr().out)["records"]
     return found
+
+
+def test_a_node_that_stops_says_what_waits_for_whom(world):
+    with detect().storage(world.folder) as storage:
+        store = world.store(storage)
+        node, _ = restore(store, world.make, (SnapshotError,), 0, 0)
+        keeper, names = Keeper(node, store), PeerNames(lambda _: {}, ("a", "b"))
+        greeted(node, A, B)
+        said = [still_waiting(node, names)]
+        for number, peers in enumerate(((A,), (A, B))):
+            say(node, to=peers)
+            for now_ns in range(10 * number + 10, 10 * number + 13):
+                keeper.take(node.poll(now_ns), now_ns)
+            said.append(still_waiting(node, names))
+    of_both = f"a ({A}) (2), b ({B}) (1): they leave when this node runs again"
+    assert said == [
+        "",
+        f"; 1 durable envelope waits on disk for a ({A}): it leaves when this node runs again",
+        f"; 3 durable envelopes wait on disk for {of_both}",
+    ]
 
 
 def test_what_nobody_acknowledged_is_listed(world, capsys):
