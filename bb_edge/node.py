@@ -162,9 +162,9 @@ class Node:
         return self._peers.up_peers(peer_class)
 
     @property
-    def peers_up_now(self) -> tuple[dict[str, int], int]:
-        """How many peers are up, as the node knows it: by class, and in all; without the node itself."""
-        return self._peers.presences.up_counts()
+    def peers_up_now(self) -> tuple[dict[str, int], int, int]:
+        """How many peers are up, as `PeerPrograms.up_counts` says; without the node itself."""
+        return self._peers.programs.up_counts(self._peers.presences)
 
     def peer_meta(self, peer: PeerId) -> Mapping[str, object]:
         """What the last presence of a peer says besides classes and addresses; empty where there is none."""

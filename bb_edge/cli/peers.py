@@ -113,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     records = _records(roster, list(roster.members.values()))
+    _mark_apart(roster, records)
     for topic in roster.unreadable[:MOST_TOLD]:
         print(f"bb-edge: warning: what is retained under {topic} is no presence", file=sys.stderr)
     if roster.unreadable:
@@ -125,10 +126,17 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     up = sum(bool(record["up"]) for record in records)
     silent = sum(bool(record["silent"]) for record in records)
+    other = sum(bool(record["other_program"]) for record in records)
     told = f", {silent} of these silent" if silent else ""
+    told += f", {other} of these with another program" if other else ""
     print(f"{len(records)} peers in federation {config.federation}, {up} up{told}")
     if silent:
         print("silent: it says up, and did not answer when the roll was called; --forget clears a forged one")
+    if other:
+        print(
+            "another program: most peers that it would deal with neither ask nor hear it (ProgramMismatch);"
+            " update who is behind, or compile the new program with --accepts OLD.onnx"
+        )
     if up < len(records):
         print("a device that is gone for good: bb-edge peers --forget NAME clears its presence")
     return Exit.DONE
@@ -181,6 +189,16 @@ def _records(roster: Roster, members: list[Member]) -> list[dict[str, object]]:
     return records
 
 
+def _mark_apart(roster: Roster, records: list[dict[str, object]]) -> None:
+    """Marks those that are up and whose program does not go with those of most that they would deal with."""
+    from bb_edge.wire.apart import apart
+
+    up = [member for member in roster.members.values() if member.up]
+    found = {str(peer) for peer in apart({member.peer: (member.classes, member.meta) for member in up})}
+    for record in records:
+        record["other_program"] = record["peer"] in found
+
+
 def record_of(member: Member, in_text: Callable[[str], str]) -> dict[str, object]:
     """What is known of a peer, in values that JSON has; None for what its presence does not tell.
 
@@ -198,6 +216,7 @@ def record_of(member: Member, in_text: Callable[[str], str]) -> dict[str, object
         "classes": list(member.classes),
         "up": member.up,
         "silent": member.up and member.silent,
+        "other_program": False,
         "since": _utc(since) if type(since) is int else None,
         "program": program.hex() if isinstance(program, bytes) else _text(program),
         "runtime": _text(meta.get("runtime")),
@@ -222,7 +241,7 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
     program = record["program"]
     return (
         _cut(str(name or UNKNOWN)),
-        "silent" if record["silent"] else "up" if record["up"] else "down",
+        _state(record),
         _cut(", ".join(classes)) or UNKNOWN,
         str(record["since"] or UNKNOWN),
         f"{str(program)[:12]}…" if program else UNKNOWN,
@@ -230,6 +249,14 @@ def _row(record: Mapping[str, object]) -> tuple[str, ...]:
         str(record["failure"] or (NONE if record["up"] and record["runtime"] else UNKNOWN)),
         str(record["peer"]),
     )
+
+
+def _state(record: Mapping[str, object]) -> str:
+    if not record["up"]:
+        return "down"
+    if record["silent"]:
+        return "silent"
+    return "up, other program" if record["other_program"] else "up"
 
 
 def _cut(cell: str) -> str:

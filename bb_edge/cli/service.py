@@ -130,6 +130,7 @@ class Service:
             return
         memory = self._board.memory.info()
         transport = self._transport
+        up_by_class, up, up_apart = self._node.peers_up_now
         self._metrics.publish(
             {
                 **self._node.counters,
@@ -137,13 +138,15 @@ class Service:
                 **({} if self._keeper is None else self._keeper.counters),
                 **{f"mqtt.{name}": value for name, value in transport.counters.items()},
                 **self._certificates.counters,
+                "peers.up_other_program": up_apart,
                 "mqtt.connected": int(transport.connected),
                 "mqtt.waiting": transport.waiting,
                 "process.rss_bytes": memory.rss_bytes,
                 "process.peak_rss_bytes": memory.peak_rss_bytes,
                 "log_lines.omitted": self._output.omitted,
             },
-            *self._node.peers_up_now,
+            up_by_class,
+            up,
         )
 
     def _tell(self, say: Callable[[], None]) -> None:

@@ -103,6 +103,7 @@ METRICS: Mapping[str, Metric] = {
         addresses__refused="addresses of peers that cannot be, or found no place",
         rtt__forgotten="round-trip times that made room for others",
     ),
+    **_gauges(peers__up_other_program="peers that are up now and whose program does not go with this node's"),
     # --- what comes in ---
     **_counters(
         wire__received="envelopes that came in",
@@ -233,8 +234,8 @@ CYCLE = "bb_cycle_duration_ns"
 LONGEST = f"{CYCLE}_longest"
 
 SPECIAL: Mapping[str, Metric] = {
-    UP: Metric(GAUGE, "peers that are up now"),
-    UP_BY_CLASS: Metric(GAUGE, "peers that are up now, by their class"),
+    UP: Metric(GAUGE, "peers that are up now and whose program goes with this node's"),
+    UP_BY_CLASS: Metric(GAUGE, "the same, by their class"),
     CYCLE: Metric(HISTOGRAM, "how long a poll takes, in nanoseconds"),
     LONGEST: Metric(GAUGE, "the longest poll, in nanoseconds"),
 }

@@ -11,6 +11,7 @@ from collections.abc import Container, Mapping
 from bb_edge.engine import steps
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.ids import PeerId
+from bb_edge.wire.peers import PeerTable
 from bb_edge.wire.programs import Kinship, ProgramClaim
 
 
@@ -65,6 +66,15 @@ class PeerPrograms:
     def known(self) -> int:
         """How many peers of other programs are known, taken or not."""
         return len(self.strangers) + len(self._accepted)
+
+    def up_counts(self, presences: PeerTable) -> tuple[dict[str, int], int, int]:
+        """Returns how many peers are up and of a program that goes with this one, by class, in all, and others."""
+        by_class, count = presences.up_counts()
+        others = [peer for peer in self.strangers if presences.is_up(peer)]
+        for name in by_class if others else ():
+            up = {*presences.up_peers(name)}
+            by_class[name] -= sum(peer in up for peer in others)
+        return by_class, count - len(others), len(others)
 
     def why(self, peer: PeerId) -> str:
         """Why nothing is taken from the peer; "" where its program goes with this node's."""

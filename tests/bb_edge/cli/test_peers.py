@@ -14,6 +14,7 @@ from node_processes import PATIENCE_S
 from bb_edge.cli import main
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.presence import Presence, encode_presence
+from bb_edge.wire.programs import ProgramClaim, pair
 from bb_host import Compiler, DataSourceSlot, Module
 
 pytestmark = pytest.mark.broker
@@ -71,6 +72,7 @@ def test_what_presences_tell_and_what_they_do_not(say, peers):
         "classes": ["Client"],
         "up": True,
         "silent": False,
+        "other_program": False,
         "since": "2023-11-14T22:13:20Z",
         "program": "3fa0",
         "runtime": "0.3.1",
@@ -88,6 +90,21 @@ def test_what_presences_tell_and_what_they_do_not(say, peers):
     assert any("(claims 'kitchen')" in row for row in rows)
     assert any(row.startswith("kitchen") and "  none  " in row for row in rows)
     assert "--forget" in hint
+
+
+def test_who_runs_another_program_is_marked(say, peers):
+    """All are up, and one of them nobody asks: its server says so, and who looks at the fleet sees it."""
+    claim = ProgramClaim(b"\1" * 32, contracts={pair("Client", "Client"): b"c"}).meta()
+    for name in ("a", "b", "c"):
+        say(name, True, name=name, **claim)
+    assert not any(record["other_program"] for record in listed(peers).values())
+    say("c", True, name="c", **{**claim, "program": b"\2" * 32})
+    assert [record["name"] for record in listed(peers).values() if record["other_program"]] == ["c"]
+    _, out, _ = peers()
+    _, *rows, count, hint = out.splitlines()
+    assert [row.split("  ")[0] for row in rows if "up, other program" in row] == ["c"]
+    assert count == "3 peers in federation home, 3 up, 1 of these with another program"
+    assert hint.startswith("another program: most peers that it would deal with neither ask nor hear it")
 
 
 def test_a_long_class_makes_no_table_wide(mosquitto_broker, peers):

@@ -139,6 +139,7 @@ def test_another_program_is_named_once_and_neither_asked_nor_heard(leaf):
     assert (mismatch.peer, mismatch.program) == (A, OTHER[:16])
     assert not of(steps.ProgramMismatch, leaf.is_told(other()))
     assert leaf.node.peers_up("Hub") == ()
+    assert leaf.node.peers_up_now == ({"Hub": 0}, 0, 1), "it is there, and of no use"
     found = leaf.asked()
     assert not of(steps.AppEvent, found)
     assert leaf.counted("other_program") == 1
@@ -169,6 +170,7 @@ def test_a_peer_that_was_updated_is_taken(leaf):
     leaf.is_told(other())
     leaf.is_told(SAME)
     assert leaf.node.peers_up("Hub") == (A,)
+    assert leaf.node.peers_up_now == ({"Hub": 1}, 1, 0)
     assert of(steps.AppEvent, leaf.asked())
 
 
