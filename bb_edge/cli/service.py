@@ -141,6 +141,7 @@ class Service:
                 "peers.up_other_program": up_apart,
                 "mqtt.connected": int(transport.connected),
                 "mqtt.waiting": transport.waiting,
+                "mqtt.deaf": transport.deaf,
                 "process.rss_bytes": memory.rss_bytes,
                 "process.peak_rss_bytes": memory.peak_rss_bytes,
                 "log_lines.omitted": self._output.omitted,

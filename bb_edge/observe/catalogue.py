@@ -200,6 +200,7 @@ METRICS: Mapping[str, Metric] = {
     **_gauges(
         mqtt__connected="1 while the broker is connected, else 0",
         mqtt__waiting="envelopes that wait for the broker",
+        mqtt__deaf="ways by which nothing comes to this node: envelopes, chunks (the broker's access rules)",
         certificate__seconds_left="seconds until broker.cert ends; below 0 once it has; +Inf without one",
         certificate__ca_seconds_left="seconds until the last certificate of broker.ca ends; +Inf without one",
     ),

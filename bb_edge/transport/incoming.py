@@ -18,6 +18,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode, Log
 from bb_edge.transport.chunks import ChunkError, Reassembly
 from bb_edge.transport.connection import INCOMING_ALIASES, Connection
+from bb_edge.transport.echo import Echo
 from bb_edge.transport.membership import Membership
 from bb_edge.transport.packets import (
     PUBACK,
@@ -59,6 +60,7 @@ class Incoming:
         connection: Connection,
         membership: Membership,
         strays: Strays,
+        echo: Echo,
         chunks: Reassembly,
         counters: MutableMapping[str, int],
         log: Log,
@@ -75,6 +77,7 @@ class Incoming:
         self._connection = connection
         self._membership = membership
         self._strays = strays
+        self._echo = echo
         self._chunks = chunks
         self._counters = counters
         self._log = log
@@ -156,7 +159,10 @@ class Incoming:
             self._refuse("a message", error)
         else:
             payload = message.payload
-            whole = payload if place.kind is not Kind.CHUNK else self._join(place.peer, payload)
+            if self._echo.takes(place, payload):
+                whole = None
+            else:
+                whole = payload if place.kind is not Kind.CHUNK else self._join(place.peer, payload)
             if whole is not None:
                 try:
                     self._deliver(topic, place, whole)

@@ -167,6 +167,8 @@ class Membership:
             self._redial_at = None
             self.link.redial("somebody else spoke in the node's name")
         elif not self._echoed and now >= self._echo_at:
+            if self._echo_wait_s == 2 * ECHO_S[0]:  # once per connection: it was said again, in vain
+                self._unheard()
             self._echo_wait_s = min(2 * self._echo_wait_s, ECHO_S[1])
             self._echo_at = now + self._echo_wait_s
             self._say(self._up)
@@ -328,6 +330,17 @@ class Membership:
             f"somebody else speaks in the name of {self._name}, {self._where}: {what_is_done};"
             " let nobody else publish its presence (the broker's access rules)",
             kind="forged presence",
+        )
+
+    def _unheard(self) -> None:
+        """The broker does not tell the node what it says of itself."""
+        own = self._topics.own_presences
+        self._acts.log(
+            "warning",
+            f"the broker does not tell this node its own presence, {self._where}: nobody notices another"
+            f" machine of its name; do its access rules let it read {own} (mosquitto: pattern read"
+            f" {own.rpartition('/')[0]}/%u), or does its queue overflow (max_queued_messages)?",
+            kind="own presence unheard",
         )
 
     def _twin(self, now: float) -> None:

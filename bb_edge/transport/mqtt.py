@@ -31,6 +31,7 @@ from bb_edge.transport.broker import (
 from bb_edge.transport.chunks import HEADER_BYTES, Reassembly
 from bb_edge.transport.connection import Connection, Granted
 from bb_edge.transport.credentials import stranger
+from bb_edge.transport.echo import Echo
 from bb_edge.transport.incoming import Incoming
 from bb_edge.transport.lost import refusal
 from bb_edge.transport.membership import Acts, Membership
@@ -126,12 +127,14 @@ class MqttTransport:
         )
         # The largest packet that is taken in: the largest envelope, its topic and properties.
         largest = min(MAX_PACKET_BYTES, options.max_envelope_bytes + MAX_OVERHEAD + HEADER_BYTES + 512)
+        self._planned = planned
         self._until = 0  # when the envelope before expires: those of one request share the number
         self._behind = False  # whether envelopes waited for the broker after the last write
         where = f"federation {federation!r} at {broker}"
         acts = Acts(self._say, self._call, on_log)
         facts = meta or {}
         self._membership = Membership(node, topics, facts, where, self._counters, acts, self._jitter)
+        self._echo = Echo(topics, node.peer_id, where, self._say_to_itself, on_log)
         filters = (topics.inbox, topics.chunks, *self._membership.filters)
         self._connection = Connection(
             broker,
@@ -158,6 +161,7 @@ class MqttTransport:
             self._connection,
             self._membership,
             strays,
+            self._echo,
             chunks,
             self._counters,
             on_log,
@@ -195,6 +199,11 @@ class MqttTransport:
     def waiting(self) -> int:
         """The number of envelopes that wait for the broker or for its acknowledgement."""
         return len(self._outgoing)
+
+    @property
+    def deaf(self) -> int:
+        """By how many ways nothing comes to this node, envelopes and chunks, as its log has said."""
+        return self._echo.deaf
 
     def start(self) -> None:
         self._node.connected(False)
@@ -264,7 +273,9 @@ class MqttTransport:
         if connection.after_wait():
             self._incoming.expire()
             if connection.connected:
-                self._membership.tick(time.monotonic())
+                now = time.monotonic()
+                self._membership.tick(now)
+                self._echo.tick(now)
 
     def stop(self) -> None:
         connection = self._connection
@@ -302,12 +313,15 @@ class MqttTransport:
         # Calls that came while the node was away need no answer: it says its presence now.
         self._connection.subscribe(self._membership.called_at, qos=0)
         self._membership.connected()
+        in_chunks = self._planned + MAX_OVERHEAD > granted.packet_bytes
+        self._echo.connected(time.monotonic(), in_chunks)
         self._node.connected(True)
 
     def _down(self) -> None:
         self._node.connected(False)
         self._outgoing.disconnected()
         self._membership.lost()
+        self._echo.lost()
         self._incoming.lost()
 
     def _say(self, topic: str, payload: bytes) -> None:
@@ -316,6 +330,9 @@ class MqttTransport:
     def _call(self, topic: str, payload: bytes) -> None:
         self._counters["roll_calls"] += 1
         self._outgoing.put_first(Item(topic.encode(), payload))
+
+    def _say_to_itself(self, topic: bytes, payload: bytes) -> None:
+        self._outgoing.put_first(Item(topic, payload, once=True))
 
     # --- out ------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class Item:
         "head",
         "kept",
         "mid",
+        "once",
         "payload",
         "peer",
         "retain",
@@ -68,6 +69,7 @@ class Item:
         expires_ns: int = 0,
         kept: bool = False,
         retain: bool = False,
+        once: bool = False,
         chunk_topic: bytes = b"",
         head: bytes = b"",
         body: Body = b"",
@@ -79,6 +81,7 @@ class Item:
         self.expires_ns = expires_ns  # monotonic nanoseconds; 0: never
         self.kept = kept
         self.retain = retain
+        self.once = once or retain  # of this connection alone: each one sends its own
         self.chunk_topic = chunk_topic  # topic of its chunks; empty: it is never cut
         self.head = head  # the header of a chunk; empty for a whole envelope
         self.mid = 0
@@ -187,7 +190,7 @@ class Outgoing:
         return gone
 
     def put_first(self, item: Item) -> None:
-        """Takes an item that is sent before all others and never dropped; for presence only."""
+        """Takes an item that is sent before all others and never dropped; for what is small and seldom."""
         self._hold(item)
         self._first.append(item)
 
@@ -236,12 +239,12 @@ class Outgoing:
 
     def disconnected(self) -> None:
         """Ends a connection; what was under way is sent first at the next one, in the same order."""
-        again = [item for item in self._flying.values() if not item.retain]
-        for item in self._flying.values():
-            if item.retain:  # each connection sends a presence of its own
+        again = [*self._flying.values(), *self._first]
+        for item in again:
+            if item.once:
                 self._let_go(item)
         self._flying.clear()
-        self._first = deque([*again, *(item for item in self._first if not item.retain)])
+        self._first = deque(item for item in again if not item.once)
         self._window = 0
 
     # --- packets ---------------------------------------------------------------------------------------
