@@ -68,7 +68,7 @@ class PeerPrograms:
         return len(self.strangers) + len(self._accepted)
 
     def up_counts(self, presences: PeerTable) -> tuple[dict[str, int], int, int]:
-        """Returns how many peers are up and of a program that goes with this one, by class, in all, and others."""
+        """Returns how many peers are up whose program goes with this one, by class, in all, and others."""
         by_class, count = presences.up_counts()
         others = [peer for peer in self.strangers if presences.is_up(peer)]
         for name in by_class if others else ():
