@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from bb_edge.cli.endings import MayPass
 from bb_edge.cli.peer_names import PeerNames
 from bb_edge.cli.render import Log
-from bb_edge.cli.state_federation import StateRefused, mark, refuse_another
+from bb_edge.cli.state_federation import FILE, StateRefused, mark, refuse_another
 from bb_edge.engine.snapshot import SnapshotDamagedError, SnapshotError
 from bb_edge.engine.steps import Phase, StorageFailed
 from bb_edge.ir.ids import PeerId
+from bb_edge.state import record_framing
 from bb_edge.state.errors import StateForeignError, StateReadError, StateWriteError
+from bb_edge.state.files import numbers
 from bb_edge.state.keeper import Keeper, Restored, key_bytes, restore
 from bb_edge.state.limits import OLD_GENERATIONS, StoreLimits
 from bb_edge.state.record_framing import Owner
@@ -124,6 +126,7 @@ def open_kept(
         stack.callback(_remove_empty, folder)  # while it is locked, so that nobody begins in it
     remedy = "run it with the federation that is named there, or give it another folder with --state"
     refuse_another(storage, federation, str(folder), remedy)
+    _tell_foreign(log, folder, storage.list())
     free = storage.free_bytes()
     log("info", f"state in {folder}", free_bytes=free)
     if free < (needs := 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)):
@@ -149,6 +152,16 @@ def open_kept(
         raise MayPass(what, str(folder), error.hint or "make room on the disk") from error
     _tell(log, node, restored, PeerNames(node.peer_meta, known))
     return node, store, restored.counters
+
+
+def _tell_foreign(log: Log, folder: Path, names: Sequence[str]) -> None:
+    """Says of a folder without a state what else is in it: a folder that was named by mistake, as a rule."""
+    kinds = (record_framing.SNAPSHOT, record_framing.JOURNAL, record_framing.OUTBOX)
+    if not names or FILE in names or any(numbers(names, kind) for kind in kinds):
+        return
+    shown = ", ".join(f"{name!r:.60}" for name in names[:3]) + (", …" if len(names) > 3 else "")
+    what = f"{folder} holds {len(names)} files that are not a node's ({shown}), and no state"
+    log("warning", f"{what}: a folder of its own, with --state, keeps the node's files apart")
 
 
 def _remove_empty(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.state.errors import (
     StateDamagedError,
+    StateDeniedError,
     StateError,
     StateForeignError,
     StateFullError,
@@ -27,6 +28,7 @@ __all__ = [
     "Owner",
     "Recovered",
     "StateDamagedError",
+    "StateDeniedError",
     "StateError",
     "StateForeignError",
     "StateFullError",

@@ -17,6 +17,10 @@ class StateReadError(StateError):
     """A file is there and cannot be read: the disk's fault, and perhaps it passes."""
 
 
+class StateDeniedError(StateReadError):
+    """A file is there and whole, for all that is known, and this user may not read it."""
+
+
 class StateFullError(StateError):
     """A limit of the store is reached, however much space the disk has left; nothing was written."""
 

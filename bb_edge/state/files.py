@@ -8,7 +8,13 @@ from typing import Any, Final, Protocol, TypeVar
 
 from bb_edge.ir.transitions import Table
 from bb_edge.state import record_framing
-from bb_edge.state.errors import StateDamagedError, StateError, StateReadError, StateWriteError
+from bb_edge.state.errors import (
+    StateDamagedError,
+    StateDeniedError,
+    StateError,
+    StateReadError,
+    StateWriteError,
+)
 from bb_edge.wire.cbor import Buffer
 
 T = TypeVar("T")
@@ -163,6 +169,12 @@ class Files:
         try:
             return act()
         except self._failures as error:
+            if isinstance(error, PermissionError) or isinstance(error.__cause__, PermissionError):
+                hint = (
+                    "give it to the user that runs the node (chown -R USER FOLDER; chmod u+rw FILE), or run"
+                    " the node as its owner: without this file it would not know what it knew"
+                )
+                raise StateDeniedError(str(error), where, hint) from error
             raise StateReadError(
                 str(error), where, "look at the disk, or give another state folder"
             ) from error

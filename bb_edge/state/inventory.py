@@ -15,7 +15,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.state import record_framing
 from bb_edge.state.errors import StateDamagedError, StateForeignError
-from bb_edge.state.files import Log, log_name
+from bb_edge.state.files import Log, log_name, numbers
 from bb_edge.state.record_framing import Link, Owner, Parsed
 
 _ROW = struct.Struct(">QQB")
@@ -157,6 +157,26 @@ def lost_with(log: Log, there: int | None) -> str:
         cut = f"{log.name} has {there} bytes, and this node wrote {log.length}"
         return f"{cut}: {LOST[log.kind]} ({ADVICE})"
     return ""
+
+
+def nothing_to_restore(notes: Iterable[str], names: Iterable[str]) -> StateDamagedError:
+    """Returns the error of a folder whose files stand for a node, and hold no snapshot that can be used."""
+    what = "; ".join(notes) or "the snapshots are missing"
+    if waiting := [log_name(record_framing.OUTBOX, n) for n in numbers(names, record_framing.OUTBOX)]:
+        return StateDamagedError(
+            what,
+            "state",
+            f"{' and '.join(waiting)} may hold envelopes that nobody has yet: a snapshot from a copy of this"
+            " folder, put beside them, sends them; move the folder aside to start anew without them",
+        )
+    hint = "put one back from a copy of this folder, or move the folder aside to start anew"
+    return StateDamagedError(what, "state", hint)
+
+
+def instead_of(base: int) -> str:
+    """Returns what a node comes back from where a snapshot is missing, and `base` is the one that is used."""
+    where = f"{log_name(record_framing.SNAPSHOT, base)} and the journals" if base else "the journals"
+    return f"the node comes back from {where}, and asks anew what it had asked in that file alone"
 
 
 def _shown(owner: Owner) -> str:

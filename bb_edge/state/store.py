@@ -22,19 +22,20 @@ Rules D7 and D9 of the specification.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bb_edge.state import record_framing
 from bb_edge.state.errors import (
     StateDamagedError,
+    StateDeniedError,
     StateError,
     StateFullError,
     StateReadError,
     StateWriteError,
 )
 from bb_edge.state.files import Files, Log, Storage, log_name, numbers
-from bb_edge.state.inventory import Inventory, Listed, pack, unpack
+from bb_edge.state.inventory import Inventory, Listed, instead_of, nothing_to_restore, pack, unpack
 from bb_edge.state.limits import StoreLimits
 from bb_edge.state.record_framing import NOBODY, Link, Owner
 from bb_edge.state.segment_rows import add_rows, input_rows, read_row, split
@@ -107,10 +108,16 @@ class StateStore:
     def open(self) -> Recovered:
         """Reads everything.
 
-        Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError.
+        Raises StateReadError, StateVersionError, StateDamagedError and StateForeignError. Snapshots that are
+        gone or damaged, all of them, with nothing in the journals that would stand for them, are an error:
+        the node would begin anew without a word.
         """
         self._unreadable = {}
-        return self._recover()
+        recovered = self._recover()
+        begun = self._unreadable or self._generation > 1
+        if begun and recovered.snapshot is None and not recovered.journal:
+            raise nothing_to_restore(recovered.notes, self._files.names())
+        return recovered
 
     def fall_back(self, reason: str) -> Recovered:
         """Reads everything again from the snapshot before, because the node cannot use the last one.
@@ -133,9 +140,8 @@ class StateStore:
         inventory = Inventory(self._owner)
         base, snapshot, listed = self._last_readable(snapshots, notes, inventory)
         if snapshot is None and 0 not in journals and (snapshots or journals):
-            raise _missing(notes, names)
+            raise nothing_to_restore(notes, names)
         self._base = base
-        self._generation = max([base, *snapshots, *journals])
         older = [n for n in snapshots if n < base]
         self._previous = older[-1] if older else 0 if 0 in journals else base
         # Whatever is older still was left by an earlier run; its lengths are not known.
@@ -143,13 +149,16 @@ class StateStore:
         self._old_bytes = 0
         replayed = self._read_journals(journals, snapshots, listed is None, inventory)
         records = tuple(record for bodies in replayed.values() for record in bodies)
+        # The journal of a first snapshot that a power cut prevented begins nothing: that one is tried again.
+        first = [1] if snapshot is None and replayed.keys() == {0, 1} and not replayed[1] else []
+        self._generation = max([base, *snapshots, *(n for n in journals if n not in first)])
         segments = numbers(names, record_framing.OUTBOX)
         outbox = self._segments.load(segments, base, listed, inventory, self.enclosed)
         if not self._present and self._segments.compacted:
-            raise _missing(notes, names)
+            raise nothing_to_restore(notes, names)
         began = self._segments.stale | {number for number, bodies in replayed.items() if number and bodies}
         for gone in sorted(began - set(snapshots)):
-            notes.append(f"{log_name(record_framing.SNAPSHOT, gone)} is missing: {_instead(base)}")
+            notes.append(f"{log_name(record_framing.SNAPSHOT, gone)} is missing: {instead_of(base)}")
         more, losses = inventory.report()
         self._losses = len(losses)
         self._files.owner = inventory.owner or NOBODY
@@ -195,6 +204,8 @@ class StateStore:
             if number not in self._unreadable:
                 try:
                     data = self._files.read(name)
+                except StateDeniedError:
+                    raise  # a mistake that is mended by hand; the node would begin anew, and write over it
                 except (StateReadError, StateDamagedError) as error:
                     self._unreadable[number] = error.what
                 else:
@@ -479,20 +490,3 @@ def _longest(limits: StoreLimits) -> dict[int, int]:
         record_framing.OUTBOX: limits.outbox_bytes,
     }
     return {kind: 8 * size + (1 << 20) for kind, size in sizes.items()}
-
-
-def _missing(notes: Iterable[str], names: Collection[str]) -> StateDamagedError:
-    what = "; ".join(notes) or "the snapshots are missing"
-    if waiting := [log_name(record_framing.OUTBOX, n) for n in numbers(names, record_framing.OUTBOX)]:
-        return StateDamagedError(
-            what,
-            "state",
-            f"{' and '.join(waiting)} may hold envelopes that nobody has yet: a snapshot from a copy of this"
-            " folder, put beside them, sends them; move the folder aside to start anew without them",
-        )
-    return StateDamagedError(what, "state", "move the folder aside to start anew")
-
-
-def _instead(base: int) -> str:
-    where = f"{log_name(record_framing.SNAPSHOT, base)} and the journals" if base else "the journals"
-    return f"the node comes back from {where}, and asks anew what it had asked in that file alone"

@@ -335,7 +335,8 @@ def test_damage_names_the_file_and_what_to_do(make_store: Opened) -> None:
     rewrite(disk, "journal-3", record_framing.header(record_framing.JOURNAL, 3))
     with pytest.raises(StateDamagedError) as caught:
         make_store(disk).open()
-    assert said(caught) == "state: the snapshots are missing (move the folder aside to start anew)"
+    hint = "put one back from a copy of this folder, or move the folder aside to start anew"
+    assert said(caught) == f"state: the snapshots are missing ({hint})"
     disk = FakeDisk()
     rewrite(
         disk,
