@@ -43,6 +43,7 @@ from bb_host.tflite.memory import activation_bytes, has_open_batch, repeated_byt
 from bb_host.tflite.regions import Partition, Trials, out_of_reach, partition, try_items, worth
 from bb_host.tflite.reshapes import separate, shorten
 from bb_host.tflite.table import apply
+from bb_host.tflite.turned import pack_less, turn_rows
 from bb_host.tflite.writer import write
 
 BackendChoice = Literal["auto", "numpy", "tflite"]
@@ -349,6 +350,9 @@ def _finished(region: Region, outputs: Sequence[str]) -> tuple[TfliteGraph, list
     fuse(graph)
     in_float = to_integers(graph)
     shorten(graph)
+    if region.gradient:
+        turn_rows(graph)
+        pack_less(graph)
     graph = without_unused(graph)
     separate(graph)
     casts_first(graph)
