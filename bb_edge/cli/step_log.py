@@ -225,6 +225,7 @@ _LEVEL = {
     steps.WireReceiveFailed: "warning",
     steps.PeerResolveFailed: "warning",
     steps.IngressDropped: "warning",
+    steps.IngressPutOff: "info",
     steps.OutboundDropped: "warning",
     steps.ExecutionStarved: "warning",
     steps.RequestFailed: "warning",

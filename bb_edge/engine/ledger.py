@@ -69,7 +69,7 @@ class Ledger:
                 raise IngressFull(
                     f"{self.envelopes} envelopes wait already"
                     + (f", {held} of them of this peer" if free_places >= 1 else ""),
-                    where=f"ingress, from {peer.short()}",
+                    where=f"ingress, from {peer}",
                     hint="poll more often, or raise limits.ingress_entries",
                 )
             greedy = fair and held_bytes >= FAIR_SHARE * free_bytes
@@ -77,7 +77,7 @@ class Ledger:
                 raise IngressFull(
                     f"{size} bytes requested, {free_bytes} available of {self.max_bytes}"
                     + (f", the peer holds {held_bytes}" if free_bytes >= size else ""),
-                    where=f"ingress, from {peer.short()}",
+                    where=f"ingress, from {peer}",
                     hint="raise limits.ingress_bytes (--config; in Python NodeConfig)",
                 )
             if account is None:

@@ -156,6 +156,17 @@ class IngressDropped(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class IngressPutOff(EngineStep):
+    """A durable envelope found no place yet, and nothing is lost: its sender keeps it and sends it again.
+
+    `reason` says which limit, as that of IngressDropped.
+    """
+
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutboundDropped(EngineStep):
     """Something never leaves: the queue was full (the oldest best-effort unit goes), it is larger than the
     peer takes, or it found no room before its deadline ("not sent"). `reason` says which.

@@ -190,11 +190,10 @@ class Incoming:
         try:
             self._deliver(held.topic, held.place, held.payload)
         except IngressFull as error:
-            self._counters["dropped"] += 1
+            self._counters["turned_away"] += 1
             reason = QUOTA_EXCEEDED if self._connection.v5 else 0
-            self._log(
-                "warning", f"an envelope is dropped: {error}", kind="envelope dropped", peer=held.place.peer
-            )
+            text = f"no space for what comes: {error.what} ({error.hint}); its sender repeats it"
+            self._log("warning", text, kind="turned away", peer=held.place.peer)
         if held.mid:
             shared.queue(puback(held.mid, reason))
         try:

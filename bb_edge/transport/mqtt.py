@@ -62,7 +62,8 @@ COUNTERS = (
     "sent_bytes",
     "received",
     "received_bytes",
-    "dropped",  # no space left, either way; each of them is an original
+    "dropped",  # no space left on their way out; each of them is an original
+    "turned_away",  # no space left for what came, nor after a poll; its sender repeats it
     "repeats_left_out",  # on purpose: their originals may still wait here
     "expired",  # their deadline passed before they could be sent
     "refused",  # by the broker: connections, subscriptions, publishes

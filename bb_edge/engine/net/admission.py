@@ -107,10 +107,10 @@ class Admission:
             if refusal is not None:
                 if refusal.is_final:
                     self._answer_no(arrival, refusal, now_ns)
-                self._refuse(arrival.raw, refusal)
+                self._refuse(arrival.raw, refusal, arrival.is_durable)
                 return
         raw, message = arrival.raw, arrival.message
-        if message.base and message.seq:
+        if arrival.is_durable:
             patient = self._requests.has_company(message.wire_req_id, self.journal.held)
             if self.journal.hold(arrival, now_ns, self._ingress.waiting_bytes, patient):
                 return
@@ -133,13 +133,12 @@ class Admission:
         if message.kind == RESPONSE and self._requests.expects(message.wire_req_id, raw.peer):
             self._requests.settle_peer(message.wire_req_id, raw.peer, MissingReason.TOO_LARGE, why)
 
-    def _refuse(self, raw: Raw, refusal: Refusal) -> None:
-        name, tells = refusal.value
-        if name:
+    def _refuse(self, raw: Raw, refusal: Refusal, durable: bool = False) -> None:
+        if name := refusal.value[0]:
             self._runtime.count(f"ingress.{name}")
-        if tells:
-            self._runtime.count("ingress.dropped")
-            self._runtime.emit(steps.IngressDropped(raw.peer, name))
+        if told := refusal.told(raw.peer, durable):
+            self._runtime.count(told[0])
+            self._runtime.emit(told[1])
         self._ledger.release(raw.peer, len(raw.data))
 
     def _answer_no(self, arrival: Arrival, refusal: Refusal, now_ns: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from bb_edge.engine import steps
 from bb_edge.engine.plain import dump, load
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.envelope import NONE, Envelope
@@ -75,6 +76,18 @@ class Refusal(enum.Enum):
         """Whether it stays so when the envelope comes again; who asked is told."""
         return self in (Refusal.OTHER_PROGRAM, Refusal.CLASS_MISMATCH)
 
+    def told(self, peer: PeerId, durable: bool) -> tuple[str, steps.EngineStep] | None:
+        """The counter and the step that tell it; None where nothing does.
+
+        A `durable` envelope that found no place is not dropped: its sender keeps it, and sends it again.
+        """
+        name, tells = self.value
+        if not tells:
+            return None
+        if durable and self in (Refusal.NO_ROOM, Refusal.BOOTSTRAPPING, Refusal.FULL):
+            return "ingress.put_off", steps.IngressPutOff(peer, name)
+        return "ingress.dropped", steps.IngressDropped(peer, name)
+
 
 @dataclass(slots=True, eq=False)
 class Arrival:
@@ -84,6 +97,11 @@ class Arrival:
     message: Envelope
     kind: Kind
     deadline_ns: int
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether its sender keeps it until it is acknowledged, however long that takes."""
+        return bool(self.message.base and self.message.seq)
 
 
 def deadline_of(message: Envelope, now_ns: int) -> int:

@@ -108,6 +108,16 @@ def test_a_check_refuses_what_no_other_check_would(case, compile_text, monkeypat
     assert counted(compile_text, case) == 0
 
 
+def test_one_that_its_sender_does_not_keep_is_dropped_where_there_is_no_place(compile_text) -> None:
+    config = NodeConfig(ingress_entries=2, answer_entries=16)
+    node = install(PeerId.from_name("me"), (), compile_text(PROGRAM), ["Main"], config, seed=1)
+    node.poll(1)
+    for seq in (1, 2, 3):
+        node.deliver_inbound(sent(TO_A_SITE, seq), A)
+    assert IngressDropped(A, "full") in node.poll(2)
+    assert "ingress.put_off" not in node.counters
+
+
 def test_an_envelope_for_sites_and_components_starts_an_execution() -> None:
     def kind(*fills: Fill, correlation: int = NONE) -> Kind:
         data = envelope.encode(Envelope(list(fills), correlation))

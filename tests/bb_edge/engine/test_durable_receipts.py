@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from durable_program import greeted, program, records
-from envelopes import durable_message
+from envelopes import durable_message, fill
 from kinds_of_steps import of
 from peers import HERE, SELF, A, B, C
 from snapshots import body_of, sealed
@@ -14,7 +14,7 @@ from times import S
 
 from bb_edge import NodeConfig, install
 from bb_edge.engine.net.journal import JournalRecord
-from bb_edge.engine.steps import IngressDropped, Journal, SendEnvelope, StorageFailed
+from bb_edge.engine.steps import IngressDropped, IngressPutOff, Journal, SendEnvelope, StorageFailed
 from bb_edge.ir.address import site_suffix
 from bb_edge.node import Node
 from bb_edge.wire import cbor, envelope
@@ -129,11 +129,26 @@ def test_no_window_is_forgotten_for_a_newcomer_who_is_refused_by_name(make):
     for peer in (B, C):
         node.deliver_inbound(request(), peer)
         found = node.poll(2)
-        assert of(IngressDropped, found) == [IngressDropped(peer, "no_room")] and not of(Journal, found)
+        assert of(IngressPutOff, found) == [IngressPutOff(peer, "no_room")] and not of(Journal, found)
     node.deliver_inbound(request(), A)
     node.poll(3)
     assert (node.counters["ingress.no_room"], node.counters["ingress.duplicates"]) == (2, 1)
     assert list(node.inspect().sources) == [str(A)]
+
+
+def test_a_durable_envelope_without_a_place_is_put_off_and_taken_when_it_comes_again(make):
+    """It is no loss, and neither its step nor its counter reads as one."""
+    node = greeted(make(ingress_entries=1, answer_entries=16), A, B)
+    node.deliver_inbound(envelope.encode(Envelope([fill(0xA1, 3)], epoch=9, seq=1)), B)
+    node.deliver_inbound(request(), A)
+    found = node.poll(1)
+    assert of(IngressPutOff, found) == [IngressPutOff(A, "full")]
+    assert not of(IngressDropped, found) and not of(Journal, found)
+    assert (node.counters["ingress.full"], node.counters["ingress.put_off"]) == (1, 1)
+    assert node.counters.get("ingress.dropped", 0) == 0
+    node.poll(2)
+    node.deliver_inbound(request(), A)
+    assert len(of(Journal, node.poll(3))) == 1
 
 
 def test_a_record_of_what_had_no_durable_number_is_delivered(make):

@@ -145,7 +145,7 @@ def test_what_a_broker_without_memory_gets_before_its_reader_is_back_is_unheard(
     assert [data for data, _ in client.got] == [b"again"]
 
 
-def test_an_envelope_that_finds_no_place_twice_is_dropped_and_counted(mosquitto_broker, loop, doors, url):
+def test_an_envelope_that_finds_no_place_twice_is_turned_away_and_counted(mosquitto_broker, loop, doors, url):
     a, b = doors("a"), doors("b", full=2)
     ta, tb = loop.join(a, url(mosquitto_broker)), loop.join(b, url(mosquitto_broker))
     loop.until(lambda: b.peer_id in a.presence)
@@ -153,7 +153,8 @@ def test_an_envelope_that_finds_no_place_twice_is_dropped_and_counted(mosquitto_
         ta.send(SendEnvelope(b.peer_id, payload))
     loop.until(lambda: len(b.got) == 1)
     assert b.got == [(b"second", a.peer_id)]
-    assert tb.counters["dropped"] == 1
+    assert (tb.counters["turned_away"], tb.counters["dropped"]) == (1, 0)
+    assert any("no space for what comes" in line for line in loop.logs)
 
 
 def test_foreign_presence_is_counted_and_ignored(mosquitto_broker, loop, doors, url):

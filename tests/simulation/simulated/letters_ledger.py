@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 AFTER_NS = 130 * S
 """How long a world goes on after the faults: a sender that was told that it is old asks a minute later."""
 REPORTS = (steps.StateRolledBack, steps.PeerBeganAnew)
-TOLD = (*REPORTS, *ALLOWED, steps.PeerFailing, steps.OutboundDropped, steps.IngressDropped)
+REFUSED = (steps.IngressDropped, steps.IngressPutOff)
+TOLD = (*REPORTS, *ALLOWED, steps.PeerFailing, steps.OutboundDropped, *REFUSED)
 """What may come out of a poll. What is dropped on its way out was on no disk; what finds no room on its way
 in is on its sender's.
 """
@@ -65,7 +66,7 @@ class LettersLedger(Ledger):
 
     def step(self, step: steps.EngineStep, machine: Machine) -> None:
         self.seen[type(step).__name__] += 1
-        if isinstance(step, steps.IngressDropped):
+        if isinstance(step, REFUSED):
             assert step.reason in ("full", "blocked"), f"{machine.name}: {step}"
         if isinstance(step, steps.PeerRestarts):
             if not self._is_forger(step.peer):  # who says another epoch with each presence
