@@ -12,10 +12,11 @@ FILES = ("bb-edge@.service", "bb-edge.sysusers.conf", "60-bb-watchdog.rules")
 
 STEPS = """
 As root, where {folder} is:
-  install -m 644 bb-edge.sysusers.conf /usr/lib/sysusers.d/bb-edge.conf && systemd-sysusers
+  install -D -m 644 bb-edge.sysusers.conf /etc/sysusers.d/bb-edge.conf && systemd-sysusers
   install -m 644 bb-edge@.service /etc/systemd/system/
   install -m 644 60-bb-watchdog.rules /etc/udev/rules.d/     # only for the hardware watchdog
-  chgrp -R bb-edge /etc/bb-edge && chmod -R u=rwX,g=rX,o= /etc/bb-edge    # artifact, configuration, key
+  mkdir -p /etc/bb-edge                                      # put artifact, NAME.json and key there
+  chgrp -R bb-edge /etc/bb-edge && chmod -R u=rwX,g=rX,o= /etc/bb-edge
   systemctl enable --now bb-edge@NAME                        # reads /etc/bb-edge/NAME.json
 `systemctl edit bb-edge@NAME` sets Environment=PATH=… where bb-edge is in a virtual environment.
 """

@@ -44,12 +44,15 @@ def test_the_unit_is_watched_restarted_and_limited() -> None:
     unit = settings(SHIMS / "service" / "bb-edge@.service")
     expected = {
         "Type": "notify",
-        "Restart": "always",
+        "Restart": "on-failure",
         "RestartPreventExitStatus": f"{Exit.USAGE:d} {Exit.REFUSED:d}",
         "StateDirectory": "bb-edge/%i",
         "StartLimitIntervalSec": "0",
     }
     assert {key: unit[key] for key in expected} == {key: [value] for key, value in expected.items()}
+    never = {0, *map(int, unit["RestartPreventExitStatus"][0].split())}
+    again = {code for code in Exit if code not in never}
+    assert again == {Exit.FAILED, Exit.NO_RESULT}, "what is done stays done, what is refused stays refused"
     assert int(unit["WatchdogSec"][0]) > 0
     assert unit["MemoryMax"][0].endswith("M")
 

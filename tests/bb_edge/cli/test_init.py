@@ -20,6 +20,17 @@ def test_all_files_of_the_service_are_written(tmp_path: Path, capsys: pytest.Cap
     assert all(name in said for name in written) and f"where {tmp_path / 'new'} is" in said
 
 
+def test_the_steps_make_what_they_use_and_are_those_of_the_pages(capsys, tmp_path: Path) -> None:
+    assert main(["init", "service", "-o", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert said.index("mkdir -p /etc/bb-edge") < said.index("chgrp -R bb-edge /etc/bb-edge")
+    root = SERVICE.parents[3]
+    for page in ("docs/tutorials/raspberry-pi.md", "firmware_shims/README.md"):
+        text = (root / page).read_text("utf-8")
+        for step in ("install -D -m 644 bb-edge.sysusers.conf /etc/sysusers.d/bb-edge.conf", "mkdir -p"):
+            assert step in text and step in said, page
+
+
 def test_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["init", "service", "-o", str(tmp_path)]
     assert main(arguments) == main(arguments) == 0
