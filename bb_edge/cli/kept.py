@@ -129,11 +129,7 @@ def open_kept(
     _tell_foreign(log, folder, storage.list())
     free = storage.free_bytes()
     log("info", f"state in {folder}", free_bytes=free)
-    if free < (needs := 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)):
-        # What the folder has already counts twice here, on the careful side: it is a warning.
-        what = f"{folder} may come to hold {needs} bytes, and {free} are free there"
-        why = "a disk that the node's own files have filled frees nothing"
-        log("warning", f"{what}: {why}; lower outbox_bytes and the bounds under 'disk'")
+    warn_of_room(folder, free, limits, log)
     owner = Owner(identity.peer, identity.program)
     store = StateStore(storage, (StorageError,), limits, owner, OLD_GENERATIONS)
     now_ns, wall_ns = board.clock.monotonic_ns(), board.clock.wall_ns()
@@ -162,6 +158,20 @@ def _tell_foreign(log: Log, folder: Path, names: Sequence[str]) -> None:
     shown = ", ".join(f"{name!r:.60}" for name in names[:3]) + (", …" if len(names) > 3 else "")
     what = f"{folder} holds {len(names)} files that are not a node's ({shown}), and no state"
     log("warning", f"{what}: a folder of its own, with --state, keeps the node's files apart")
+
+
+def warn_of_room(folder: Path, free: int | None, limits: StoreLimits, log: Log) -> None:
+    """Warns where fewer bytes are free than the folder may come to hold; None looks how many are."""
+    if free is None:
+        missing = _missing(folder)
+        disk = os.statvfs(missing[-1].parent if missing else folder)
+        free = disk.f_bavail * disk.f_frsize
+    needs = 2 * (limits.journal_bytes + limits.outbox_bytes + limits.snapshot_bytes)
+    if free < needs:
+        # What the folder has already counts twice here, on the careful side: it is a warning.
+        what = f"{folder} may come to hold {needs} bytes, and {free} are free there"
+        why = "a disk that the node's own files have filled frees nothing"
+        log("warning", f"{what}: {why}; lower outbox_bytes and the bounds under 'disk'")
 
 
 def _remove_empty(folder: Path) -> None:

@@ -254,16 +254,20 @@ class Launch:
 
     def _node(self) -> None:
         folder = self.config.state
-        if folder is None or (self._trial and not folder.exists()):
+        if folder is None:
             self.node = self._restored(None)
             return
         from bb_edge.capacity import planned_journal
-        from bb_edge.cli.kept import in_use, open_kept
+        from bb_edge.cli.kept import in_use, open_kept, warn_of_room
         from bb_edge.engine.snapshot import Identity
         from bb_shims import ShimError
 
-        identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         limits = self.config.store_limits(planned_journal(self.program, self.targets))
+        if self._trial and not folder.exists():
+            warn_of_room(folder, None, limits, self._log)
+            self.node = self._restored(None)
+            return
+        identity = Identity.of(self.peer, self.program, [target.name for target in self.targets])
         made = self._restored, identity, self._stack, self._adopted, self.config.federation, self._known
         try:
             opened = open_kept(folder, limits, self.board, self._log, *made)
@@ -275,6 +279,7 @@ class Launch:
                 stop = "stop it, or give this node a folder of its own"
                 raise BoardFailure("another process has it open", f"state {folder}", stop) from error
             self._log("warning", f"a running node has {folder} open: what it holds is not looked at")
+            warn_of_room(folder, None, limits, self._log)
             self.node = self._installed(None)
 
     def _restored(self, snapshot: bytes | None) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from texts import compiled
 
 from bb_edge.cli import main
 from bb_edge.cli.endings import Exit
+from bb_shims import open_folder
 
 PROGRAM = """program P {module=P, targets="Main"}
 function program.Main() -> () {entry=1, partition=Main}
@@ -271,3 +273,18 @@ def test_processes_end_with_the_codes(config, start):
         assert start("run", "--config", config(**changes)).process.wait(60) == code
     for verb, flags in (("check", ["--set", "nonsense"]), ("run", ["--give-up-after", "-1"])):
         assert start(verb, "--config", config(), *flags).process.wait(60) == Exit.USAGE
+
+
+@pytest.mark.parametrize("there", ["not yet", "there", "in use"])
+def test_a_disk_that_the_nodes_files_may_fill_is_told_before_it_runs(config, tmp_path, capsys, there) -> None:
+    """`run` warns of it; a folder that is not there, or that a node has open, is not opened to find out."""
+    path = config(state=str(tmp_path / "deep" / "state"), disk={"snapshot_bytes": 1 << 60})
+    with ExitStack() as stack:
+        if there != "not yet":
+            (tmp_path / "deep" / "state").mkdir(parents=True)
+        if there == "in use":
+            stack.enter_context(open_folder(tmp_path / "deep" / "state"))
+        assert main(["check", "--json", "--config", path]) == 0
+        warnings = json.loads(capsys.readouterr().out)["warnings"]
+        assert [warning for warning in warnings if "state may come to hold 23058" in warning]
+    assert (tmp_path / "deep").exists() is (there != "not yet")
