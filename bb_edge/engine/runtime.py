@@ -12,6 +12,7 @@ from bb_edge.engine.bus import Bus
 from bb_edge.engine.callbacks import Callbacks, Timers
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.drawing import Drawing
+from bb_edge.engine.paces import Paces
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.steps import AppEvent, EngineStep, OpFailed
 from bb_edge.ir.ids import PeerId
@@ -62,6 +63,7 @@ class Runtime:
     timers: Timers = field(init=False)
     callbacks: Callbacks = field(default_factory=Callbacks)
     bus: Bus = field(default_factory=Bus)
+    paces: Paces = field(default_factory=Paces)
     counters: dict[str, int] = field(default_factory=dict)
     steps: list[EngineStep] = field(default_factory=list)
     origin: Origin | None = None

@@ -115,6 +115,11 @@ class OpSurroundings(Surroundings):
         return self._control.outlet_of(self.op.component)
 
     @property
+    def offloads(self) -> str:
+        """The op's name."""
+        return self.op.spec.name
+
+    @property
     def target(self) -> str:
         """The target that the op belongs to."""
         return self.op.target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from bb_edge.engine.run.components import Components
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.ids import PeerId
-from bb_edge.roles.completion import Later
+from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import ComponentError
+from bb_edge.roles.errors import ComponentError, OutOfTimeError
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +49,19 @@ class ComponentTimers:
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
         self._runtime.timers.at(self._runtime.now_ns + delay_ns, _settle, later, result)
+
+
+TOO_LATE: Final = "the node is asked for more than it can do: ask less often, or give longer deadlines"
+
+
+def _finish(work: Callable[[], object], handle: CompletionHandle) -> bool:
+    """Does the work and settles the handle; False where somebody waited for that in vain."""
+    try:
+        result = work()
+    # The border to users' components, on whichever thread: the op fails, nothing else.
+    except BaseException as error:  # noqa: BLE001
+        return handle.fail(contained(error))
+    return handle.complete(result)
 
 
 def _settle(_now_ns: int, later: Later, result: object) -> None:
@@ -94,6 +107,11 @@ class Surroundings:
     @property
     def target(self) -> str:
         """The target that the component or op belongs to."""
+        raise NotImplementedError
+
+    @property
+    def offloads(self) -> str:
+        """The name under which the times of offloaded work are kept."""
         raise NotImplementedError
 
     @property
@@ -145,25 +163,31 @@ class Surroundings:
     def offload(self, work: Callable[[], object], deadline_ns: int | None = None) -> Later:
         """See `Ctx.offload`: on the executor that `install` was given, else here and now."""
         later = self.later(deadline_ns)
-        handle = later.handle
+        executor = self.runtime.executor
+        if executor is None:
+            _finish(work, later.handle)
+        else:
+            executor.submit(self._timed(work, later))
+        return later
+
+    def _timed(self, work: Callable[[], object], later: Later) -> Callable[[], object]:
+        """The work as a thread does it: not begun where its result would come too late."""
+        runtime, handle, left_ns = self.runtime, later.handle, later.deadline_ns
+        clock, pace = runtime.paces.clock, runtime.paces.of(self.offloads)
+        submitted_ns = clock()
 
         def run() -> None:
             if handle.settled:
                 return  # its deadline has passed while it stood in the executor's queue
-            try:
-                result = work()
-            # The border to users' components, on whichever thread: the op fails, nothing else.
-            except BaseException as error:  # noqa: BLE001
-                handle.fail(contained(error))
-            else:
-                handle.complete(result)
+            begun_ns = clock()
+            if left_ns and not pace.fits(left_ns - (begun_ns - submitted_ns), begun_ns):
+                handle.fail(OutOfTimeError("was not begun: it would have ended too late", hint=TOO_LATE))
+                return
+            in_time = _finish(work, handle)
+            ended_ns = clock()
+            pace.took(ended_ns - begun_ns, ended_ns, late=not in_time)
 
-        executor = self.runtime.executor
-        if executor is None:
-            run()
-        else:
-            executor.submit(run)
-        return later
+        return run
 
     @property
     def rng(self) -> np.random.Generator:
@@ -208,6 +232,11 @@ class ControlContext(Surroundings):
         super().__init__(runtime, components, peers, calls)
         self._replies = replies
         self.outlet = outlet
+
+    @property
+    def offloads(self) -> str:
+        """The remote op that is called."""
+        return f"{self.outlet.name}.{self.outlet.replying.op if self.outlet.replying else ''}"
 
     @property
     def target(self) -> str:

@@ -27,7 +27,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused
+from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused, OutOfTimeError
 from bb_edge.wire.envelope_records import FailureCode
 
 Outputs = Iterable[tuple[int, object]]
@@ -176,7 +176,8 @@ class Scheduler:
         peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
         failure = self.branch_failed(op, execution.id, error, peer)
         why = (isinstance(error, ContributionRefused) and error.why) or failure.text
-        execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
+        code = FailureCode.OUT_OF_TIME if isinstance(error, OutOfTimeError) else FailureCode.OP_FAILED
+        execution.went_wrong(code, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 
@@ -309,13 +310,11 @@ class Scheduler:
         parked = self.waiting.parked.get(token)
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
             self.runtime.count("completions.expired")
-            name, execution = parked.op.spec.name, parked.execution
-            hint = "give it a longer deadline, or raise limits.later_deadline_ns"
-            if 0 < execution.until_ns <= self.runtime.now_ns:
-                execution.went_wrong(FailureCode.OUT_OF_TIME, f"{name} was not completed")
-                hint = "the request that it works for ends then: give that a longer deadline"
-            error = f"nobody completed it within {wait_ns / 1e9:g} s"
-            self.fail(token, CompletionExpiredError(error, name, hint))
+            kind, hint = CompletionExpiredError, "give it longer, or limits.later_deadline_ns more"
+            if 0 < parked.execution.until_ns <= self.runtime.now_ns:
+                kind, hint = OutOfTimeError, "the request that it works for ends then: let it end later"
+            what = f"nobody completed it within {wait_ns / 1e9:g} s"
+            self.fail(token, kind(what, parked.op.spec.name, hint))
 
     # --- children --------------------------------------------------------
 
