@@ -69,6 +69,7 @@ def install(
     incarnation: bytes | int | None = None,
     epoch: int | None = None,
     executor: Executor | None = None,
+    clock: Callable[[], int] | None = None,
     why_not_train: Callable[[], str] | None = None,
     durable: bool = False,
     snapshot: bytes | None = None,
@@ -122,6 +123,7 @@ def install(
         clock_offset_ns=clock_offset_ns,
         local_addresses=tuple(addresses),
         executor=executor,
+        clock=clock,
         why_not_train=why_not_train,
     )
     installer = _Installer(runtime, plan, components or {}, registry or default_registry())

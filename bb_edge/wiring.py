@@ -43,6 +43,7 @@ from bb_edge.engine.run.naming import Naming
 from bb_edge.engine.run.overdue import Overdue
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.turns import Turns
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.inputs import decode_input
@@ -131,7 +132,8 @@ def core(
     outgoing = Outgoing(runtime, links, peers, kept, ingress.offer_own(runtime.own_peer))
     control = ControlPlane(runtime, components, peers, outgoing, ingress)
     ctx = OpContext(runtime, components, peers, control, waiting)
-    scheduler = Scheduler(runtime, components, pool, waiting, ledger, ctx)
+    turns = Turns(runtime.clock, config.cycle_time_ns, runtime.paces)
+    scheduler = Scheduler(runtime, components, pool, waiting, ledger, turns, ctx)
     Overdue(scheduler)
     requests = Requests(runtime, scheduler, outgoing, peers, wish)
     return Core(runtime, scheduler, ctx, OpStates(), ingress, links, peers, wish, outgoing, control, requests)

@@ -323,6 +323,7 @@ class Launch:
             # A restart with the same seed is a new incarnation, whose sequence numbers start again.
             incarnation=board.entropy.bytes(16),
             executor=offloading,
+            clock=board.clock.monotonic_ns,
             why_not_train=None if self.conditions is None else self.conditions.unmet,
             durable=config.state is not None,
             snapshot=snapshot,

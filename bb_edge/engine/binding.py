@@ -86,6 +86,11 @@ class OpContext(OpSurroundings):
                 execution = execution.parent
         return execution.id
 
+    @property
+    def crowded(self) -> bool:
+        """Whether others wait for executions of this node, too."""
+        return self.waiting.crowded
+
     def later(self, deadline_ns: int | None = None) -> Later:
         """Parks the op; the handle is fulfilled from any thread.
 

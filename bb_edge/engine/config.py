@@ -71,9 +71,11 @@ class NodeConfig:
     pending_async: int = 10_000
     # Units that wait to be sent. As `pending_async`.
     outbound_queue: int = 10_000
-    # Ops of one poll; the rest goes on in the next. 1 000 ops take some milliseconds, so that a node with
-    # much to do still looks at its broker in time for the keep-alive.
+    # Ops of one poll; the rest goes on in the next. 1 000 small ops take some milliseconds.
     cycle_op_budget: int = 1_000
+    # How long one poll runs ops where the node has a clock; the op that runs then is the last one. So a node
+    # that trains for minutes still looks at its broker, and what it has to say leaves.
+    cycle_time_ns: int = 50 * MS
     # Open requests at once. 4 per execution.
     max_requests: int = 64
     # Requests of components to their counterparts that wait for an answer.

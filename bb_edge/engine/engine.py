@@ -151,6 +151,7 @@ class Engine:
         scheduler, entries = self._scheduler, self.ingress.entries
         self.runtime.advance(now_ns)
         self._left = self.runtime.config.cycle_op_budget
+        scheduler.turns.begin()
         if not scheduler.runnable and not any(self._queues) and not self._holds_any():
             if not entries:
                 return self.runtime.take_steps()
@@ -189,12 +190,17 @@ class Engine:
     def _run(self, now_ns: int) -> None:
         """Admits entries and drains, until nothing is ready or the budget is spent."""
         scheduler, entries, pool = self._scheduler, self.ingress.entries, self._scheduler.pool
+        turns = scheduler.turns
         while self._left > 0 and (scheduler.runnable or (entries and pool.entries < pool.max_entries)):
             before = self._left
             while entries and pool.entries < pool.max_entries:
                 self._admit(now_ns)
+                if turns.clock is not None and scheduler.runnable:
+                    break  # the next one stays where its deadline is looked at
             if scheduler.runnable or self._left == before:
                 self._left -= max(1, scheduler.drain(self._left))
+                if turns.spent:
+                    self._left = 0
                 if self.outgoing.unsent.lost or self.peers.changes:
                     self._hand_on()
 
@@ -217,6 +223,8 @@ class Engine:
         entry.fill(execution, *entry.args)
         if execution.cause is None:
             execution.cause = entry.cause
+        if entry.expires_ns and not scheduler.turns.admits(execution, bool(self.ingress.entries)):
+            scheduler.endings.too_late(execution)
         if execution.state is State.STARTED:  # nothing was written
             pool.wake(execution)
 
@@ -243,8 +251,12 @@ class Engine:
         return self._left <= 0
 
     def _tell_budget(self, now_ns: int) -> None:
-        """Reports that the op budget is spent while something is still to be done."""
-        if self._scheduler.runnable or self._admissible or self.runtime.timers.due(now_ns):
+        """Something is still to be done: reports that the op budget is spent, or counts that the time is."""
+        if not (self._scheduler.runnable or self._admissible or self.runtime.timers.due(now_ns)):
+            return
+        if self._scheduler.turns.spent:
+            self.runtime.count("cycles.over_time")
+        else:
             self.runtime.count("cycles.over_budget")
             self.runtime.emit(steps.CycleBudgetExceeded(self.runtime.config.cycle_op_budget))
 

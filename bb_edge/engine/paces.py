@@ -7,7 +7,6 @@ it any more, finish it for nobody, and answer no one: work is done in order, and
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -64,7 +63,7 @@ class Paces:
 
     __slots__ = ("_of", "clock")
 
-    def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
         self.clock = clock
         self._of: dict[str, Pace] = {}
 

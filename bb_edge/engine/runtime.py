@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -45,8 +46,9 @@ class Runtime:
 
     `ids` gives epochs, request ids and tokens: what no two incarnations may share. `ids_go_on` says whether
     a snapshot holds its state, as it does for nodes that were installed without an incarnation. `executor`
-    is None where offloaded work runs at once, on the poller's thread. `why_not_train()` says why the
-    node does not train now, "" where it does; None where it always does.
+    is None where offloaded work runs at once, on the poller's thread; `clock` gives the real monotonic time,
+    and is None where time is simulated. `why_not_train()` says why the node does not train now, "" where it
+    does; None where it always does.
     """
 
     config: NodeConfig
@@ -58,12 +60,13 @@ class Runtime:
     clock_offset_ns: int = 0
     local_addresses: tuple[bytes, ...] = ()
     executor: Executor | None = None
+    clock: Callable[[], int] | None = None
     why_not_train: Callable[[], str] | None = None
     now_ns: int = 0
     timers: Timers = field(init=False)
     callbacks: Callbacks = field(default_factory=Callbacks)
     bus: Bus = field(default_factory=Bus)
-    paces: Paces = field(default_factory=Paces)
+    paces: Paces = field(init=False)
     counters: dict[str, int] = field(default_factory=dict)
     steps: list[EngineStep] = field(default_factory=list)
     origin: Origin | None = None
@@ -73,6 +76,7 @@ class Runtime:
     """Adds a step to what the poll returns."""
 
     def __post_init__(self) -> None:
+        self.paces = Paces(self.clock or time.monotonic_ns)
         self.timers = Timers(self.config.max_timers)
         self.emit = self.steps.append
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from asking import Federation, changed
@@ -73,6 +74,7 @@ def bench() -> Callable[..., Bench]:
         registry: Registry | None = None,
         clock_offset_ns: int = 0,
         adopt: Former | None = None,
+        **surroundings: Any,
     ) -> Bench:
         node = install(
             PeerId.from_name(peer),
@@ -85,6 +87,7 @@ def bench() -> Callable[..., Bench]:
             seed=7,
             clock_offset_ns=clock_offset_ns,
             adopt=adopt,
+            **surroundings,
         )
         return Bench(node)
 

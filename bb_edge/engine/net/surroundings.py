@@ -115,6 +115,11 @@ class Surroundings:
         raise NotImplementedError
 
     @property
+    def crowded(self) -> bool:
+        """Whether somebody else waits for this node, who could be answered in the time of this call."""
+        raise NotImplementedError
+
+    @property
     def cohort(self) -> int:
         """See `Ctx.cohort`: timers, hooks and remote ops belong to none."""
         return 0
@@ -174,13 +179,13 @@ class Surroundings:
         """The work as a thread does it: not begun where its result would come too late."""
         runtime, handle, left_ns = self.runtime, later.handle, later.deadline_ns
         clock, pace = runtime.paces.clock, runtime.paces.of(self.offloads)
-        submitted_ns = clock()
+        submitted_ns, crowded = clock(), self.crowded
 
         def run() -> None:
             if handle.settled:
                 return  # its deadline has passed while it stood in the executor's queue
             begun_ns = clock()
-            if left_ns and not pace.fits(left_ns - (begun_ns - submitted_ns), begun_ns):
+            if crowded and left_ns and not pace.fits(left_ns - (begun_ns - submitted_ns), begun_ns):
                 handle.fail(OutOfTimeError("was not begun: it would have ended too late", hint=TOO_LATE))
                 return
             in_time = _finish(work, handle)
@@ -237,6 +242,11 @@ class ControlContext(Surroundings):
     def offloads(self) -> str:
         """The remote op that is called."""
         return f"{self.outlet.name}.{self.outlet.replying.op if self.outlet.replying else ''}"
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other remote ops are to be answered later, too."""
+        return len(self._replies.pending) > 1
 
     @property
     def target(self) -> str:

@@ -18,6 +18,7 @@ from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.given_up import tell_given_up
 from bb_edge.engine.run.life import KEEPS_CLAIMS, LIFE, Event, Hold, State
 from bb_edge.engine.run.pool import ExecutionPool
+from bb_edge.engine.run.turns import TOO_LATE
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.roles.containment import contained
@@ -53,6 +54,15 @@ class Endings:
         self._runtime.count("requests.declined")
         self._runtime.emit(steps.RequestDeclined(asker, op.target, error.what, op.spec.name))
         return True
+
+    def too_late(self, execution: Execution) -> None:
+        """Ends a request that has not begun, in whose place others can be answered: who asked hears it."""
+        assert execution.source is not None
+        execution.ready.clear()
+        execution.expire()
+        execution.went_wrong(FailureCode.OUT_OF_TIME, TOO_LATE)
+        self._runtime.count("requests.declined")
+        self._runtime.emit(steps.RequestDeclined(execution.source, execution.target, TOO_LATE))
 
     def settle(self, execution: Execution) -> None:
         """Nothing of an execution is ready: it waits, or it ends."""

@@ -1,7 +1,8 @@
-"""The end by force: an asked execution is over when its reply must be on its way, whatever it waits for.
+"""The end by force: of ops that nobody completes in time, and of asked executions whose time is over.
 
-Nobody waits for what it would still give. Its parked ops fail, so that it ends as any other: a failure goes
-home where no reply went out, and its bytes, permits and place are free.
+Nobody waits for what such an execution would still give, whatever it waits for: its reply must be on its way.
+Its parked ops fail, so that it ends as any other: a failure goes home where no reply went out, and its bytes,
+permits and place are free.
 
 Rule E20 of the specification.
 """
@@ -16,18 +17,25 @@ from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.ending import OVERDUE
 from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.waiting import LATER_EXPIRED
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
+from bb_edge.roles.errors import CompletionExpiredError, OutOfTimeError
 from bb_edge.wire.envelope_records import FailureCode
 
 
 @dataclass(slots=True, eq=False)
 class Overdue:
-    """Ends executions whose `until_ns` has come. `Endings` arms the timer once one has to wait."""
+    """Ends executions whose `until_ns` has come, and ops whose `Later` has no time left.
+
+    `Endings` arms the timer of an execution once it has to wait.
+    """
 
     _scheduler: Scheduler
 
     def __post_init__(self) -> None:
-        self._scheduler.runtime.callbacks.register(OVERDUE, self._end)
+        callbacks = self._scheduler.runtime.callbacks
+        callbacks.register(OVERDUE, self._end)
+        callbacks.register(LATER_EXPIRED, self._later_expired)
 
     def _end(self, _now_ns: int, number: int) -> None:
         scheduler = self._scheduler
@@ -46,6 +54,19 @@ class Overdue:
             )
         if given_up:  # else it would wait for the same again: a request, whose end may need a snapshot
             scheduler.pool.wake(execution)
+
+    def _later_expired(self, _now_ns: int, token: int, wait_ns: int) -> None:
+        runtime = self._scheduler.runtime
+        parked = self._scheduler.waiting.parked.get(token)
+        if parked is not None and (parked.handle is None or parked.handle.revoke()):
+            runtime.count("completions.expired")
+            kind: type[CompletionExpiredError] = CompletionExpiredError
+            hint = "give it a longer deadline, or raise limits.later_deadline_ns"
+            if 0 < parked.execution.until_ns <= runtime.now_ns:
+                kind = OutOfTimeError
+                hint = "the request that it works for ends then: give that a longer deadline"
+            what = f"nobody completed it within {wait_ns / 1e9:g} s"
+            self._scheduler.fail(token, kind(what, parked.op.spec.name, hint))
 
     def _given_up(self, execution: Execution) -> Iterator[BoundOp]:
         """The ops of the execution that waited and do not any more.

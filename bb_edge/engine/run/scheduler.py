@@ -21,13 +21,14 @@ from bb_edge.engine.run.ending import Endings
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import RUNNING, Hold
 from bb_edge.engine.run.pool import ExecutionPool
-from bb_edge.engine.run.waiting import LATER_EXPIRED, PENDING, Running, WaitingRoom
+from bb_edge.engine.run.turns import Turns
+from bb_edge.engine.run.waiting import PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import CompletionExpiredError, ContributionRefused, OutOfTimeError
+from bb_edge.roles.errors import ContributionRefused, OutOfTimeError
 from bb_edge.wire.envelope_records import FailureCode
 
 Outputs = Iterable[tuple[int, object]]
@@ -49,6 +50,7 @@ class Scheduler:
     pool: ExecutionPool
     waiting: WaitingRoom
     ledger: Ledger
+    turns: Turns
     _ctx: Running
     runnable: list[Execution] = field(init=False)
     endings: Endings = field(init=False)
@@ -59,25 +61,30 @@ class Scheduler:
         self.runnable = self.pool.runnable
         self.endings = Endings(self.runtime, self.components, self.pool, self.waiting, self.ledger)
         self.runtime.callbacks.register("parked.fire", self.fire)
-        self.runtime.callbacks.register(LATER_EXPIRED, self._later_expired)
 
     # --- the loop -------------------------------------------------------------------------------------
 
     def drain(self, limit: int) -> int:
-        """Runs at most `limit` ops; returns how many ran."""
-        runnable = self.runnable
-        done = 0
+        """Runs at most `limit` ops, while the poll has time; returns how many ran."""
+        runnable, turns = self.runnable, self.turns
+        timed, done = turns.clock is not None, 0
         while runnable and done < limit:
             execution = runnable[0]
             # The frontier: this execution's ready ops, and at least one of every other runnable one.
             depth = len(execution.ready) + len(runnable) - 1
             if depth > self.depth_peak:
                 self.depth_peak = depth
+            number = execution.id
+            began_ns = turns.begins(number) if turns.watched else -1
             done += self._run(execution, limit - done)
-            if execution.ready:
-                break  # the budget is spent
-            runnable.pop(0)
-            self.endings.settle(execution)
+            left = bool(execution.ready)  # the budget is spent
+            if not left:
+                runnable.pop(0)
+                self.endings.settle(execution)
+            if began_ns >= 0:
+                turns.ran(number, began_ns, execution.id != number)
+            if left or (timed and turns.leaves_none()):
+                break
         return done
 
     def _run(self, execution: Execution, limit: int) -> int:
@@ -86,6 +93,7 @@ class Scheduler:
         ctx, waiting_room = self._ctx, self.waiting
         ctx.execution = execution
         trace = self.runtime.config.trace
+        over = None if self.turns.clock is None else self.turns.over
         pending, one, spread, mask = PENDING, OutputMode.ONE, OutputMode.SPREAD, EAGER_MASK
         done = 0
         following: BoundOp | None = None  # the next op, of the same frame, while nothing else is ready
@@ -113,6 +121,8 @@ class Scheduler:
                         continue
                     gather = op.gather  # a method call would look for a method first, at each op
                     result = op.run(ctx, *gather(values))
+                    if over is not None and over():
+                        limit = done  # the rest waits for the next poll
             # The border to users' components: whatever they raise ends this branch only.
             except BaseException as error:  # noqa: BLE001
                 self.op_failed(execution, op, contained(error))
@@ -305,16 +315,6 @@ class Scheduler:
     def fire(self, _now_ns: int, token: int) -> None:
         """A delay is over: the op that waits for it goes on."""
         self.resume(token, TRIGGER)
-
-    def _later_expired(self, _now_ns: int, token: int, wait_ns: int) -> None:
-        parked = self.waiting.parked.get(token)
-        if parked is not None and (parked.handle is None or parked.handle.revoke()):
-            self.runtime.count("completions.expired")
-            kind, hint = CompletionExpiredError, "give it longer, or limits.later_deadline_ns more"
-            if 0 < parked.execution.until_ns <= self.runtime.now_ns:
-                kind, hint = OutOfTimeError, "the request that it works for ends then: let it end later"
-            what = f"nobody completed it within {wait_ns / 1e9:g} s"
-            self.fail(token, kind(what, parked.op.spec.name, hint))
 
     # --- children --------------------------------------------------------
 

@@ -203,6 +203,11 @@ class WaitingRoom:
         if parked is not None and parked.handle is not None:
             parked.handle.revoke()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether somebody waits for more than one execution, so that one could have another's time."""
+        return sum(1 for execution in self._pool.active.values() if execution.until_ns) > 1
+
     # --- bootstraps -----------------------------------------------------------------------------------
 
     def closes(self, component: int) -> bool:

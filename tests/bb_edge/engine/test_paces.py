@@ -79,9 +79,7 @@ def answers(bench, every_ns: int, for_ns: int) -> tuple[int, int, Any]:
 
     registry = Registry()
     registry.register(Hard)
-    b = bench(SERVICE, registry=registry)
-    runtime = b.node._parts.runtime
-    runtime.executor, runtime.paces.clock = thread, thread.clock
+    b = bench(SERVICE, registry=registry, executor=thread, clock=thread.clock)
     asker = PeerId.from_name("asker")
     b.node.peer_presence(asker, True, (HERE,), {"features": ["failures"]}, epoch=1)
     due: dict[int, int] = {}
