@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from bb_edge.cli.bootstraps import counts, summary
 from bb_edge.cli.render import Output
+from bb_edge.cli.replay_progress import ReplayProgress
 from bb_edge.engine.steps import EngineStep
 from bb_edge.transport.driver import MAX_WAIT_S, Polled
 
@@ -56,6 +57,7 @@ class Service:
         self._counted_before = counted_before
         self._pet_every_ns = 0
         self._next_pet_ns = 0
+        self._replay = ReplayProgress(lambda: node.counters["journal.waiting"], output.log)
         self._last_status = ""  # as the service manager has it
         self.polled: Polled | None = None
         self.max_wait_s = MAX_WAIT_S
@@ -100,6 +102,7 @@ class Service:
             self._next_pet_ns = now_ns + self._pet_every_ns
             self._tell(self._board.watchdog.pet)
         self._certificates.beat()
+        self._replay.beat(now_ns)
         if self._metrics is not None and self._metrics.due(now_ns):
             self._publish()
         notifier = self._board.notifier

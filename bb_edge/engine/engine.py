@@ -45,6 +45,7 @@ class Parts(Core):
             **runtime.counters,
             "ingress.dropped": runtime.counters.get("ingress.dropped", 0),
             "bus.dropped": runtime.bus.dropped,
+            "journal.waiting": len(self.admission.journal.replaying),
             "frontier.depth_peak": scheduler.depth_peak,
             "pending_async.count": len(scheduler.waiting.parked),
             "executions.active": len(scheduler.pool.active),

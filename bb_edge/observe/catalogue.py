@@ -139,7 +139,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "gates.peer_health_rx.dropped": Metric(COUNTER, "envelopes that a gate kept out, of peers that are down"),
     "gates.backoff_rx.dropped": Metric(COUNTER, "envelopes that a gate kept out, of peers in back-off"),
-    **_gauges(ingress__bytes="bytes of envelopes in hand"),
+    **_gauges(
+        ingress__bytes="bytes of envelopes in hand",
+        journal__waiting="records of the journal that have yet to run again after a restart",
+    ),
     # --- what goes out ---
     **_counters(
         wire__sent="envelopes that were sent",
