@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 
 from bb_edge.ir.errors import BBError
 from bb_shims.single_file import write_whole
 
-__all__ = ["FileThere", "write_new"]
+__all__ = ["FileThere", "remedy_of", "write_new"]
+
+_REMEDIES: Mapping[int, str] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space there, or name another place"),
+    errno.EFBIG: "name another place, or raise the limit of a file's size (ulimit -f)",
+    errno.EROFS: "what is mounted there takes no writes: name another place",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "name another place, or give it to the user that writes"),
+    errno.ENOENT: "make the folder first",
+    errno.ENOTDIR: "a part of the path is a file: name a folder",
+    errno.EISDIR: "it is a folder: name a file in it",
+}
+
+
+def remedy_of(error: OSError) -> str:
+    """Returns what to do where a file cannot be written."""
+    return _REMEDIES.get(error.errno or 0, "look at the disk, or name another place")
 
 
 class FileThere(BBError):

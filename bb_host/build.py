@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 
 from bb_edge.input_files import FileRefused, read_artifact
 from bb_edge.ir.plain_values import from_json
+from bb_edge.new_files import remedy_of
 from bb_host.compiler.driver import Compiler, as_program
 from bb_host.diagnostics import ProgramWarning, issue
 from bb_host.errors import EdgeError, NothingToQuantizeError, OverwriteError
@@ -137,7 +138,8 @@ class Build:
             folder.mkdir(parents=True, exist_ok=True)
             return _write_all(folder, files)
         except OSError as error:
-            raise EdgeError(error.strerror or str(error), str(error.filename or folder)) from error
+            where = str(error.filename or folder)
+            raise EdgeError(error.strerror or str(error), where, remedy_of(error)) from error
 
     def _refuse_overwriting(self, folder: Path, origin: str) -> None:
         known = False

@@ -166,7 +166,8 @@ class SavedModels:
                 self._storage.write_atomic(f"{model.slot}.npz", pack(arrays, meta))
             except StorageError as error:
                 self._rounds = self._every  # the node goes on; the next round tries again
-                self._output.log("error", f"the model in slot {model.slot!r} was not saved: {error}")
+                what = f"the model in slot {model.slot!r} was not saved: {error}"
+                self._output.log("error", f"{what}; the next round, and the node's end, try again")
                 continue
             with suppress(OSError):  # others may read it, unlike the files of a state folder
                 (self._folder / f"{model.slot}.npz").chmod(0o644)

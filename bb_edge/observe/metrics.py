@@ -53,6 +53,14 @@ class MetricsError(BBError):
     """The text is not an address, or the address cannot be listened on."""
 
 
+_LISTEN = {
+    errno.EADDRINUSE: "another process, such as another node, has this port: give each node one of its own",
+    errno.EADDRNOTAVAIL: "this machine has no such address: write PORT alone for loopback, 0.0.0.0:PORT for"
+    " all of its addresses",
+    errno.EACCES: "name a port from 1024 on: those below are root's",
+}
+
+
 class ListenError(MetricsError):
     """The address cannot be listened on: it is in use, not of this machine now, or not for this user.
 
@@ -61,8 +69,7 @@ class ListenError(MetricsError):
 
     def __init__(self, what: str, number: int | None) -> None:
         self.taken = number == errno.EADDRINUSE
-        remedy = "another process, such as another node, has this port: give each node one of its own"
-        super().__init__(what, "metrics", remedy if self.taken else "")
+        super().__init__(what, "metrics", _LISTEN.get(number or 0, "name an address of this machine"))
         self.may_pass = number not in (errno.EACCES, errno.EPERM)
 
 

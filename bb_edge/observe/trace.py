@@ -19,6 +19,7 @@ from bb_edge.engine.run.bound import BoundOp
 from bb_edge.engine.run.waiting import PENDING
 from bb_edge.input_files import refuse_special
 from bb_edge.ir.errors import BBError
+from bb_edge.new_files import remedy_of
 
 MAX_BYTES = 256 * 1024 * 1024
 """Bytes of a trace, some two million events; browsers show no more either."""
@@ -46,7 +47,7 @@ def _opened(path: Path | str, mode: str) -> TextIO:
     try:
         return open(path, mode, encoding="utf-8")  # type: ignore[return-value]
     except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}", "trace") from error
+        raise TraceError(f"{path}: {error.strerror}", "trace", remedy_of(error)) from error
 
 
 class Trace:
@@ -161,7 +162,7 @@ class Trace:
             file.write("".join(f"{line},\n" for line in lines))
         except OSError as error:
             self._file = None
-            self.error = f"{file.name}: {error.strerror}"
+            self.error = f"{file.name}: {error.strerror} ({remedy_of(error)})"
             with contextlib.suppress(OSError):
                 file.close()
 
@@ -176,7 +177,7 @@ class Trace:
             with file:
                 file.write(json.dumps(last) + "\n]\n")
         except OSError as error:
-            self.error = f"{file.name}: {error.strerror}"
+            self.error = f"{file.name}: {error.strerror} ({remedy_of(error)})"
 
 
 def _arguments(step: steps.EngineStep) -> dict[str, object]:

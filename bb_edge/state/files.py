@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
@@ -50,6 +51,10 @@ class Storage(Protocol):
         """Removes the file. Without `sync` a power cut may bring it back, the last removed first."""
 
 
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_BOUNDS = "limits.outbox_bytes and disk, in a configuration, bound what a node takes of it"
+
+
 class Files:
     """A storage that counts what is written and raises the errors of this package.
 
@@ -92,7 +97,8 @@ class Files:
             act(*arguments)
         except self._failures as error:
             self.failed_writes += 1
-            raise StateWriteError(str(error), where, "look at the disk") from error
+            full = isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL
+            raise StateWriteError(str(error), where, _BOUNDS if full else "look at the disk") from error
 
     def write(self, name: str, data: bytes | Sequence[Buffer]) -> None:
         """Replaces a file by bytes, or their pieces. StateWriteError where the disk does not take them."""

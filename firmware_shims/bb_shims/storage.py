@@ -32,9 +32,7 @@ FOLDER_IN_USE: Final = "another storage has this folder open; each node needs a 
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _GONE_ADVICE = "what it held is lost; nothing is written there until the node is started again"
-_FULL_ADVICE = (
-    "free some space there; limits.outbox_bytes and disk, in a configuration, bound what its node takes"
-)
+_FULL_ADVICE = "free some space there"
 
 
 class Storage(Protocol):

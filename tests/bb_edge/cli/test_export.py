@@ -361,7 +361,9 @@ def test_a_full_disk_stops_nothing_and_the_next_round_tries_again(saving, node, 
     for _ in range(2):
         invoke(node, delta=np.ones(15, np.float32))
         saved.beat(0)
-    assert "the model in slot 'first' was not saved" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "'first' was not saved: write first.npz: no space left: free some space; the next round" in said
+    assert "outbox" not in said
     disk.full = False
     invoke(node, delta=np.ones(15, np.float32))
     saved.beat(1)

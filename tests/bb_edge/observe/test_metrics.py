@@ -162,6 +162,13 @@ def test_addresses_that_are_none(text):
         parse_address(text)
 
 
+def test_an_address_of_another_machine_is_named():
+    with pytest.raises(MetricsError, match=r"0.0.0.80:90: .*\(this machine has no such address"):
+        MetricsServer("0.0.0.80", 90, {})
+    with pytest.raises(MetricsError, match="name an address of this machine"):
+        MetricsServer("none.invalid", 9100, {})
+
+
 def test_a_port_that_is_taken_is_named(server):
     with pytest.raises(MetricsError, match=f"{server.port}.*give each node one of its own"):
         MetricsServer("127.0.0.1", server.port, {})

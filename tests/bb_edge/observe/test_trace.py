@@ -113,10 +113,12 @@ def test_a_full_disk_ends_the_trace_and_not_the_op(bench, tmp_path, little_space
         trace.polled(1, 2, found)
         if trace.error:
             break
-    assert "File too large" in trace.error
+    assert "File too large (name another place, or raise the limit of a file's size" in trace.error
     trace.close()
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path):
-    with pytest.raises(TraceError, match="nowhere"):
+    with pytest.raises(TraceError, match=r"nowhere/t.json: No such file .* \(make the folder first\)"):
         Trace(tmp_path / "nowhere" / "t.json", "node", Ticks())
+    with pytest.raises(TraceError, match=r"Is a directory \(it is a folder: name a file in it\)"):
+        Trace(tmp_path, "node", Ticks())

@@ -190,7 +190,7 @@ def test_the_storages_error_is_the_cause(make_store: Opened) -> None:
     store = opened(make_store, disk)
     with pytest.raises(StateWriteError, match="free some space") as caught:
         store.append_journal([b"x" * 100])
-    assert isinstance(caught.value.__cause__, StorageError)
+    assert isinstance(caught.value.__cause__, StorageError) and "limits.outbox_bytes" in caught.value.hint
     disk.capacity_bytes = 1000
     store.append_journal([b"x" * 100])
     assert store.open().journal == (b"x" * 100,)

@@ -56,6 +56,8 @@ def test_a_file_in_place_of_the_folder_is_refused_and_kept(write, tmp_path, caps
     assert (code, taken.read_text()) == (1, "mine")
     assert f"{taken}: it is a file" in err
     assert "name a folder: -o build" in err
+    code, _, err = run(capsys, "compile", write(PROGRAM), "-o", taken / "build")
+    assert code == 1 and "(a part of the path is a file: name a folder)" in err
 
 
 def test_compile_writes_the_artifacts_and_reports(write, tmp_path, capsys):
