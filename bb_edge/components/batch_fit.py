@@ -36,6 +36,7 @@ class BatchFit:
         self._whole = whole
         self._fewest = fewest
         self._loss: Array = np.zeros((), np.float32)
+        self._others: tuple[Sequence[Array], Sequence[Array]] = ((self._loss,), ())
         self._weights = np.zeros(0, np.float32)
         self._weighed = (0, 0, 0)  # the arguments that the weights are for
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
@@ -103,7 +104,9 @@ class BatchFit:
         behind: Sequence[Array],
         scale: float,
     ) -> Array:
-        gradient.add(self.program, (x, target, weights), ((self._loss,), behind), scale)
+        if behind is not self._others[1]:
+            self._others = (self._loss,), behind
+        gradient.add(self.program, (x, target, weights), self._others, scale)
         loss: Array = self._loss.copy()
         if scale != 1:
             loss *= np.float32(scale)

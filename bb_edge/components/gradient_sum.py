@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bb_edge.ir.quiet import hush, unhush
+from bb_edge.roles.programs import Outputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,7 +38,8 @@ class GradientSum:
         self._take_memory()
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
-        self._lendable: dict[int, frozenset[int]] = {}  # by how many results come before the gradients
+        self._others: tuple[Sequence[Array], Sequence[Array]] | None = None  # what `_given` is made for
+        self._given: tuple[Sequence[Array], Outputs, frozenset[int]] | None = None
         self._lent: list[tuple[int, Array]] = []  # where in the vector each belongs, and its numbers
         self.filled = False
         """Whether a pass has added to it since the last step."""
@@ -51,7 +53,7 @@ class GradientSum:
     def release(self) -> None:
         """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
         self._collect()
-        self._spare, self._spare_views = None, ()
+        self._spare, self._spare_views, self._given = None, (), None
         if not self.filled:
             self._flat, self._views = np.zeros(0, np.float32), None
 
@@ -64,13 +66,12 @@ class GradientSum:
     ) -> None:
         """Runs a program and adds the gradients among its results, times `scale`.
 
-        `others` are arrays for its results before and behind the gradients. Where the program fails, the
-        gradient is what it was.
+        `others` are arrays for its results before and behind the gradients, best the same tuple each time.
+        Where the program fails, the gradient is what it was.
         """
-        before, behind = others
         if not self.filled:
             views = self._take_memory() if self._views is None else self._views
-            self._lent = self._run(program, inputs, before, views, behind)
+            self._lent = self._run(program, inputs, others, views)
             self.filled = True
             if scale != 1:
                 self._collect()
@@ -80,7 +81,7 @@ class GradientSum:
         if self._spare is None:
             self._spare = np.empty_like(self._flat)
             self._spare_views = self._views_of(self._spare)
-        lent = self._run(program, inputs, before, self._spare_views, behind)
+        lent = self._run(program, inputs, others, self._spare_views)
         token = hush()  # a warning that is raised would leave a sum of which a part is added
         try:
             for start, values in self._parts(self._spare, lent):
@@ -101,16 +102,16 @@ class GradientSum:
         self,
         program: BackendProgram,
         inputs: Sequence[Array],
-        before: Sequence[Array],
+        others: tuple[Sequence[Array], Sequence[Array]],
         views: Sequence[Array],
-        behind: Sequence[Array],
     ) -> list[tuple[int, Array]]:
         """Runs a program into these views; returns the gradients that it lends in place of that."""
-        first = len(before)
-        lendable = self._lendable.get(first)
-        if lendable is None:  # the same object each time: programs keep what they make of it
-            lendable = self._lendable[first] = frozenset(range(first, first + len(views)))
-        lent = program.run_lending(inputs, (*before, *views, *behind), lendable)
+        given, first = self._given, len(others[0])
+        if given is None or others is not self._others or given[0] is not views:
+            outputs = Outputs((*others[0], *views, *others[1]))
+            given = self._given = views, outputs, frozenset(range(first, first + len(views)))
+            self._others = others
+        lent = program.run_lending(inputs, given[1], given[2])
         if not lent:
             return []
         return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]

@@ -143,8 +143,8 @@ class GraphModel(Model):
         self._statistic_views = cut(self._statistics, layout.statistic_shapes)
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
-        adjusts = type(self).adjust_gradient is not GraphModel.adjust_gradient
-        self._reads_only = self._optimizer.reads_only and not adjusts
+        self._adjusts = type(self).adjust_gradient is not GraphModel.adjust_gradient
+        self._reads_only = self._optimizer.reads_only and not self._adjusts
         self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
         self.updates = 0
         """How often the parameters were changed: by a step, a delta, or others that were loaded."""
@@ -338,13 +338,13 @@ class GraphModel(Model):
             return
         else:
             gradient = self._gradient.take()
-        given: object = self.adjust_gradient(gradient)  # type: ignore[func-returns-value]
-        if given is not None:
+        if self._adjusts and (given := self.adjust_gradient(gradient)) is not None:  # type: ignore[func-returns-value]
             raise ComponentError(
                 f"{self.TYPE_NAME}.adjust_gradient gives a {type(given).__name__}, which nobody reads",
                 hint="change the gradient in place: gradient += …, gradient[...] = …",
             )
-        self._optimizer.step(self._home.learned(), gradient[: self._learned])
+        rest = self._learned < self._size
+        self._optimizer.step(self._home.learned(), gradient[: self._learned] if rest else gradient)
         self.updates += 1
 
     def set_round(self, ctx: Ctx, round: Array) -> None:

@@ -131,6 +131,7 @@ class Optimizer:
         self._settings = dict(settings)
         self._schedule = Schedule.read(settings)
         self._by_round = settings["schedule_by"] == "round"
+        self._constant = self._schedule.kind == "constant" and not self._schedule.warm_up
         self._momentum, self._decay, self._clip = (
             settings[key] for key in ("momentum", "weight_decay", "clip_norm")
         )
@@ -190,7 +191,7 @@ class Optimizer:
 
     def _begin_step(self) -> float:
         """Counts a step; returns its learning rate."""
-        rate = self.learning_rate
+        rate = self._schedule.rate if self._constant else self.learning_rate
         if rate != self._last_rate:  # most steps have the rate of the one before
             self._note_end(rate)
             self._last_rate, self._minus_rate = rate, np.float32(-rate)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, StringStringEntryProto
     from bb_edge.ir.tensors import Array
 
-__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Preparer", "Tensor"]
+__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Outputs", "Preparer", "Tensor"]
 
 Tensor = Any
 """A backend's own handle of a tensor; `np.ndarray` for the NumPy backend."""
@@ -27,6 +27,15 @@ class BackendAttrs(NamedTuple):
 
     attributes: Sequence[AttributeProto] = ()
     metadata: Sequence[StringStringEntryProto] = ()
+
+
+class Outputs(tuple["Array", ...]):
+    """Arrays for a program's results that are given at run after run.
+
+    A program may keep in `plan` what it has found out about them; it goes with them.
+    """
+
+    plan: Any = None
 
 
 class BackendProgram:

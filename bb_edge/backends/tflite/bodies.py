@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.ir import keys
 from bb_edge.roles.errors import BackendRunError, BackendWalkError
-from bb_edge.roles.programs import BackendProgram, Functions
+from bb_edge.roles.programs import BackendProgram, Functions, Outputs
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -225,7 +225,6 @@ class _Chain(BackendProgram):
         made = range(len(numbers) - len(steps[-1][2]), len(numbers)) if steps else range(0)
         self._last = steps[-1][0] if steps and sorted(self._outputs) == list(made) else None
         self._order = tuple(self._outputs.index(v) for v in made) if self._last is not None else ()
-        self._lendable: dict[Collection[int], frozenset[int]] = {}  # as the last program counts its results
         self._keeps = False  # whether the last program was seen to leave its inputs as they are
         self._before = self._steps[:-1]
         self._in_order = _picker(self._order)
@@ -249,11 +248,13 @@ class _Chain(BackendProgram):
         """The last program lends, where it gives all results."""
         if self._last is None or len(inputs) != len(self.input_names):
             return super().run_lending(inputs, outputs, lendable)
-        own = self._lendable.get(lendable)
-        if own is None:
-            own = frozenset(n for n, i in enumerate(self._order) if i in lendable)
-            self._lendable[lendable] = own
-        lent = self._last.run_lending(self._last_inputs(inputs), self._in_order(outputs), own)
+        plan = outputs.plan if type(outputs) is Outputs else None
+        if plan is None or plan[0] is not self or plan[1] is not lendable:
+            wanted = frozenset(n for n, i in enumerate(self._order) if i in lendable)
+            plan = self, lendable, Outputs(self._in_order(outputs)), wanted
+            if type(outputs) is Outputs:
+                outputs.plan = plan
+        lent = self._last.run_lending(self._last_inputs(inputs), plan[2], plan[3])
         return {self._order[number]: result for number, result in lent.items()} if lent else lent
 
     def move_residents(self, numbers: Collection[int]) -> Mapping[int, Array]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bb_edge.backends.tflite.memory import Place, are_there, places_of
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir.sha256 import fresh_sha256
 from bb_edge.roles.errors import BackendRunError, TensorBytesError
-from bb_edge.roles.programs import BackendProgram
+from bb_edge.roles.programs import BackendProgram, Outputs
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -53,6 +53,15 @@ class _Allocated:
         self.interpreter, self.needed = interpreter, needed
         self.inputs, self.results = inputs, results
         self.watched = 0  # runs
+
+
+class _Plan(NamedTuple):
+    """How results come into arrays: `copies` are (array, memory), `others` are asked of the interpreter."""
+
+    places: tuple[Place | None, ...]
+    lendable: Collection[int]
+    copies: Sequence[tuple[Array, Array]]
+    others: Sequence[tuple[int, int, bool, Array]]  # number, tensor, whether it is large, array
 
 
 class TFLiteProgram(BackendProgram):
@@ -247,17 +256,15 @@ class TFLiteProgram(BackendProgram):
     ) -> Mapping[int, Array]:
         """Lends large results as views: an interpreter does not run again before they are dropped."""
         self._start(inputs)
+        plan: _Plan | None = outputs.plan if type(outputs) is Outputs else None
+        if plan is None or plan.places is not self._out or plan.lendable is not lendable:
+            plan = self._planned(outputs, lendable)
+        for target, memory in plan.copies:
+            target[...] = memory
         lent: dict[int, Array] = {}
-        get, places = self._get, self._out
-        for (number, index, large), target in zip(self._sized, outputs, strict=True):
-            place = places[number] if places and not (large and number in lendable) else None
-            if place is not None:
-                memory, shape, dtype = place
-                if target.shape == shape and (target.dtype is dtype or target.dtype == dtype):
-                    target[...] = memory
-                    continue
+        for number, index, large, target in plan.others:
             try:
-                result = self._interpreter.tensor(index)() if large else get(index)
+                result = self._interpreter.tensor(index)() if large else self._get(index)
             except FAILURES as error:
                 raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
             if result.shape != target.shape or result.dtype != target.dtype:
@@ -273,6 +280,21 @@ class TFLiteProgram(BackendProgram):
                 target[...] = result
             del result  # a view goes at once
         return lent
+
+    def _planned(self, outputs: Sequence[Array], lendable: Collection[int]) -> _Plan:
+        """How results come into these arrays; it is looked at once where they are `Outputs`."""
+        copies: list[tuple[Array, Array]] = []
+        others: list[tuple[int, int, bool, Array]] = []
+        for (number, index, large), target in zip(self._sized, outputs, strict=True):
+            place = self._out[number] if self._out and not (large and number in lendable) else None
+            if place is not None and target.shape == place.shape and target.dtype == place.dtype:
+                copies.append((target, place.memory))
+            else:
+                others.append((number, index, large, target))
+        plan = _Plan(self._out, lendable, copies, others)
+        if type(outputs) is Outputs:
+            outputs.plan = plan
+        return plan
 
     def input_memory(self, numbers: Collection[int]) -> Mapping[int, Array]:
         """That of an interpreter which stays: of its only shapes, after the runs that it is watched."""

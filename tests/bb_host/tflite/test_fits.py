@@ -18,6 +18,7 @@ from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
 from bb_edge.roles.errors import BackendRunError
+from bb_edge.roles.programs import Outputs
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.build import build_edge
 from bb_host.ir.proto import function_to_proto
@@ -267,6 +268,39 @@ def test_large_gradients_are_lent_until_the_next_run():
     assert program.run_lending(inputs, outputs, range(min(large))) == {}
     for output, result in zip(outputs, want, strict=True):
         np.testing.assert_array_equal(output, result)
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+@pytest.mark.parametrize("net", ["MLP 64-32-10", "MLP 784-256-128-10"])
+def test_arrays_for_results_may_be_given_again_and_again(net):
+    """By two programs, and lent or not."""
+    fit = fit_of(built(net, "tflite"))
+    rng = np.random.default_rng(6)
+
+    def filled(name: str) -> np.ndarray:
+        return rng.standard_normal([int(n) for n in fit.types[name].shape]).astype(np.float32) / 16
+
+    resident = {name: filled(name) for name in fit.inputs[3:]}
+    one, other = (TFLiteBackend().prepare(function_to_proto(fit), {}, resident) for _ in range(2))
+    shapes = [result.shape for result in one.run([filled(name) for name in fit.inputs[:3]])]
+    outputs = Outputs([np.zeros(shape, np.float32) for shape in shapes])
+    some, none = frozenset(range(1, len(shapes))), frozenset[int]()
+    for program, lendable in [
+        (one, some),
+        (one, some),
+        (one, none),
+        (other, none),
+        (other, some),
+        (one, some),
+    ]:
+        inputs = [filled(name) for name in fit.inputs[:3]]
+        for output in outputs:
+            output.fill(np.nan)
+        lent = dict(program.run_lending(inputs, outputs, lendable))
+        assert bool(lent) == (lendable is some and net != "MLP 64-32-10")
+        found = [np.array(lent.pop(number, output)) for number, output in enumerate(outputs)]
+        for result, wanted in zip(found, program.run(inputs), strict=True):
+            np.testing.assert_array_equal(result, wanted)
 
 
 @pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
