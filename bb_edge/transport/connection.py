@@ -35,7 +35,7 @@ from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, dial
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
 from bb_edge.transport.lost import lost_because
 from bb_edge.transport.outage import Outage
-from bb_edge.transport.packets import PacketError
+from bb_edge.transport.packets import PacketError, subscribe_bytes
 from bb_edge.transport.renewal import TlsContext
 from bb_edge.transport.shared_socket import EnvelopeClient, SharedSocket, connect
 
@@ -114,6 +114,7 @@ class Connection:
         self._refusal = ""  # what the CONNACK said that refused us
         self._refusals = Refusals(broker)
         self._outage = Outage()
+        self._largest = MAX_PACKET_BYTES  # that the broker takes, as it says itself
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = self._silences = 0
@@ -224,7 +225,23 @@ class Connection:
     def subscribe(self, filters: Sequence[str], qos: int = 1) -> None:
         """Subscribes to further topics, for this connection; with `qos` 0 nothing is kept for the client."""
         if self.connected:
-            self._asked[self.client.subscribe([(name, qos) for name in filters])[1] or 0] = tuple(filters)
+            for some in self._fitting(tuple(filters)):
+                self._asked[self.client.subscribe([(name, qos) for name in some])[1] or 0] = some
+
+    def _fitting(self, filters: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
+        """The filters in one packet, or one by one where the broker takes none as large as that."""
+        if subscribe_bytes(filters) <= self._largest:
+            return (filters,)
+        some = [(name,) for name in filters if subscribe_bytes((name,)) <= self._largest]
+        if len(some) < len(filters):
+            missing = [name for name in filters if (name,) not in some]
+            self._log(
+                "error",
+                f"broker {self._broker} takes packets of {self._largest} bytes at most, and the subscription"
+                f" to {', '.join(missing)} is larger: raise its limit (mosquitto: max_packet_size)",
+                kind="subscription too large",
+            )
+        return some
 
     def unsubscribe(self, filters: Sequence[str]) -> None:
         """Ends subscriptions; one that is not there is no fault."""
@@ -320,9 +337,10 @@ class Connection:
         if self.v5 or self._fell_back:
             return False
         self._fell_back = True
+        speaks = "does not speak" if failure is Failure.UNSUPPORTED else "seems not to speak"
         self._log(
             "warning",
-            f"broker {self._broker} does not speak MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
+            f"broker {self._broker} {speaks} MQTT 5 ({reason}): using 3.1.1, which has {LOST_IN_311}",
             kind="MQTT 3.1.1",
         )
         self._dialing.at_once()
@@ -347,6 +365,7 @@ class Connection:
         self._refusals.over()
         self._counters["connects"] += 1
         named = getattr(properties, "MaximumPacketSize", MAX_PACKET_BYTES) if self.v5 else MAX_PACKET_BYTES
+        self._largest = named
         self.subscribe(self._filters)
         self._up(
             Granted(

@@ -122,11 +122,15 @@ NO_CERTIFICATE = "it wants a certificate of this client: give broker.cert and br
 _REFUSED_CERTIFICATE = ("unknown ca", "bad certificate", "certificate unknown", "unsupported certificate")
 
 
+_SMALL = "or is its limit for packets below a CONNECT with a will, some 300 bytes? mosquitto: max_packet_size"
+
+
 def hang_up_hint(broker: Broker) -> str:
     """What may be wrong where a broker ends connections before it lets a node in, and says nothing."""
     if not broker.tls:
-        return " (is that a port for TLS? then write mqtts://)"
-    return "" if broker.cert_file is not None else " (does it want a certificate? --cert and --key)"
+        return f" (is that a port for TLS? then write mqtts://; {_SMALL})"
+    wants = "" if broker.cert_file is not None else "does it want a certificate? --cert and --key; "
+    return f" ({wants}{_SMALL})"
 
 
 class Refusals:

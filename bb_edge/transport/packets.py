@@ -6,6 +6,7 @@ the `Splitter`. Source: MQTT 5.0 (OASIS), sections 1.5, 2.2.2, 3.3 and 3.4; MQTT
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bb_edge.ir.errors import WireError
@@ -357,3 +358,9 @@ class Splitter:
         if spare is not None and size - len(spare) <= GROWTH_OF_SPARE and resize(spare, size):
             return spare
         return bytearray(size)
+
+
+def subscribe_bytes(filters: Sequence[str]) -> int:
+    """Returns the bytes of a SUBSCRIBE of MQTT 5 without properties, of less than 16 KiB."""
+    rest = 2 + 1 + sum(2 + len(name.encode()) + 1 for name in filters)
+    return 1 + (1 if rest < 128 else 2) + rest

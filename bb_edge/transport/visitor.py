@@ -20,6 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.connection_states import VERSIONS
 from bb_edge.transport.credentials import alert_hint, dial_fault, dial_hint, hang_up_hint, login_hint
+from bb_edge.transport.packets import subscribe_bytes
 from bb_edge.transport.shared_socket import connect
 
 STEP_S = 5.0
@@ -119,7 +120,7 @@ class Visitor:
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribes, and returns once the broker has confirmed. Raises VisitError where it refuses."""
         where, names = str(self.broker), ", ".join(filters)
-        limit, size = getattr(self.properties, "MaximumPacketSize", None), _subscribe_bytes(filters)
+        limit, size = getattr(self.properties, "MaximumPacketSize", None), subscribe_bytes(filters)
         if limit is not None and size > limit:
             raise VisitError(
                 f"it takes packets of {limit} bytes at most, as its CONNACK says, and the subscription to"
@@ -209,12 +210,6 @@ def visit(
         finally:
             visitor.leave()
         return
-
-
-def _subscribe_bytes(filters: Sequence[str]) -> int:
-    """The bytes of a SUBSCRIBE of MQTT 5 without properties: of a size below 16 KiB."""
-    rest = 2 + 1 + sum(2 + len(name.encode()) + 1 for name in filters)
-    return 1 + (1 if rest < 128 else 2) + rest
 
 
 def _no_delay(_client: paho.Client, _data: object, sock: Any) -> None:

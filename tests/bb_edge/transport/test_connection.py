@@ -24,6 +24,7 @@ from bb_edge.transport.broker import Broker, MqttOptions
 from bb_edge.transport.connection import Connection
 from bb_edge.transport.connection_states import CONNECTION, VERSION, State
 from bb_edge.transport.lost import KEEP_ALIVE, lost_because
+from bb_edge.transport.packets import subscribe_bytes
 from tests.aids.transitions import assert_decides_by
 
 ACCEPT = b"\x20\x03\x00\x00\x00"
@@ -199,6 +200,7 @@ def test_every_transition_of_a_connection(monkeypatch, patience):
         with driven(patience, HANG_UP) as hung_up:
             hung_up.comes_back_from(State.GREETING)
             assert "hung up" in hung_up.logs[-1] and "then write mqtts://" in hung_up.logs[-1]
+            assert "max_packet_size" in hung_up.logs[-1], "nobody tells a client whose CONNECT is too large"
 
         with driven(patience, SILENCE) as greets:
             greets.reaches(State.GREETING)
@@ -348,7 +350,7 @@ def test_a_mute_broker_is_dialed_ever_more_seldom(monkeypatch, patience):
         mute.until(lambda: sum("does not answer" in line for line in mute.logs) >= 9)
         waits = waits_told(mute.logs)
         assert waits == sorted(waits) and waits[-1] == 0.1
-        assert sum("does not speak MQTT 5" in line for line in mute.logs) == 1
+        assert sum("seems not to speak MQTT 5" in line for line in mute.logs) == 1
 
 
 def test_a_host_that_no_dns_knows_is_named(monkeypatch, patience):
@@ -438,3 +440,25 @@ def test_a_handshake_that_takes_long_is_given_longer_up_to_a_bound(monkeypatch, 
     with driven(patience) as one:
         one.until(lambda: len(given) >= 6)
     assert given[:6] == [1, 2, 4, 8, 8, 8]
+
+
+@pytest.mark.parametrize(("limit", "said"), [(64, False), (34, False), (24, True)])
+def test_a_subscription_that_no_packet_holds_is_named(patience, limit, said):
+    connack = b"\x20\x08\x00\x00\x05\x27" + limit.to_bytes(4, "big")
+    assert subscribe_bytes(("bb/test/test/from/+",)) == 27
+    with driven(patience, connack) as one:
+        one.reaches(State.CONNECTED)
+        told = [line for line in one.logs if "the subscription to bb/test/test/from/+ is larger" in line]
+        assert bool(told) is said and all(f"packets of {limit} bytes at most" in line for line in told)
+
+
+@pytest.mark.broker
+def test_subscriptions_go_one_by_one_where_the_broker_takes_no_larger_packet(start_broker, loop, doors, url):
+    """It hangs up on a larger one, and tells no client why."""
+    broker = start_broker("mosquitto", config=["max_packet_size 400"])
+    a, b = doors("a"), doors("b")
+    a.hears = tuple(letter * 60 for letter in "CDEFGH")
+    b.classes = ("H" * 60,)
+    transports = [loop.join(node, url(broker)) for node in (a, b)]
+    loop.until(lambda: a.in_classes.get(b.peer_id) == ("H" * 60,))
+    assert [transport.counters["connects"] for transport in transports] == [1, 1]
