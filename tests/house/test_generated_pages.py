@@ -91,6 +91,12 @@ def test_the_page_of_gradients_is_up_to_date(monkeypatch):
     assert tool.PAGE.read_text() == tool.page(), "run tools/generate_gradients_page.py"
 
 
+def test_the_page_of_operators_is_up_to_date(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    tool = _tool("generate_operators_page")
+    assert tool.PAGE.read_text() == tool.page(), "run tools/generate_operators_page.py"
+
+
 def test_no_source_cites_a_document_that_is_not_there() -> None:
     cited = re.compile(r"\b\w+\.txt part \d|docs/[\w/-]+\.md")
     for folder in ("bb_edge", "bb_host", "kernels", "firmware_shims", "examples", "benchmarks", "tools"):
