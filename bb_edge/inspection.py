@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bb_edge.engine.engine import Parts, Phase
+from bb_edge.engine.engine import Parts
+from bb_edge.engine.phases import Phase
 from bb_edge.inspection_rows import (
     Row,
     components_of,

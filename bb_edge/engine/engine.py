@@ -7,9 +7,7 @@ where one has, and an invoke of tensor work runs straight where none has.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from bb_edge.engine import steps
 from bb_edge.engine.binding import Core
@@ -18,6 +16,7 @@ from bb_edge.engine.entries.sources import Sources
 from bb_edge.engine.errors import CapacityError
 from bb_edge.engine.net.admission import Admission
 from bb_edge.engine.net.surroundings import Surroundings
+from bb_edge.engine.phases import Phase, While, never
 from bb_edge.engine.plain import payload_bytes
 from bb_edge.engine.run.life import State
 from bb_edge.engine.run.naming import Naming
@@ -61,34 +60,6 @@ class Parts(Core):
         }
 
 
-class While:
-    """Work that is not a queue: it is true while a condition holds."""
-
-    __slots__ = ("holds",)
-
-    def __init__(self, holds: Callable[[], object]) -> None:
-        self.holds = holds
-
-    def __bool__(self) -> bool:
-        return bool(self.holds())
-
-
-class Phase(NamedTuple):
-    """A row of the table: one thing that a poll does.
-
-    `run(now_ns)` is called where `work` is true: a queue that stays the same object, or a condition. `due()`
-    says when a poll must come because of the phase: 0 at once, None where it can wait for the next poll.
-    Without `due` a poll must come as soon as there is work. After a phase with `frontier`, all that is ready
-    runs before the next phase.
-    """
-
-    name: str
-    work: Sized | While
-    run: Callable[[int], object]
-    frontier: bool = False
-    due: Callable[[], int | None] | None = None
-
-
 class Engine:
     """One node's heartbeat over its parts."""
 
@@ -115,11 +86,11 @@ class Engine:
             Phase("events", runtime.bus.events, sources.fire_events, frontier=True),
             Phase("timers", While(self._timers_may_be_due), self._fire, due=runtime.timers.next_ns),
             Phase("completions", ingress.completions, self._complete, frontier=True),
-            Phase("late completions", ingress.late_completions, self._count_late, due=_never),
+            Phase("late completions", ingress.late_completions, self._count_late, due=never),
             Phase("lifecycle", sources.due_phases, sources.fire_phases, frontier=True),
-            Phase("budget", While(self._spent), self._tell_budget, due=_never),
+            Phase("budget", While(self._spent), self._tell_budget, due=never),
             Phase("send", While(self._may_send), self._send, due=self._send_due),
-            Phase("relief", parts.peers.back_pressure.noticed, self._relieve, due=_never),
+            Phase("relief", parts.peers.back_pressure.noticed, self._relieve, due=never),
         )
         """What a poll does, in this order."""
         # Plain tuples: they are taken apart in every poll, which takes a named one several times as long.
@@ -127,7 +98,7 @@ class Engine:
         self._queues = tuple(phase.work for phase in self.phases if not isinstance(phase.work, While))
         self._conditions = tuple(phase.work.holds for phase in self.phases if isinstance(phase.work, While))
         self._urgent = tuple(phase.work for phase in self.phases if phase.due is None)
-        self._dues = tuple(phase.due for phase in self.phases if phase.due not in (None, _never))
+        self._dues = tuple(phase.due for phase in self.phases if phase.due not in (None, never))
 
     # --- the poll -------------------------------------------------------------------------------------
 
@@ -345,7 +316,3 @@ class Engine:
     def _relieve(self, _now_ns: int) -> None:
         """Lets peers send again that were asked to slow down, once the queue has drained."""
         self.admission.drained()
-
-
-def _never() -> None:
-    """A poll need not come for this."""
