@@ -93,6 +93,9 @@ class Model:
         Returns the output, or a dict of outputs by name if there is not exactly one. Raises InferenceError
         where the inputs do not fit, and what the backend or the ops raise.
         """
+        if len(arrays) == 1 and not named and isinstance(arrays[0], Mapping):
+            hint = "write model(**inputs), or model.run(inputs)"
+            raise InferenceError(f"expected arrays, got a {type(arrays[0]).__name__}", self._where, hint)
         if len(arrays) > len(self._names):
             raise InferenceError(f"expected {len(self._names)} inputs, got {len(arrays)}", self._where)
         inputs = dict(zip(self._names, arrays, strict=False))

@@ -252,15 +252,17 @@ def refuse_classical(model: onnx.ModelProto) -> None:
         return
     version = next((o.version for o in model.opset_import if o.domain == _CLASSICAL), 1)
     there = {node.op_type for node in nodes}
-    ways = []
+    ways, export = [], []
     if "ZipMap" in there:
-        ways.append("export with options={id(model): {'zipmap': False}}")
+        export.append("options={id(model): {'zipmap': False}}")
     if there & _PLAIN_INSTEAD:
         names = ", ".join(repr(op) for op in sorted(there & _PLAIN_INSTEAD))
-        ways.append(f"export with black_op={{{names}}}")
+        export.append(f"black_op={{{names}}}")
+    if export:
+        ways.append(f"export with {', '.join(export)}")
     if there & _OF_LABELS:
         ways.append(
-            "cut the label off with onnx.utils.extract_model, so that the probabilities are the output"
+            f"{'then ' if export else ''}cut the label off, which has no other form: {_cut(model.graph)}"
         )
     rest = there - _PLAIN_INSTEAD - _OF_LABELS
     if rest:
@@ -272,6 +274,20 @@ def refuse_classical(model: onnx.ModelProto) -> None:
         f"model {model.graph.name!r}",
         "; ".join(ways),
     )
+
+
+def _cut(graph: onnx.GraphProto) -> str:
+    """The call that leaves the probabilities of a classifier, once it is exported with its tensors."""
+    weights = {weight.name for weight in graph.initializer}
+    inputs = [port.name for port in graph.input if port.name not in weights]
+    labels: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _OF_LABELS - {"LinearClassifier"} or labels & set(node.input):
+            labels.update(node.output)
+    tensors = {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE}
+    found = [port for port in graph.output if port.type.tensor_type.elem_type in tensors]
+    outputs = [port.name for port in found if port.name not in labels]
+    return f"onnx.utils.extract_model('model.onnx', 'cut.onnx', {inputs}, {outputs or ['probabilities']})"
 
 
 # --- what it may hold -----------------------------------------------------------------------------

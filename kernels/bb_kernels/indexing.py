@@ -26,8 +26,9 @@ def check_indices(op_type: str, indices: Array, dim: int) -> None:
     if indices.size:
         low, high = min_reduce(indices, None), max_reduce(indices, None)
         if low < -dim or high >= dim:
+            why = "" if dim else "; nothing is along that axis: an input of length 0?"
             raise KernelShapeError(
-                f"{op_type}: indices {low}..{high} are out of range for a dimension of {dim}"
+                f"{op_type}: indices {low}..{high} are out of range for a dimension of {dim}{why}"
             )
 
 

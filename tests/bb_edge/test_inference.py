@@ -95,6 +95,7 @@ def test_results_are_the_callers(opened: Any) -> None:
     ("arrays", "named", "says"),
     [
         ((X,), {}, "'s' is missing"),
+        (({"x": X, "s": S},), {}, r"expected arrays, got a dict \(write model\(\*\*inputs\), or model.run"),
         ((X, S, S), {}, "expected 2 inputs, got 3"),
         ((X,), {"x": X}, "given twice"),
         ((X, S), {"q": S}, "'q'"),

@@ -124,6 +124,10 @@ def test_gather_bounds(op: str, known: bool, compute: Compute) -> None:
     for bad in (4, -5):
         with pytest.raises(KernelShapeError, match="out of range"):
             compute(op, [x, np.array([0, bad])], known=known)
+    with pytest.raises(
+        KernelShapeError, match=r"dimension of 0; nothing is along that axis: an input of leng"
+    ):
+        compute(op, [x[:0], np.array([-1])], known=known)
 
 
 @pytest.mark.parametrize("op", ["ScatterElements", "Scatter"])

@@ -110,13 +110,17 @@ CLASSICAL: list[tuple[Model, tuple[str, ...]]] = [
             "Scaler",
             "LinearClassifier",
             "ZipMap",
-            "{'zipmap': False}",
-            "black_op={'LinearClassifier', 'Scaler'}",
+            "export with options={id(model): {'zipmap': False}}, black_op={'LinearClassifier', 'Scaler'}",
+            "cut the label off",
+            "['x'], ['probabilities'])",
         ),
     ),
     (
         model([SCALER, LINEAR], [value("label", "N", elem=TensorProto.INT64), probabilities()], ml=1),
-        ("black_op={'LinearClassifier', 'Scaler'}",),
+        (
+            "export with black_op={'LinearClassifier', 'Scaler'}; then cut the label off",
+            "onnx.utils.extract_model('model.onnx', 'cut.onnx', ['x'], ['p'])",
+        ),
     ),
     (
         model(
@@ -128,7 +132,11 @@ CLASSICAL: list[tuple[Model, tuple[str, ...]]] = [
             [value("label", None, None), value("p", "N", 4)],
             ml=1,
         ),
-        ("ArrayFeatureExtractor", "onnx.utils.extract_model"),
+        (
+            "ArrayFeatureExtractor",
+            "(cut the label off",
+            "extract_model('model.onnx', 'cut.onnx', ['x'], ['p'])",
+        ),
     ),
     (model([ml("Normalizer", ["x"], ["y"], norm="L2")], [value("y", "N", 4)], ml=1), ("{'Normalizer'}",)),
     (model([TREE], [value("y", "N", 1)], ml=1), ("TreeEnsembleRegressor", "MLPClassifier", "trees")),

@@ -90,6 +90,11 @@ def batches(data: Mapping[str, Array], main: Function, target: str) -> Iterator[
         raise CalibrationError(f"inputs have different numbers of samples: {told}", f"target {target}")
     if not known:
         return
+    floats = {name: array for name, array in known.items() if array.dtype.kind == "f"}
+    if floats and all(array.min() == array.max() for array in floats.values()):
+        told = ", ".join(f"{name} is {array.flat[0]} throughout" for name, array in floats.items())
+        hint = "give samples of what the device will see; ranges of what never varies are empty"
+        raise CalibrationError(told, f"calibration of target {target}", hint)
     size, fixed = _batch(known, main)
     total = next(iter(counts.values()))
     if fixed and total % size:

@@ -271,6 +271,7 @@ def test_fp16_leaves_what_it_cannot_hold(mlp: Model) -> None:
         ({"x": np.zeros((4, 16), np.float64)}, "float64, the input is float32"),
         ({"x": np.zeros((0, 16), np.float32)}, "no samples"),
         ({"x": np.full((4, 16), np.nan, np.float32)}, "NaN or infinite"),
+        ({"x": np.zeros((4, 16), np.float32)}, r"x is 0.0 throughout \(give samples of what the device"),
     ],
 )
 def test_data_that_do_not_fit_are_refused(mlp: Model, data: dict[str, Array], said: str) -> None:
