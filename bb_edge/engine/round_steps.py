@@ -24,7 +24,8 @@ class RoundBackedOff(EngineStep):
     """A round failed or reached nobody: the next one waits (ended by a PeerUp).
 
     `in_a_row` is how many have now done so, one after another: the waits double. A round that has reached
-    nobody is not counted, and runs again; one that failed is.
+    nobody is not counted, and runs again; one that failed is. `op` is the `Repeat`, whose line in the program
+    `bb-host symbolize` finds.
     """
 
     target: str
@@ -32,6 +33,7 @@ class RoundBackedOff(EngineStep):
     wait_ns: int
     reason: str
     in_a_row: int = 0
+    op: str = ""
 
     @property
     def reached_nobody(self) -> int:
@@ -57,8 +59,8 @@ class RoundWaits(EngineStep):
     `failing` say that they are up as well, and left requests unanswered, or acknowledge nothing. `offline`:
     there would be enough, but this node has no connection, or has just got it back and counts whom it has
     heard of since. `next_try_ns` is how long it is until the first that is failing is tried again and counts,
-    a minute at most. Said when the wait begins; `again` after 15 s, and then where others lack than were
-    said, ever more seldom.
+    a minute at most. `op` is the sample that lacks them. Said when the wait begins; `again` after 15 s, and
+    then where others lack than were said, ever more seldom.
     """
 
     target: str
@@ -70,3 +72,4 @@ class RoundWaits(EngineStep):
     offline: bool = False
     again: bool = False
     next_try_ns: int = 0
+    op: str = ""

@@ -33,7 +33,8 @@ class Lack(NamedTuple):
     """The peers that a round waits for: of which class, how many there are, how many there must be.
 
     `failing` are those of the class that are up, and left requests unanswered. `offline` says that there
-    would be enough, had this node not lost its connection: of those that are left it has heard since.
+    would be enough, had this node not lost its connection: of those that are left it has heard since. `op` is
+    the sample that asks for them.
     """
 
     peer_class: str
@@ -41,6 +42,7 @@ class Lack(NamedTuple):
     wanted: int
     failing: tuple[PeerId, ...] = ()
     offline: bool = False
+    op: str = ""
 
 
 class RoundContext(OpSurroundings):
@@ -123,7 +125,7 @@ class Quorum:
             if there < least:
                 peer_class = self._class_of(op.target, slot)
                 failing = () if offline else self._peers.failing_of(peer_class)
-                return Lack(peer_class, there, least, failing, offline)
+                return Lack(peer_class, there, least, failing, offline, op.spec.name)
         return None
 
     def next_try_ns(self, failing: Iterable[PeerId]) -> int:

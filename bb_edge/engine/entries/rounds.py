@@ -107,7 +107,16 @@ class Rounds:
         again = self.wait_ns >= SAID_AGAIN_NS
         if not self.wait_ns or (again and (lack, again) != self._said):
             tries = self._quorum.next_try_ns(lack.failing)
-            self._runtime.emit(steps.RoundWaits(self.target, self.round, *lack, again, tries))
+            self._runtime.emit(
+                steps.RoundWaits(
+                    *(self.target, self.round, lack.peer_class, lack.there, lack.wanted),
+                    lack.failing,
+                    lack.offline,
+                    again,
+                    tries,
+                    lack.op,
+                )
+            )
             self._said = lack, again
         config = self._runtime.config
         self.wait_ns = min(self.wait_ns * 2 or config.round_backoff_ns, config.round_backoff_max_ns)
@@ -152,8 +161,9 @@ class Rounds:
             last = self.round == self.times or execution.ends_rounds
             if idle or not last:  # after the last one nothing waits
                 reason, in_a_row = (idle, self.attempt) if idle else (steps.ROUND_FAILED, self._failures)
+                waits, name = self.backoff_ns, self._op.spec.name
                 self._runtime.emit(
-                    steps.RoundBackedOff(self.target, self.round, self.backoff_ns, reason, in_a_row)
+                    steps.RoundBackedOff(self.target, self.round, waits, reason, in_a_row, name)
                 )
                 self._runtime.count("rounds.backed_off")
         else:

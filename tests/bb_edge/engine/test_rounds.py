@@ -168,6 +168,7 @@ def test_a_round_whose_peers_are_all_missing_is_not_counted(compile_text):
     backed_off = world.of(steps.RoundBackedOff)
     assert [s.in_a_row for s in backed_off] == list(range(1, len(backed_off) + 1))
     assert {(s.round, s.reason) for s in backed_off} == {(1, "no answer counts")}
+    assert {s.op.partition("_")[0] for s in backed_off} == {"Repeat"}
     assert set(world.began()) == {1} and "rounds.ended" not in world.server.counters
     bad.component("codec").mood = "well"
     world.sim.run(for_ns=100 * S)

@@ -12,8 +12,9 @@ import pytest
 
 from bb_edge import PeerId, install, load
 from bb_edge.cli.render import Output, step_record
+from bb_edge.components import PresenceSelector
 from bb_edge.engine import steps
-from bb_host import Module
+from bb_host import Module, PeerSelectorSlot
 from bb_host.build import build_edge
 from bb_host.cli import main
 from bb_host.errors import SourceMapError
@@ -63,6 +64,29 @@ def test_an_error_on_a_device_names_the_authors_op_and_line(built, log):
     file, _, number = found[0].source.partition(":")
     assert file == Path(__file__).name
     assert "product + a" in LINES[int(number)]
+
+
+class Waiting(Module):
+    """Rounds that begin with two peers, of which none is there."""
+
+    name, home = "Waiting", "Hub"
+    devices = PeerSelectorSlot("devices", PresenceSelector, peer_class="Device", at="Hub")
+
+    def body(self, g):
+        with g.rounds() as start:
+            peers = self.devices.sample(g, n=2, min=2, after=start)
+            heard = g.net_out("hello", peers, g.constant(1.0))
+            g.app_emit("heard", heard)
+
+
+def test_a_round_that_waits_names_the_sample_that_lacks_peers():
+    built = build_edge(Waiting()).artifacts
+    (hub,) = (artifact for artifact in built if artifact.target == "Hub")
+    node = install(PeerId.from_name("hub"), (), load(hub.data), ["Hub"])
+    (waits,) = [step for n in range(3) for step in node.poll(n) if isinstance(step, steps.RoundWaits)]
+    (found,) = SourceMap(hub.source_map).find(f"RoundWaits target=Hub op={waits.op}")
+    file, _, number = found.source.partition(":")
+    assert file == Path(__file__).name and "self.devices.sample" in LINES[int(number)]
 
 
 def test_a_message_that_names_a_subgraph_alone_is_about_all_of_it(built):
