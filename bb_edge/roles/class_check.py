@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.opsets import Effect, OpDef, Opset, opset
+from bb_edge.ir.opsets.records import OpRowError
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import Component
@@ -230,6 +231,9 @@ def _own_ops(kind: type[ProtocolComponent]) -> Iterator[tuple[str, str]]:
     """Yields faults of the ops that a protocol brings, and of their methods."""
     try:
         table: object = kind.atomic_opset()
+    except OpRowError as error:
+        yield f"atomic_opset() fails: {error.what}", error.hint
+        return
     except Exception as error:  # noqa: BLE001 (the author's code)
         yield f"atomic_opset() fails: {type(error).__name__}: {error}", "mend it: it returns Table(…).opset()"
         return

@@ -20,6 +20,7 @@ from bb_edge.extend import (
     pack_state,
     register_type,
 )
+from bb_edge.ir.opsets.records import OpRowError
 from bb_edge.ir.types import TypeRegistrationError
 from bb_edge.registry import Registry, RegistryError
 from bb_edge.registry import register as register_here
@@ -353,3 +354,36 @@ def test_a_slot_whose_opset_fails():
     kind = of(Tells, atomic_opset=classmethod(lambda cls: cls.nope))
     with refused(SlotError, "protocol slot 'p': atomic_opset() fails: AttributeError", "mend it"):
         ProtocolSlot("p", kind)  # <-
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (("Count", "peer:PeerIdVec", "seq:Tensor<I64>", "n:Tensor<I64>"), "'n:Tensor<I64>' is no attribute"),
+        (("Count", "peer:PeerIdVec", "", "times:integer"), "attributes are of int, float"),
+    ],
+)
+def test_ports_that_are_written_as_attributes_are_told_how_ports_are_written(row, words):
+    class Counting(ProtocolComponent):
+        TYPE_NAME = "acme.Counting"
+
+        @classmethod
+        def construct(cls, env):
+            return cls()
+
+        @classmethod
+        def atomic_opset(cls):
+            table = OpTable("acme.Counting")
+            table.op(*row)
+            return table.opset()
+
+    with pytest.raises((ContractError, RegistryError)) as caught:
+        Registry().register(Counting)
+    assert words in str(caught.value) and "all inputs in one text" in str(caught.value)
+
+
+def test_an_op_of_a_table_has_a_name_of_its_own():
+    table = OpTable("acme.Counting")
+    table.op("Count")
+    with pytest.raises(OpRowError, match="op Count is declared twice in the table of"):
+        table.op("Count")

@@ -12,6 +12,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bb_edge.ir.errors import BBError
+
+
+class OpRowError(BBError):
+    """A row of an op table that cannot be read."""
+
 
 class OpKind(enum.Enum):
     """When an op fires."""
@@ -175,14 +181,20 @@ _DEFAULTS = {
 def attrs(text: str) -> tuple[Attr, ...]:
     """Parses the attributes of an op, as in ``"n:int, delta:int=1, axis:int?"``.
 
-    The first is required, the second has a default, the third is optional.
+    The first is required, the second has a default, the third is optional. OpRowError for another kind.
     """
     found = []
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, rest = part.partition(":")
         kind_text, has_default, default_text = rest.partition("=")
         default: object = None if kind_text.endswith("?") else REQUIRED
-        kind = _DEFAULTS[kind_text.rstrip("?")]
+        kind = _DEFAULTS.get(kind_text.rstrip("?"))
+        if kind is None:
+            raise OpRowError(
+                f"{part!r:.60} is no attribute",
+                hint='write op("Name", "input:T, input:T", "output:T, output:T", "attribute:int=1"): all'
+                f" inputs in one text, all outputs in another; attributes are of {', '.join(_DEFAULTS)}",
+            )
         if has_default:
             if kind is AttrKind.INT:
                 default = int(default_text)
@@ -222,8 +234,15 @@ class Table:
         relation: str = "",
         since: int = 1,
     ) -> None:
+        """Adds an op: its inputs, its outputs and its attributes, each as one text with commas.
+
+        `effect` is what it does to its component. With WRITE executions that call it take turns, unless the
+        class is `shared`; NONE (the default) and READ may run whenever. OpRowError for attributes that are
+        none, and for a name that is there.
+        """
         if name in self._ops:
-            raise ValueError(f"op {name} is declared twice in the table of {self._domain}")
+            what = f"op {name} is declared twice in the table of {self._domain}"
+            raise OpRowError(what, hint="give each op a name of its own")
         self._ops[name] = OpDef(
             self._domain,
             name,
