@@ -25,6 +25,8 @@ from bb_edge.transport.roster import DROPPED, UPTIME
 from bb_edge.transport.topics import Topics, check_federation
 from bb_host.errors import AclError
 
+TAKEN_OUT = "-"
+"""The classes of a peer that is taken out: the patterns let everybody else with a login write to others."""
 OPERATOR = "operator"
 """The user who may read and clear all presences; no peer has this name, since peers' names are ids."""
 
@@ -39,7 +41,10 @@ PATTERN_LETTERS = frozenset("*+#%?")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A peer of the list: what it is called there, its id, the classes that it serves, and its line."""
+    """A peer of the list: what it is called there, its id, the classes that it serves, and its line.
+
+    One without classes is taken out: it may neither read nor write anything.
+    """
 
     name: str
     peer: PeerId
@@ -48,7 +53,8 @@ class Member:
 
 
 def read_members(path: Path) -> tuple[Member, ...]:
-    """Reads a list of peers: a line each, `<name or peer id> <class>[,<class>…]`; `#` begins a comment.
+    """Reads a list of peers, a line each: `<name or peer id> <class>[,<class>…]`, with `-` as the class of
+    one that is taken out; `#` begins a comment.
 
     AclError, with the line, where one cannot be read, or a peer is named twice.
     """
@@ -69,7 +75,7 @@ def read_members(path: Path) -> tuple[Member, ...]:
         if not set(words[0]).isdisjoint(PATTERN_LETTERS):
             hint = "write a line per peer: a name stands for one of them"
             raise AclError(f"{words[0]!r} looks like a pattern, and is no name of a peer", where, hint)
-        classes = words[1].split(",")
+        classes = [] if words[1] == TAKEN_OUT else words[1].split(",")
         if not all(classes) or len(set(classes)) < len(classes):
             raise AclError(f"{words[1]!r} is no list of classes", where, "each once, with commas: Client,Hub")
         member = Member(words[0], peer_of(words[0]), tuple(classes), where)
@@ -143,7 +149,11 @@ def rules(
                     member.where,
                     suggestion(name, heard, "classes: "),
                 )
-        lines += ["", f"# {member.name}: {', '.join(member.classes)}", f"user {member.peer.to_text()}"]
+        what = ", ".join(member.classes) or "taken out"
+        lines += ["", f"# {member.name}: {what}", f"user {member.peer.to_text()}"]
+        if not member.classes:
+            lines.append(f"topic deny {prefix}#")  # before any pattern, and for a session that is there
+            continue
         lines += _of_member(Topics(federation, member.peer), member, heard, members)
     return "\n".join(lines) + "\n"
 
@@ -191,7 +201,11 @@ def add_acl(verbs: Any) -> None:
     p.add_argument("artifacts", type=Path, nargs="+", metavar="ARTIFACT.onnx", help="of every class")
     p.add_argument("--federation", required=True, metavar="NAME")
     p.add_argument(
-        "--peers", type=Path, required=True, metavar="FILE", help="a line per peer: <name or id> <class>,…"
+        "--peers",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="a line per peer: <name or id> <class>,…, or - for one that is taken out",
     )
     p.add_argument("-o", "--out", type=Path, metavar="bb.acl", help="default: standard output")
     p.set_defaults(run=_acl)

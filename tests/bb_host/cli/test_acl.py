@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import paho.mqtt.publish as publish
@@ -12,7 +13,10 @@ from host_commands import run
 
 from bb_edge.cli import main as edge
 from bb_edge.ir.ids import PeerId
+from bb_edge.transport.broker import Broker
+from bb_edge.transport.rights import rights
 from bb_edge.transport.topics import TopicError
+from bb_edge.transport.visitor import visit
 from bb_edge.wire.presence import Presence, encode_presence
 from bb_host.build import compile_edge
 from bb_host.cli_acl import MOST_LIST_BYTES, OPERATOR, Member, peer_of, read_members, rules
@@ -74,6 +78,49 @@ def test_each_peer_is_bound_to_its_classes_and_hears_those_that_it_needs() -> No
         "write bb/home/rollcall/Client",
     ]
     assert set(found) == {"", OPERATOR, str(KITCHEN), str(HUB)}
+
+
+@pytest.mark.broker
+def test_who_is_taken_out_may_do_nothing_at_once_and_the_others_all_that_they_could(start_broker, tmp_path):
+    """Without a line of its own a peer keeps what the patterns grant: its session goes on, and is heard."""
+    heard: dict[str, tuple[str, ...] | None] = {"Hub": ("Client",), "Client": ("Hub",)}
+    text = "kitchen Client\nhub Hub\n"
+    file = tmp_path / "bb.acl"
+
+    def write(peers: str) -> None:
+        file.write_text(rules("home", heard, read_members(listed(tmp_path, peers)), "a"))
+        file.chmod(0o644)
+
+    write(text)
+    broker = start_broker("mosquitto", config=[f"acl_file {file}"])
+    got: list[bytes] = []
+    at = Broker.from_url(f"mqtt://{KITCHEN}@{broker.host}:{broker.port}")
+    own = f"bb/home/{KITCHEN}/from/{KITCHEN}"
+    with visit(at, take=lambda _topic, payload: got.append(payload)) as kitchen:
+
+        def says(payload: bytes) -> bool:
+            mid = kitchen.publish(own, payload)
+            assert kitchen.until(lambda: kitchen.reason_of(mid) is not None)
+            return not kitchen.reason_of(mid).is_failure
+
+        def reload() -> None:
+            before = len([line for line in broker.log if "Reloading" in line])
+            os.kill(broker.pid, signal.SIGHUP)
+            assert kitchen.until(lambda: len([x for x in broker.log if "Reloading" in x]) > before)
+
+        kitchen.subscribe(own)
+        assert says(b"in") and kitchen.until(lambda: got == [b"in"])
+        write("hub Hub\n")
+        reload()
+        assert says(b"still in"), "the patterns are enough"
+        write(text.replace("kitchen Client", "kitchen -"))
+        reload()
+        assert kitchen.until(lambda: not says(b"out"))
+        found = rights(at, KITCHEN, "home", ["Client"], ["Hub"])
+        assert not found.excess and "send envelopes" in found.lacking and "read its inbox" in found.lacking
+    at = Broker.from_url(f"mqtt://{HUB}@{broker.host}:{broker.port}")
+    hub = rights(at, HUB, "home", ["Hub"], ["Client"])
+    assert (hub.lacking, hub.excess) == ((), ())
 
 
 def test_who_needs_every_class_gets_those_of_the_artifacts() -> None:
