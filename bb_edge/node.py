@@ -197,6 +197,11 @@ class Node:
         """When to poll at the latest if nothing arrives; 0 = at once, None = nothing will come by itself."""
         return self._engine.next_deadline_ns()
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether something is ready that the last poll left: it had no time, or had run its share of ops."""
+        return self._engine.has_ready
+
     # --- doors ----------------------------------------------------------------------------------------
 
     def deliver_inbound(self, data: Data, src_peer: PeerId, observed_address: bytes | None = None) -> None:

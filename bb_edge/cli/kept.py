@@ -202,6 +202,7 @@ def keeper_of(
         rounds_ended=lambda: node.rounds_ended,
         report=report,
         announce=announce,
+        still_runs=lambda: node.has_ready,
         writer=ThreadWriter(wake),
     )
 

@@ -156,6 +156,11 @@ class Engine:
     # --- the frontier ---------------------------------------------------------------------------------
 
     @property
+    def has_ready(self) -> bool:
+        """Whether something is ready that the last poll left."""
+        return bool(self._scheduler.runnable) or self._admissible
+
+    @property
     def _admissible(self) -> bool:
         return bool(self.ingress.entries) and not self._scheduler.pool.full
 

@@ -34,6 +34,8 @@ MAX_RETRY_NS = 60_000_000_000
 A disk that was busy is free within a second; on one that is full, an attempt per minute wears nothing."""
 ROUNDS_GAP_NS = 1_000_000_000
 """Between two snapshots for rounds: rounds of milliseconds would wear out a card in weeks."""
+ANNOUNCED_NS = 5_000_000_000
+"""So long at most a snapshot waits for the ops that it starts in the program."""
 ENCLOSED_BYTES = 128 << 10
 """So many bytes of the outbox come with snapshots and the journal at most, and are written with each snapshot
 that follows while the node needs them: a disk syncs about as fast as it writes these."""
@@ -157,9 +159,9 @@ class Keeper:
     `report` gets a `StorageFailed` for each snapshot that could not be written, and a `StorageRecovered` once
     all is written that the disk had refused; the node itself reports about its records. `announce` is for
     programs with ops that a snapshot starts: it starts them in the next poll, and the snapshot is taken after
-    that poll. `writer` writes large rows of the journal beside the polls; it has to see to it that another
-    poll comes when it is done. It removes large old files, too; small ones are removed by `tidy`. `close`
-    waits for it.
+    that poll, or a later one while `still_runs()` says that the node had no time for all of it. `writer`
+    writes large rows of the journal beside the polls; it has to see to it that another poll comes when it is
+    done. It removes large old files, too; small ones are removed by `tidy`. `close` waits for it.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class Keeper:
         rounds_ended: Callable[[], int] = lambda: 0,
         report: Report | None = None,
         announce: Callable[[], None] | None = None,
+        still_runs: Callable[[], bool] = lambda: False,
         writer: Writer | None = None,
     ) -> None:
         self._node = node
@@ -186,7 +189,9 @@ class Keeper:
         self._rounds_from_ns = 1  # not before this; 0 is the time of none
         self._report = report
         self._announce = announce
+        self._still_runs = still_runs
         self._announced = False
+        self._announced_ns = 0
         self._enclosing: dict[bytes, bytes] = {}  # rows that come with the next snapshot
         self._wanted = store.generation == 0  # the first one writes down whose folder this is
         self._due_ns: int | None = None
@@ -220,7 +225,7 @@ class Keeper:
             elif isinstance(step, steps.SnapshotWanted):
                 self._wanted = True
             elif isinstance(step, steps.LifecycleFired) and step.phase == steps.Phase.SNAPSHOT:
-                self._announced = True
+                self._announced, self._announced_ns = True, now_ns
         self._busy = self._busy or bool(emitted)
         if enclosed and not self._enclose(enclosed):
             outbox += enclosed
@@ -238,10 +243,10 @@ class Keeper:
             if self._journaling.finish():
                 # What was written is delivered in the next poll; before that a snapshot would hold it, too.
                 self._wanted = self._put_off = True
-            elif self._announce is None or self._announced:
-                self.snapshot(now_ns)
-            else:
+            elif self._announce is not None and not self._announced:
                 self.announce()
+            elif not (self._announced and self._still_runs() and now_ns < self._announced_ns + ANNOUNCED_NS):
+                self.snapshot(now_ns)
         if (ended := self._refusals.end(now_ns)) is not None and self._report is not None:
             self._report(steps.StorageRecovered(*ended))
 
@@ -249,6 +254,7 @@ class Keeper:
         """Starts the ops that a snapshot starts in the program, if any; a snapshot follows the next poll."""
         if self._announce is not None and not self._announced:
             self._announced = self._wanted = True
+            self._announced_ns = self._now_ns
             self._announce()
 
     @property

@@ -38,6 +38,10 @@ class DrivenNode(Protocol):
     def next_deadline_ns(self) -> int | None:
         """The latest time of the next poll, in monotonic nanoseconds; None if nothing is due by itself."""
 
+    @property
+    def has_ready(self) -> bool:
+        """Whether ops are ready that the last poll left."""
+
     def set_waker(self, waker: Callable[[], None] | None) -> None:
         """Sets what is called when something arrives between polls, from any thread."""
 

@@ -62,6 +62,8 @@ MAX_WAIT_S = 1.0
 
 Keep-alives and a watchdog need a turn of the loop every few seconds.
 """
+LAST_WORDS_NS = 5_000_000_000
+"""What the ops of the phases of an end have, beside what else is ready then: a poll has too little time."""
 
 
 def next_due_ns(node: DrivenNode, keeper: Keeps | None) -> int | None:
@@ -145,13 +147,20 @@ class Driver:
         keeper, clock = self._keeper, self._clock
         before = 0 if keeper is None else keeper.snapshots
         self._node.fire_lifecycle(steps.Phase.SHUTDOWN)
-        self._poll(clock.monotonic_ns())
+        ends_ns = clock.monotonic_ns() + LAST_WORDS_NS
+        self._poll_out(ends_ns)
         if keeper is not None:
             if keeper.snapshots == before:
                 keeper.announce()
-            self._poll(clock.monotonic_ns())  # publishes and acknowledges what the poll before has written
+            self._poll_out(ends_ns)  # publishes and acknowledges what the poll before has written
             if keeper.snapshots == before:
                 keeper.snapshot(clock.monotonic_ns())
+
+    def _poll_out(self, ends_ns: int) -> None:
+        """Polls until nothing is ready, until then: what has been started shall end."""
+        self._poll(self._clock.monotonic_ns())
+        while self._node.has_ready and self._clock.monotonic_ns() < ends_ns:
+            self._poll(self._clock.monotonic_ns())
 
     def _poll(self, now_ns: int) -> None:
         self.polls += 1

@@ -83,7 +83,11 @@ class Scheduler:
                 self.endings.settle(execution)
             if began_ns >= 0:
                 turns.ran(number, began_ns, execution.id != number)
-            if left or (timed and turns.leaves_none()):
+            if timed and turns.leaves_none():
+                if left:  # whoever takes long lets the others have their turn
+                    runnable.append(runnable.pop(0))
+                break
+            if left:
                 break
         return done
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
@@ -31,7 +31,10 @@ function program.Main(v: F32[1]) -> () {entry=1, partition=Main}
   a: F32[1] = role.compressor.Compress(v) {slot=s}
   b: F32[1] = role.compressor.Compress(a) {slot=s}
   c: F32[1] = role.compressor.Compress(b) {slot=s}
+  d: F32[1] = role.compressor.Compress(c) {slot=s}
+  e: F32[1] = role.compressor.Compress(d) {slot=s}
   syscall.AppEmit<name="a">(a)
+  syscall.AppEmit<name="e">(e)
   syscall.AppEmit<name="c">(c)
 """
 DEADLINE = S
@@ -46,6 +49,7 @@ class Machine:
     now_ns: int = 0
     takes_ns: int = 0
     worked: int = 0
+    order: list[float] = field(default_factory=list)  # what it worked on
 
     def clock(self) -> int:
         return self.now_ns
@@ -67,9 +71,11 @@ def machine(compile_text) -> Callable[..., Machine]:
 
         class Hard(Slow):
             TYPE_NAME: ClassVar[str] = "test.Hard"
+            shared: ClassVar[bool] = True  # no execution claims it
 
             def compress(self, ctx: Any, t: Any) -> Any:
                 made.worked += 1
+                made.order.append(float(t[0]))
                 made.now_ns += made.takes_ns
                 return t + 1
 
@@ -102,16 +108,16 @@ def test_a_poll_ends_when_its_time_is_over(machine):
     # The first op takes the time, the second more than is allowed then.
     assert m.worked == 2 and topics(said) == []
     assert m.node.next_deadline_ns() == 0
-    said += m.poll()
-    assert m.worked == 3 and topics(said) == ["a", "c"]
-    assert m.node.counters["cycles.over_time"] == 1
+    said += [step for _ in range(2) for step in m.poll()]
+    assert m.worked == 5 and topics(said) == ["a", "c", "e"]
+    assert m.node.counters["cycles.over_time"] == 2
     assert not [s for s in said if isinstance(s, steps.CycleBudgetExceeded)]
 
 
 def test_a_poll_without_a_clock_ends_when_its_ops_have_run(machine):
     m = machine(30 * MS, timed=False)
     m.node.invoke("Main", {"v": f32(1)})
-    assert topics(m.poll()) == ["a", "c"] and m.worked == 3
+    assert topics(m.poll()) == ["a", "c", "e"] and m.worked == 5
 
 
 def test_a_reply_leaves_before_the_next_request_is_worked_on(machine):
@@ -129,6 +135,16 @@ def test_requests_whose_time_is_over_while_others_run_are_not_begun(machine):
     assert m.worked == 3  # at 0, 400 and 800 ms
     assert [r.failure is None for r in replies(said)][:2] == [True, True]
     assert m.node.counters["deadlines.expired"] >= 2
+
+
+def test_who_takes_long_lets_others_have_their_turn(machine):
+    m = machine(60 * MS)
+    m.node.invoke("Main", {"v": f32(1)})
+    m.node.invoke("Main", {"v": f32(100)})
+    for _ in range(8):
+        m.poll()
+    assert m.worked == 10 and not m.node.has_ready
+    assert m.order.index(100) < m.order.index(5)
 
 
 def serve(m: Machine, every_ns: int, for_ns: int) -> int:

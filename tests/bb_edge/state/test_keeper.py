@@ -810,6 +810,25 @@ def test_what_a_snapshot_starts_runs_in_the_poll_before_it(make_store: Opened) -
     assert take(steps.LifecycleFired(steps.Phase.SHUTDOWN), now_ns=10 * S) == (3, 4), "the last"
 
 
+def test_a_snapshot_waits_for_what_it_starts_for_a_while(make_store: Opened) -> None:
+    store = make_store(FakeDisk())
+    store.open()
+    runs = [True]
+    keeper = Keeper(Node(), store, announce=lambda: None, still_runs=lambda: runs[0])
+    fired = steps.LifecycleFired(steps.Phase.SNAPSHOT)
+
+    def take(*found: steps.EngineStep, now_ns: int) -> int:
+        keeper.take(found, now_ns)
+        return keeper.snapshots
+
+    assert [take(now_ns=0), take(fired, now_ns=1), take(now_ns=2)] == [0, 0, 0]
+    runs[0] = False
+    assert take(now_ns=3) == 1
+    runs[0] = True
+    assert [take(wanted(), now_ns=4), take(fired, now_ns=5), take(now_ns=5 * S + 4)] == [1, 1, 1]
+    assert take(now_ns=5 * S + 5) == 2
+
+
 def test_a_restart_brings_back_snapshot_outbox_and_journal(
     world: Callable[..., World], make_store: Opened
 ) -> None:

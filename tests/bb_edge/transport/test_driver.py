@@ -11,7 +11,7 @@ import pytest
 
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.driver import Driver, next_due_ns
+from bb_edge.transport.driver import LAST_WORDS_NS, Driver, next_due_ns
 from bb_edge.transport.in_process import Simulation
 
 PEER = PeerId.from_name("other")
@@ -34,6 +34,8 @@ class Loop:
         self.ask_snapshot = ask_snapshot
         self.holding = False
         self.has_chore = False
+        self.ready: list[bool] = []  # after each of the last polls
+        self.now_ns, self.step_ns = 1, 0
 
     # --- the node
 
@@ -43,6 +45,10 @@ class Loop:
 
     def next_deadline_ns(self) -> int | None:
         return 0 if self.polls else None
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self.ready and self.ready.pop(0))
 
     def presences_come(self) -> None:
         return None
@@ -101,7 +107,8 @@ class Loop:
     # --- the clock
 
     def monotonic_ns(self) -> int:
-        return 1
+        self.now_ns += self.step_ns
+        return self.now_ns
 
 
 def envelope(payload: bytes) -> steps.SendEnvelope:
@@ -233,3 +240,15 @@ def test_the_simulation_keeps_too() -> None:
     world.add(loop)
     world.run()
     assert loop.said == ["poll"]
+
+
+def test_the_last_words_have_several_polls() -> None:
+    loop = Loop([])
+    loop.ready = [True, True, False]
+    assert drive(loop)[:4] == ["phase 1", "poll", "take", "poll"] and loop.said.count("poll") == 4
+
+
+def test_the_last_words_end() -> None:
+    loop = Loop([])
+    loop.ready, loop.step_ns = [True] * 100, 10**9
+    assert drive(loop, keeper=False).count("poll") == 1 + LAST_WORDS_NS // 10**9 // 2
