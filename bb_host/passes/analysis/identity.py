@@ -21,10 +21,23 @@ import numpy as np
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS, class_of_module
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.roles.settings import REQUIRED, settings_of
 from bb_edge.wire.programs import MAX_ACCEPTED, pair
-from bb_host.errors import IdentityError
+from bb_host.diagnostics import ProgramWarning, in_order
+from bb_host.errors import ConstructionError, IdentityError
+from bb_host.ir.construction import class_of, config_of
 from bb_host.ir.facts import ProgramFacts
-from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawAttribute, RawTensor, Subgraph
+from bb_host.ir.program import (
+    Array,
+    AttrValue,
+    Function,
+    Op,
+    Program,
+    RawAttribute,
+    RawTensor,
+    Slot,
+    Subgraph,
+)
 from bb_host.ir.spelling import TRAVELS, written
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.contract_changes import contract_changes
@@ -49,7 +62,8 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
     """The compiled program, which takes nodes that run one of the others as peers.
 
     IdentityError for another that was not compiled or has no digest, and where other things travel between
-    two of its classes: such nodes cannot talk, whatever a list says.
+    two of its classes: such nodes cannot talk, whatever a list says. Warns of codecs with other settings: a
+    code of the same type means other numbers to them.
     """
     if not program.facts.program:
         raise IdentityError(
@@ -84,7 +98,54 @@ def accepting(program: Program, others: Sequence[Program]) -> Program:
             f"program {program.name}",
             "move the oldest devices on first",
         )
+    warned = [warning for other in others for warning in _codec_changes(program, other)]
+    if warned:
+        program = replace(program, warnings=in_order((*program.warnings, *warned)))
     return replace(program, facts=program.facts | ProgramFacts(accepts=tuple(listed))) if listed else program
+
+
+def _codec_changes(program: Program, other: Program) -> Iterator[ProgramWarning]:
+    """Warns where a codec's slot is bound otherwise there: any setting may say what a code means."""
+    theirs = _codecs(other)
+    for name, (kind, slot) in _codecs(program).items():
+        if name not in theirs:
+            continue
+        old_kind, old = theirs[name]
+        changes: list[tuple[str, object, object]] = [("type", old_kind, kind)]
+        if old_kind == kind:
+            there, here = _settings(kind, old), _settings(kind, slot)
+            changes = [(key, there.get(key), here.get(key)) for key in sorted({*there, *here})]
+        for key, was, now in changes:
+            if was != now:
+                yield ProgramWarning(
+                    "other-codec-accepted",
+                    f"slot {name!r}, key {key!r} is {now!r:.60} here, and {was!r:.60} in the program that is"
+                    f" accepted ({other.facts.program[:12]}…): what one of them compresses, the other"
+                    " decompresses to other numbers",
+                    slot.where,
+                    "give both the same, here or on their devices (--set SLOT.KEY=VALUE)",
+                )
+
+
+def _codecs(program: Program) -> dict[str, tuple[str, Slot]]:
+    """By slot the TYPE_NAME and the record of a codec; an artifact says its role and type in its bindings."""
+    mains = {function.name: function for function in program.functions if flow.is_main(function)}
+    return {
+        name: (found.type_name, mains[target].slots[name])
+        for (target, name), found in program.facts.bindings.items()
+        if found.role == keys.ROLE_CODEC and target in mains and name in mains[target].slots
+    }
+
+
+def _settings(type_name: str, slot: Slot) -> dict[str, object]:
+    """The configuration of a codec, with the defaults of its class where this host has it."""
+    try:
+        known = class_of(type_name)
+    except ConstructionError:
+        known = None
+    declared = {} if known is None else settings_of(known) or {}
+    defaults = {key: one.default for key, one in declared.items() if one.default is not REQUIRED}
+    return {**defaults, **({} if slot.state is None else config_of(slot.state))}
 
 
 def program_digest(program: Program, options: Options) -> str:

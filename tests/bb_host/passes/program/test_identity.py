@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector
+from bb_edge.components import ArrayDataSource, FedAvg, GraphModel, PresenceSelector, ScalarQuantizer
 from bb_edge.ir import keys
 from bb_edge.loading import DamagedArtifact, load
-from bb_host import MS, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
+from bb_host import MS, CodecSlot, Compiler, DataSourceSlot, Graph, Module, PeerSelectorSlot
 from bb_host.build import build_edge
 from bb_host.cli import main
 from bb_host.compiler.driver import as_program
@@ -179,6 +179,51 @@ def test_a_program_without_a_digest_is_none_to_accept(base):
         accepting(base, [old])
     with pytest.raises(IdentityError, match="no peers"):
         accepting(old, [base])
+
+
+class Coded(Module):
+    """Codes travel from one class to the other."""
+
+    name, home = "Coded", "Hub"
+    leaves = PeerSelectorSlot("leaves", PresenceSelector, peer_class="Leaf")
+    codec = CodecSlot("codec")
+
+    def body(self, g: Graph) -> None:
+        peers = self.leaves.sample(g, n=1, after=g.interval(500 * MS))
+        code = self.codec.compress(g, g.constant(np.zeros(4, np.float32)), after=peers)
+        g.app_emit("seen", self.codec.decompress(g, g.net_out("code", peers, code)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ({"low": -4}, {"low": -4.0}, None),
+        ({}, {"low": -1.0, "high": 1.0}, None),
+        ({"high": 4.0}, {}, "slot 'codec', key 'high' is 1.0 here, and 4.0 in the program that is accepted"),
+        ({}, {"low": -2.0}, "slot 'codec', key 'low' is -2.0 here, and -1.0 in the program that is accepted"),
+    ],
+)
+def test_a_codec_with_other_settings_is_warned_of(old, new, told, tmp_path, capsys):
+    def program(settings):
+        return Compiler().bind_codec("codec", ScalarQuantizer, settings).compile_program(Coded())
+
+    before, after = program(old), program(new)
+    artifacts = [as_program(onnx.load_from_string(each.data)) for each in build_edge(before).artifacts]
+    for others in ([before], artifacts):
+        found = [w for w in build_edge(after, accepts=others).warnings if w.code == "other-codec-accepted"]
+        assert len(found) == (told is not None)
+        assert all(told in str(warning) for warning in found)
+
+
+def test_a_codec_of_another_type_whose_codes_have_the_same_is_warned_of():
+    class Halved(ScalarQuantizer):
+        TYPE_NAME = "acme.Halved"
+
+    old, new = (
+        Compiler().bind_codec("codec", kind).compile_program(Coded()) for kind in (ScalarQuantizer, Halved)
+    )
+    (warning,) = (w for w in accepting(new, [old]).warnings if w.code == "other-codec-accepted")
+    assert "key 'type' is 'acme.Halved' here, and 'bb.ScalarQuantizer'" in str(warning)
 
 
 # --- in artifacts ------------------------------------------------------------------------------------
