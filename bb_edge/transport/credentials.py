@@ -23,7 +23,9 @@ REPEAT_S = 600.0
 """Seconds between two lines about a broker that refuses a node for the same reason."""
 
 
-_NO_TLS = "is that a port for TLS? without TLS, write mqtt://"
+_NO_TLS = (
+    "does the broker run, where a proxy answers for it? is that a port for TLS? without TLS, write mqtt://"
+)
 
 
 def dial_fault(error: BaseException, broker: Broker) -> str:

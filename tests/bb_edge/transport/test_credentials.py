@@ -35,7 +35,8 @@ def test_a_refusal_is_said_at_once_then_seldom_and_again_when_it_changes() -> No
 )
 def test_tls_at_a_port_without_it_is_guessed(error: OSError, tls: bool, told: bool) -> None:
     said = dial_fault(error, Broker("h", 1, tls=tls))
-    assert (said == f"{error} (is that a port for TLS? without TLS, write mqtt://)") is told
+    asks = "does the broker run, where a proxy answers for it? is that a port for TLS?"
+    assert (said == f"{error} ({asks} without TLS, write mqtt://)") is told
     assert said == str(error) or told
 
 
