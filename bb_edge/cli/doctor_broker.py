@@ -147,7 +147,8 @@ def _peers(config: RunConfig, found: Company, heard: set[str]) -> Finding | None
     if not heard:
         return None
     data = {"up": dict(found.up), "down": dict(found.down), "elsewhere": dict(found.elsewhere)}
-    there = ", ".join(f"{count} of class {name}" for name, count in found.up.items() if count)
+    some = "at least " if found.many else ""
+    there = ", ".join(f"{some}{count} of class {name}" for name, count in found.up.items() if count)
     absent = [name for name, count in found.up.items() if not count]
     where = f"federation {config.federation!r}"
     if not absent:
@@ -158,6 +159,8 @@ def _peers(config: RunConfig, found: Company, heard: set[str]) -> Finding | None
         if others:
             named = ", ".join(map(repr, others[:MOST_NAMED]))
             more = f"; there are some in {named}: is the federation's name right?"
+        elif found.many:
+            more = ", as far as the broker has told: ask bb-edge peers, which calls the roll"
         elif found.down[name]:
             more = f" ({found.down[name]} down)"
         else:

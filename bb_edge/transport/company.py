@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
-from bb_edge.transport.roster import QUIET_S, Member
+from bb_edge.transport.roster import MANY, QUIET_S, Member
 from bb_edge.transport.topics import Topics
 from bb_edge.transport.visitor import VisitError, Visitor, visit
 from bb_edge.wire.presence import PresenceError, decode_presence
@@ -26,13 +26,15 @@ class Company:
     """What a broker keeps: `own` under the node's own name, None where it tells nothing.
 
     `up` and `down` count the peers of each class that the node deals with; `elsewhere` names the other
-    federations in which there are peers of a class of which nobody is up here.
+    federations in which there are peers of a class of which nobody is up here. Of `many` a broker's queue may
+    have dropped others.
     """
 
     own: Member | None
     up: Mapping[str, int]
     down: Mapping[str, int]
     elsewhere: Mapping[str, tuple[str, ...]]
+    many: bool = False
 
     @property
     def broke_off(self) -> bool:
@@ -58,6 +60,7 @@ def company(
 
     with visit(broker, version, take) as visitor:
         _read(visitor, federation, topics.own_presences, *map(topics.presence, classes))
+        many = len(found) >= MANY
         members = _members(found, f"bb/{federation}/presence/")
         own = members.pop(peer, None)
         up, down = (
@@ -78,9 +81,8 @@ def company(
             with suppress(PresenceError):
                 if decode_presence(payload).up:
                     elsewhere[name].add(other)
-    return Company(
-        own, up, down, {name: tuple(sorted(others)) for name, others in elsewhere.items() if others}
-    )
+    others = {name: tuple(sorted(where)) for name, where in elsewhere.items() if where}
+    return Company(own, up, down, others, many)
 
 
 def _read(visitor: Visitor, federation: str, *filters: str) -> None:

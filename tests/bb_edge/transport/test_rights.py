@@ -158,3 +158,15 @@ def test_who_is_there_is_told_by_class_and_by_the_name(mosquitto_broker, loop, d
     found = company(broker, KITCHEN, "home", ["Server"])
     assert dict(found.down) == {"Server": 1}
     assert found.own is not None and not found.own.up and not found.broke_off, "it said goodbye"
+
+
+def test_where_many_are_told_of_there_may_be_more(mosquitto_broker, loop, doors, url, monkeypatch) -> None:
+    """mosquitto drops what its queue does not hold of what is retained, and says so to nobody."""
+    broker = Broker.from_url(url(mosquitto_broker))
+    transports = [loop.join(doors(f"c{n}"), url(mosquitto_broker), federation="home") for n in range(3)]
+    loop.until(lambda: all(transport.counters["presences"] >= 3 for transport in transports))
+    loop.until(lambda: company(broker, KITCHEN, "home", ["Client"]).up["Client"] == 3, 5)
+    assert not company(broker, KITCHEN, "home", ["Client"]).many
+    monkeypatch.setattr("bb_edge.transport.company.MANY", 3)
+    found = company(broker, KITCHEN, "home", ["Client"])
+    assert found.many and dict(found.up) == {"Client": 3}
