@@ -39,7 +39,7 @@ class MissingReason(enum.IntEnum):
     TAKES_LESS = 14
     """The request is larger than what the peer says that it takes."""
     DECLINED = 15
-    """It trains only under conditions that do not hold there now: too hot, on battery, busy."""
+    """On purpose: it trains only under conditions that do not hold there now, or has no time left for it."""
     FAULT_HERE = 16
     """It answered, and a component of this node, or its program, failed on the way to count that."""
 

@@ -93,10 +93,6 @@ class CompletionExpiredError(CompletionError):
     """A parked op that nobody completed before its deadline."""
 
 
-class OutOfTimeError(CompletionExpiredError):
-    """The request that a parked op works for ends before the op can: whoever asked hears that."""
-
-
 class BackendError(RoleError):
     """Base of a backend's refusals; the component or subgraph that asked gets it as `OpFailed`."""
 

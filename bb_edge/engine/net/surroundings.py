@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from bb_edge.engine.net.outlets import Outlet
 from bb_edge.engine.net.peer_state import PeerStates
 from bb_edge.engine.net.peer_view import PeerView
 from bb_edge.engine.run.components import Components
+from bb_edge.engine.run.turns import TOO_LATE
 from bb_edge.engine.runtime import Runtime
 from bb_edge.ir.counters import is_own
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import ComponentError, OutOfTimeError
+from bb_edge.roles.errors import ComponentError, RequestDeclined
 
 
 @dataclass(slots=True, eq=False)
@@ -49,9 +50,6 @@ class ComponentTimers:
     def complete_after(self, delay_ns: int, later: Later, result: object = None) -> None:
         """Completes `later` with `result` after `delay_ns` of monotonic time, unless it is settled before."""
         self._runtime.timers.at(self._runtime.now_ns + delay_ns, _settle, later, result)
-
-
-TOO_LATE: Final = "the node is asked for more than it can do: ask less often, or give longer deadlines"
 
 
 def _finish(work: Callable[[], object], handle: CompletionHandle) -> bool:
@@ -186,7 +184,7 @@ class Surroundings:
                 return  # its deadline has passed while it stood in the executor's queue
             begun_ns = clock()
             if crowded and left_ns and not pace.fits(left_ns - (begun_ns - submitted_ns), begun_ns):
-                handle.fail(OutOfTimeError("was not begun: it would have ended too late", hint=TOO_LATE))
+                handle.fail(RequestDeclined(TOO_LATE))
                 return
             in_time = _finish(work, handle)
             ended_ns = clock()

@@ -60,7 +60,7 @@ class Endings:
         assert execution.source is not None
         execution.ready.clear()
         execution.expire()
-        execution.went_wrong(FailureCode.OUT_OF_TIME, TOO_LATE)
+        execution.went_wrong(FailureCode.DECLINED, TOO_LATE)
         self._runtime.count("requests.declined")
         self._runtime.emit(steps.RequestDeclined(execution.source, execution.target, TOO_LATE))
 

@@ -19,7 +19,7 @@ from bb_edge.engine.run.frames import Execution
 from bb_edge.engine.run.scheduler import Scheduler
 from bb_edge.engine.run.waiting import LATER_EXPIRED
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
-from bb_edge.roles.errors import CompletionExpiredError, OutOfTimeError
+from bb_edge.roles.errors import CompletionExpiredError
 from bb_edge.wire.envelope_records import FailureCode
 
 
@@ -60,13 +60,13 @@ class Overdue:
         parked = self._scheduler.waiting.parked.get(token)
         if parked is not None and (parked.handle is None or parked.handle.revoke()):
             runtime.count("completions.expired")
-            kind: type[CompletionExpiredError] = CompletionExpiredError
+            name, execution = parked.op.spec.name, parked.execution
             hint = "give it a longer deadline, or raise limits.later_deadline_ns"
-            if 0 < parked.execution.until_ns <= runtime.now_ns:
-                kind = OutOfTimeError
+            if 0 < execution.until_ns <= runtime.now_ns:
+                execution.went_wrong(FailureCode.OUT_OF_TIME, f"{name} was not completed")
                 hint = "the request that it works for ends then: give that a longer deadline"
             what = f"nobody completed it within {wait_ns / 1e9:g} s"
-            self._scheduler.fail(token, kind(what, parked.op.spec.name, hint))
+            self._scheduler.fail(token, CompletionExpiredError(what, name, hint))
 
     def _given_up(self, execution: Execution) -> Iterator[BoundOp]:
         """The ops of the execution that waited and do not any more.

@@ -28,7 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import ContributionRefused, OutOfTimeError
+from bb_edge.roles.errors import ContributionRefused
 from bb_edge.wire.envelope_records import FailureCode
 
 Outputs = Iterable[tuple[int, object]]
@@ -190,8 +190,7 @@ class Scheduler:
         peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
         failure = self.branch_failed(op, execution.id, error, peer)
         why = (isinstance(error, ContributionRefused) and error.why) or failure.text
-        code = FailureCode.OUT_OF_TIME if isinstance(error, OutOfTimeError) else FailureCode.OP_FAILED
-        execution.went_wrong(code, f"{op.spec.name}: {why}")
+        execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
 

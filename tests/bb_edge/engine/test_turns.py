@@ -158,7 +158,7 @@ def serve(m: Machine, every_ns: int, for_ns: int) -> int:
             if message.failure is None:
                 in_time += m.now_ns < message.wire_req_id * every_ns + DEADLINE
             else:
-                assert message.failure.name == "OUT_OF_TIME"
+                assert message.failure.name in ("DECLINED", "OUT_OF_TIME")
         if m.node.next_deadline_ns() != 0:
             m.now_ns = max(m.now_ns, (asked + 1) * every_ns)
     return in_time
