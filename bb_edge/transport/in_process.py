@@ -25,6 +25,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.base import DrivenNode
 from bb_edge.transport.driver import Keeps, next_due_ns
+from bb_edge.transport.trace import BodyDigests, combined_trace
 from bb_edge.wire.bodies import Body
 
 AT_ONCE = 1 << 20
@@ -167,6 +168,7 @@ class Simulation:
         self._told: dict[tuple[PeerId, PeerId], int] = {}  # presences, listener first
         self._elsewhere = elsewhere
         self._wake = wake
+        self._bodies = BodyDigests()
         self.now_ns = 0
         self.seen: list[Seen] = []
         self._report = self.seen.append if report is None else report
@@ -179,7 +181,10 @@ class Simulation:
         return tuple(member.node for member in self._members.values())
 
     def trace_hash(self) -> str:
-        """A SHA-256 in hex over every envelope that was sent: times and bytes, pair by pair."""
+        """A SHA-256 in hex over every envelope that was sent: times and bytes, pair by pair.
+
+        A body stands in it by its own SHA-256, as many envelopes of a round have the same.
+        """
         return combined_trace(self.trace_digests())
 
     def trace_digests(self) -> dict[tuple[bytes, bytes], bytes]:
@@ -445,23 +450,19 @@ class Simulation:
         """A node was polled, and what it has sent is under way; for subclasses."""
 
     def _send(self, source: PeerId, step: steps.SendEnvelope) -> None:
-        waiting = self._cut_off.get(source)
+        waiting = self._cut_off.get(source) if self._cut_off else None
         if waiting is not None:
             waiting.append((self.now_ns + step.expires_in_ns if step.expires_in_ns else 0, step))
             return
-        target = step.peer
+        target, body, rest, now_ns = step.peer, step.body, step.rest, self.now_ns
         pair = self._pairs.get((source, target))
         if pair is None:
             pair = self._pairs[source, target] = _Pair()
-        pair.number += 1
-        self.sent_bytes += step.size
-        pair.trace.update(self.now_ns.to_bytes(8, "big"))
-        pair.trace.update(step.body)
-        pair.trace.update(step.rest)
-        pair.arrives_ns = max(self.now_ns + self.delay_ns(source, target, pair.number), pair.arrives_ns)
-        arrival = Arrival(
-            pair.arrives_ns, target, source, pair.number, (self.carried(source, step.body), step.rest)
-        )
+        number = pair.number = pair.number + 1
+        self.sent_bytes += len(body) + len(rest)
+        pair.trace.update(now_ns.to_bytes(8, "big") + self._bodies.of(body) + rest)
+        arrives_ns = pair.arrives_ns = max(now_ns + self.delay_ns(source, target, number), pair.arrives_ns)
+        arrival = Arrival(arrives_ns, target, source, number, (self.carried(source, body), rest))
         if self._elsewhere is None or self.is_here(target):
             self.arrive([arrival])
         else:
@@ -490,11 +491,3 @@ class Simulation:
         """The app events seen so far, of one topic or of all."""
         events = [s.step for s in self.seen if isinstance(s.step, steps.AppEvent)]
         return [event for event in events if topic is None or event.topic == topic]
-
-
-def combined_trace(digests: Mapping[tuple[bytes, bytes], bytes]) -> str:
-    """A SHA-256 in hex over the digests of all pairs, in the order of their ids."""
-    combined = hashlib.sha256()
-    for (source, target), digest in sorted(digests.items()):
-        combined.update(source + target + digest)
-    return combined.hexdigest()

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.transport.in_process import Arrival, combined_trace
+from bb_edge.transport.in_process import Arrival
+from bb_edge.transport.trace import combined_trace
 from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble
 from bb_host.simulate.busy import nobody
