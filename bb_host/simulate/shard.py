@@ -32,14 +32,14 @@ from bb_edge.loading import load
 from bb_edge.node import Node
 from bb_edge.registry import Registry, default_registry
 from bb_edge.roles.contracts import DataSource, Model
-from bb_edge.transport.base import DrivenNode
-from bb_edge.transport.in_process import Arrival, Presence, Seen, Simulation, SimulationError
+from bb_edge.transport.in_process import Arrival, Presence, Seen, SimulationError
 from bb_edge.user_modules import import_user_module
 from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.busy import Busy, Told, nobody, still_busy
 from bb_host.simulate.checks import check_targets
+from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
@@ -66,47 +66,6 @@ _PEERS = re.compile(rf"PeerId\((?P<id>{_ID})\)|\b(?P<text>{_ID})\b")
 
 _TOLD = -(1 << 62)
 """The number of what a node is told of another: before what that one sends at the same time."""
-
-
-class _Network(Simulation):
-    """The network of one shard; slow clients' envelopes take longer."""
-
-    def __init__(self, shard: Shard) -> None:
-        scenario = shard.scenario
-        super().__init__(
-            scenario.seed,
-            scenario.latency_ns,
-            scenario.jitter_ns,
-            presence=False,
-            report=shard.take,
-            elsewhere=shard.outgoing.append,
-            wake=shard.wake,
-        )
-        self._shard = shard
-        self._slow = shard.slow
-
-    def is_here(self, peer: PeerId) -> bool:
-        return self._shard.runs(peer)
-
-    def deliver(self, arrival: Arrival) -> None:
-        if self._shard.drops_out(arrival):
-            self.lost += 1
-        else:
-            super().deliver(arrival)
-        self._shard.resting.read(arrival)
-
-    def joined(self, body: Body, rest: bytes) -> Body:
-        return self._shard.resting.joined(body, rest)
-
-    def carried(self, source: PeerId, body: Body) -> Body:
-        return self._shard.resting.carried(source, body)
-
-    def polled(self, node: DrivenNode) -> None:
-        self._shard.polled(node.peer_id)
-        self._shard.resting.rest(node.peer_id)
-
-    def delay_ns(self, source: PeerId, target: PeerId, number: int) -> int:
-        return super().delay_ns(source, target, number) + self._slow.get(source, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +116,12 @@ class Shard:
         self._events: list[Event] = []
         self._trouble: dict[str, Trouble] = {}
         self._stuck = self._waited = ""
-        self.network = _Network(self)
         self._kinds: list[_Kind] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-", dir=folder)
         self.resting = Resting(Path(self._folder.name) / "aside", shares=folder is not None)
+        self.network = Network(
+            scenario, self, self._nodes, self.slow, self.outgoing.append, self.resting, self._busy
+        )
         try:
             self._begin()
         except BaseException:
@@ -258,6 +219,10 @@ class Shard:
     def _take_stock(self) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
         scenario, conditions = self.scenario, self.scenario.conditions
+        if conditions.alike:
+            self._up = dict.fromkeys(self._member_of, True)
+            self._sessions.update(dict.fromkeys(self._member_of, 1))
+            return
         for member, peer in self._everybody.items():
             several = scenario.groups[member.group].count > 1
             changes = iter(conditions.changes(scenario.seed, member.number)) if several else iter([(0, True)])
@@ -368,7 +333,7 @@ class Shard:
         """Whether somebody loses its connection instead of taking this request, by the conditions."""
         conditions, peer = self.scenario.conditions, arrival.target
         member = self._member_of[peer]
-        if not conditions.dropout_chance or self.scenario.groups[member.group].count == 1:
+        if self.scenario.groups[member.group].count == 1:
             return False
         if isinstance(arrival.content, Presence) or not _asks(arrival.content):
             return False
@@ -400,11 +365,6 @@ class Shard:
             error.what += still_busy(self._nodes.values(), self._name)
             raise
         return self.progress()
-
-    def polled(self, peer: PeerId) -> None:
-        """A node has had its turn."""
-        if (node := self._nodes.get(peer)) is not None:
-            self._busy.polled(node, self.network.now_ns)
 
     def progress(self) -> Progress:
         """What has come of it since the last call."""
