@@ -207,7 +207,8 @@ class Engine:
 
     def _hand_on(self) -> None:
         """Tells those who wait for peers what has changed, and those who asked what was never sent."""
-        for change in self.peers.take_changes():
+        peers = self.peers
+        for change in peers.take_changes() if peers.changes else ():
             if isinstance(change, steps.PeerDown):
                 self.requests.peer_down(change.peer)
                 self.calls.peer_down(change.peer)
@@ -215,14 +216,16 @@ class Engine:
             else:
                 self.sources.peer_up()
                 self.outgoing.durable.peer_up(change.peer)
-        if self.peers.uplink.take_news():
+        if peers.uplink.take_news():
             self.sources.peer_up()
-        while self.peers.restarted:
-            self.requests.peer_restarted(self.peers.restarted.pop())
-        for req_id, peer, why in self.outgoing.unsent.take_lost():
+        while peers.restarted:
+            self.requests.peer_restarted(peers.restarted.pop())
+        unsent = self.outgoing.unsent
+        for req_id, peer, why in unsent.take_lost() if unsent.lost else ():
             if not self.calls.lost(req_id, peer):
                 self.requests.settle_peer(req_id, peer, why)
-        self.calls.tell_overdue()
+        if self.calls.overdue:
+            self.calls.tell_overdue()
 
     def _spent(self) -> bool:
         return self._left <= 0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from bb_edge.ir.address import Address, AddressError
@@ -130,7 +129,7 @@ class Membership:
     def will(self) -> tuple[str, bytes]:
         """Begins a session; returns topic and payload of its will."""
         self._session, self._seq = min(self._session + 1, MAX_SESSION), 0
-        payload = encode_presence(replace(self._down, session=self._session))
+        payload = encode_presence(self._down._replace(session=self._session))
         return self._topics.presence(self._classes[0], self._node.peer_id), payload
 
     def connected(self) -> None:
@@ -153,7 +152,7 @@ class Membership:
         """Says goodbye, in every class; nothing is said behind it."""
         self._leaving = True
         facts = {key: value for key, value in self._up.meta.items() if key in self._told}
-        self._say(replace(self._down, meta={**self._down.meta, **facts}))
+        self._say(self._down._replace(meta={**self._down.meta, **facts}))
 
     def tick(self, now: float) -> None:
         """Says again what is due, and calls the roll where it is; once a second or so."""
@@ -179,7 +178,7 @@ class Membership:
         """Adds a fact to what the node says of itself; said soon, but seldom where facts change often."""
         if self._up.meta.get(fact) == value:
             return
-        self._up = replace(self._up, meta={**self._up.meta, fact: value})
+        self._up = self._up._replace(meta={**self._up.meta, fact: value})
         self._told.add(fact)
         now = self._clock()
         if self._facts.passes(now):
@@ -193,7 +192,7 @@ class Membership:
         self._seq += 1
         first = self._classes[0]
         for name in self._classes:
-            said = replace(what, session=self._session, seq=self._seq, will="" if name == first else first)
+            said = what._replace(session=self._session, seq=self._seq, will="" if name == first else first)
             self._acts.say(self._topics.presence(name, self._node.peer_id), encode_presence(said))
 
     # --- what comes -------------------------------------------------------------------------------------

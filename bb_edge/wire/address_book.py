@@ -209,7 +209,7 @@ class AddressBook:
         if entry is None:
             self._make_room(peer)
             entry = self._entries[peer] = _Entry(0)
-        known = self.addresses.setdefault(peer, ())
+        known = self.addresses.get(peer, ())
         entry.learned_from = raw
         if known and all(address in known for address in new):
             return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from bb_edge.ir.ids import BY_BYTES, PeerId
@@ -230,7 +229,8 @@ class PeerTable:
             return self._went_down(peer, before, presence)
         if before is None:
             now, size = presence, self._size_of(presence)
-            self._displace(self._places.who_makes_room(peer, now.classes, size))
+            if room := self._places.who_makes_room(peer, now.classes, size):
+                self._displace(room)
         else:
             now, size = _merged(before, presence), None
             if now is before and self._states[peer] is _UP:
@@ -251,7 +251,7 @@ class PeerTable:
         if before is None:
             self._remember(peer, presence)
             return PresenceChange.NONE
-        now = replace(before, up=False, session=max(before.session, presence.session))
+        now = before._replace(up=False, session=max(before.session, presence.session))
         state = self._turn(peer, PeerEvent.WENT, now)
         # Who fell silent before has been told of as down.
         return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
@@ -277,7 +277,7 @@ class PeerTable:
             return PresenceChange.DOWN if state is _UP else PresenceChange.NONE
         if left == before.classes:
             return PresenceChange.NONE
-        self._put(peer, replace(before, classes=left), self._states[peer])
+        self._put(peer, before._replace(classes=left), self._states[peer])
         return PresenceChange.CHANGED
 
     def set_reachable(self, peer: PeerId, reachable: bool) -> None:
@@ -306,7 +306,7 @@ class PeerTable:
 
     def _put(self, peer: PeerId, presence: Presence, state: PeerState, size: int | None = None) -> None:
         """Writes a peer's row, and the lists that it stands in."""
-        before, known = self._states.get(peer), self._peers.get(peer)
+        before, known, places = self._states.get(peer), self._peers.get(peer), self._places
         self._list(
             peer,
             known.classes if known is not None and before is _UP else (),
@@ -315,12 +315,12 @@ class PeerTable:
         self._peers[peer] = presence
         if known is None or known.classes != presence.classes:
             self._known.clear()
-        places = self._places
         places.sit(peer, presence.classes, places.sizes[peer] if size is None else size)
         if state is not before:
             self._states[peer] = state
-            places.down.pop(peer, None)
-            places.silent.pop(peer, None)
+            if before is not None:
+                places.down.pop(peer, None)
+                places.silent.pop(peer, None)
             if state is _DOWN:
                 places.down[peer] = None
             elif state is _SILENT:
@@ -339,7 +339,11 @@ class PeerTable:
                 self._tuples.pop(name, None)
         for name in after:
             if name not in before:
-                insort(self._by_class.setdefault(name, []), peer, key=BY_BYTES)
+                up = self._by_class.setdefault(name, [])
+                if up and BY_BYTES(up[-1]) < peer.to_bytes():  # as where all of a class come in their order
+                    up.append(peer)
+                else:
+                    insort(up, peer, key=BY_BYTES)
                 self._tuples.pop(name, None)
 
     def _size_of(self, presence: Presence) -> int:
@@ -409,15 +413,15 @@ def _merged(before: Presence, news: Presence) -> Presence:
     A topic that is read for its will alone names no class: then the classes that were known stay.
     """
     if before.epoch != news.epoch:
-        return news if news.classes else replace(news, classes=before.classes)
+        return news if news.classes else news._replace(classes=before.classes)
     both = _in_classes(before, news.classes)
     if before.up and news.session == before.session and news.seq < before.seq:
         return both
-    now = replace(news, classes=both.classes)
+    now = news._replace(classes=both.classes)
     return before if now == before else now
 
 
 def _in_classes(presence: Presence, classes: Iterable[str]) -> Presence:
     """The presence with these classes added; the same one where it has them all."""
     added = tuple(name for name in classes if name not in presence.classes)
-    return replace(presence, classes=(*presence.classes, *added)[:MAX_CLASSES]) if added else presence
+    return presence._replace(classes=(*presence.classes, *added)[:MAX_CLASSES]) if added else presence

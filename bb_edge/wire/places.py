@@ -38,6 +38,7 @@ class Places:
         "_counted",
         "_heard",
         "_held",
+        "_last_asked",
         "_most_bytes",
         "_share",
         "_spoke",
@@ -58,6 +59,7 @@ class Places:
         self._most_bytes = most_bytes
         self._spoke = spoke
         self._asked = None if asked is None else frozenset(asked)
+        self._last_asked: tuple[tuple[str, ...], tuple[str, ...]] = (), ()  # classes, those asked for
         parts = 2 * max(1, len(self._asked or ()))
         self._share = (max(1, capacity // parts), most_bytes // parts)
         self.sizes: dict[PeerId, int] = {}
@@ -90,7 +92,8 @@ class Places:
         if not asked and self._asked is not None:
             self._heard[peer] = None
             return
-        self._heard.pop(peer, None)
+        if before is not None:
+            self._heard.pop(peer, None)
         self._counted[peer] = asked
         for name in asked:
             held = self._held.setdefault(name, [0, 0])
@@ -113,8 +116,12 @@ class Places:
                 del self._held[name]
 
     def _asked_of(self, classes: tuple[str, ...]) -> tuple[str, ...]:
-        asked = self._asked
-        return () if asked is None else tuple(name for name in classes if name in asked)
+        last, found = self._last_asked  # most peers are of the same classes
+        if classes != last:
+            asked = self._asked
+            found = () if asked is None else tuple(name for name in classes if name in asked)
+            self._last_asked = classes, found
+        return found
 
     def who_makes_room(self, peer: PeerId, classes: tuple[str, ...], size: int) -> list[PeerId]:
         """Returns who gives up its place to a peer of these classes, or to what it says anew; often nobody.

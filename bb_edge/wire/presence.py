@@ -7,9 +7,8 @@ the broker says in its place once its connection is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.ir.class_names import is_class_name
 from bb_edge.ir.errors import BBError
@@ -38,8 +37,10 @@ class PresenceError(BBError):
     """Bytes that are not a presence, or one beyond the bounds; the fault is the peer's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+_NO_META: Mapping[str, object] = {}
+
+
+class Presence(NamedTuple):
     """What a peer publishes about itself.
 
     `epoch` is a number that the peer draws at each start, None where the transport has no such number.
@@ -55,7 +56,7 @@ class Presence:
     epoch: int | None = None
     classes: tuple[str, ...] = ()
     addresses: tuple[bytes, ...] = ()
-    meta: Mapping[str, object] = field(default_factory=dict)
+    meta: Mapping[str, object] = _NO_META
     version: int = PRESENCE_VERSION
     session: int = 0
     seq: int = 0
@@ -106,15 +107,16 @@ _NAMES_BYTES = sum(
 
 def presence_bytes(presence: Presence, meta_bytes: int) -> int:
     """Returns how long what `encode_presence` returns is, where its metadata take `meta_bytes` as CBOR."""
+    _, epoch, classes, addresses, _, version, session, seq, will = presence
     size = 2 + _NAMES_BYTES + meta_bytes  # the head of the map, and `up`
-    for number in (presence.epoch or 0, presence.session, presence.seq, presence.version):
-        size += cbor.head_bytes(number if number >= 0 else -1 - number)
-    size += cbor.head_bytes(len(presence.addresses))
-    for address in presence.addresses:
+    for number in (epoch or 0, session, seq, version):
+        size += 1 if 0 <= number < 24 else cbor.head_bytes(number if number >= 0 else -1 - number)
+    size += cbor.head_bytes(len(addresses))
+    for address in addresses:
         size += cbor.head_bytes(len(address)) + len(address)
-    if presence.classes:
-        size += _classes_bytes(presence.classes)
-    return size + (1 + len("will") + _text_bytes(presence.will) if presence.will else 0)
+    if classes:
+        size += _classes_bytes(classes)
+    return size + (1 + len("will") + _text_bytes(will) if will else 0)
 
 
 @lru_cache(maxsize=64)

@@ -35,6 +35,11 @@ class Conditions:
     dropout_chance: float = 0.0
     dropout_ns: int = 30 * NS
 
+    @property
+    def alike(self) -> bool:
+        """Whether all clients are up all the time, and none is slower than others."""
+        return self.up_share >= 1 and not self.trace and self.slow_share <= 0
+
     def is_slow(self, seed: int, client: int) -> bool:
         """Whether the client is one of the slow ones."""
         return self.slow_share > 0 and keyed_number(seed, "slow", client) < self.slow_share * _WHOLE

@@ -158,7 +158,7 @@ class FormerRecords:
 def _away(met: Met) -> Met:
     said = decode_presence(met.presence)
     meta = {name: value for name, value in said.meta.items() if name not in CLAIM}
-    said = replace(said, up=False, epoch=None, session=0, seq=0, meta=meta)
+    said = said._replace(up=False, epoch=None, session=0, seq=0, meta=meta)
     return met._replace(presence=encode_presence(said))
 
 

@@ -42,7 +42,7 @@ class LimitsOfPeers:
         if told is not self._read[0]:  # a simulation tells the same of all peers of a class
             self._read = told, PeerLimits.from_meta(told)
         limits = self._read[1]
-        self.forget(peer)
+        self.known.pop(peer, None)
         if limits is not None:
             self.known[peer] = limits
 

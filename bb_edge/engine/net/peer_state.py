@@ -118,8 +118,9 @@ class PeerStates:
     ) -> None:
         """Takes a peer's presence, as the transport tells it."""
         said = Presence(up, epoch or None, classes, tuple(addresses), meta, session=session, seq=seq)
-        before, known = self.presences.epoch(peer), self.presences.get(peer)
-        self._restarts.heard(peer, before, said)
+        before = (known := self.presences.get(peer)) and known.epoch
+        if not up:
+            self._restarts.parted(peer, before, said)
         try:
             change = self.presences.update(peer, said)
         except PeersFullError as error:
@@ -137,8 +138,8 @@ class PeerStates:
                 self.uplink.met(peer)
             self.limits.take(peer, meta)
             self._judge(peer)
-        if up and addresses:
-            self.merge_addresses(peer, tuple(addresses), None)
+            if said.addresses:
+                self.merge_addresses(peer, said.addresses, None)
         if change in (PresenceChange.UP, PresenceChange.NEW_EPOCH):
             self.health.success(peer)
             self.backoff.succeeded(peer)
@@ -168,7 +169,7 @@ class PeerStates:
         presence = self.presences.get(peer)
         if presence is not None:
             self.programs.judge(peer, presence.classes, presence.meta, tell)
-        if self.programs.known > len(self.presences):
+        if (known := self.programs.known) and known > len(self.presences):
             self.programs.keep({*self.presences})
 
     def cleared(self, peer: PeerId, peer_class: str | None) -> None:

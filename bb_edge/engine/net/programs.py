@@ -14,6 +14,8 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire.peers import PeerTable
 from bb_edge.wire.programs import Kinship, ProgramClaim
 
+_Read = tuple[Mapping[str, object], tuple[str, ...], ProgramClaim | None, Kinship]
+
 
 class PeerPrograms:
     """The node's own claim, and the peers whose claims do not go with it; as many as have a presence."""
@@ -23,17 +25,21 @@ class PeerPrograms:
         self.claim = claim
         self._own_classes = own_classes
         self.strangers: dict[PeerId, tuple[Kinship, bytes]] = {}
-        self._read: tuple[Mapping[str, object], ProgramClaim | None] = {}, None  # the last metadata
+        # The last metadata and classes, and what they come to: a simulation tells the same of many peers.
+        self._read: _Read = {}, (), None, Kinship.UNTOLD
         self._accepted: dict[PeerId, bytes] = {}  # the peers of other programs that are taken
 
     def judge(
         self, peer: PeerId, classes: tuple[str, ...], meta: Mapping[str, object], tell: bool = True
     ) -> None:
         """Takes what a peer's presence says of its program; with `tell`, another program is a step."""
-        if meta is not self._read[0]:  # a simulation tells the same of all peers of a class
-            self._read = meta, ProgramClaim.from_meta(meta)
-        theirs = self._read[1]
-        kinship = self.claim.kinship(self._own_classes, theirs, classes)
+        last, last_classes, theirs, kinship = self._read
+        if meta is not last or classes != last_classes:
+            theirs = ProgramClaim.from_meta(meta)
+            kinship = self.claim.kinship(self._own_classes, theirs, classes)
+            self._read = meta, classes, theirs, kinship
+        if kinship is Kinship.SAME and not self.known:  # as with nearly all peers
+            return
         if theirs is None or kinship.talks:
             self.strangers.pop(peer, None)
             self._accept(peer, kinship, theirs, tell)

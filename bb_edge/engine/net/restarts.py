@@ -47,12 +47,12 @@ class Restarts:
         self._rows: dict[PeerId, _Row] = {}
         self._parted: dict[PeerId, None] = {}
 
-    def heard(self, peer: PeerId, before: int | None, said: Presence) -> None:
+    def parted(self, peer: PeerId, before: int | None, said: Presence) -> None:
         """Notes a goodbye, as of one that sleeps between reports: its next start is behind no crash.
 
         It has a number, which what the broker says in a peer's place has not.
         """
-        if said.seq and not said.up and said.epoch == before and peer not in self._parted:
+        if said.seq and said.epoch == before and peer not in self._parted:
             forget_oldest(self._parted, self._runtime.config.max_peers)
             self._parted[peer] = None
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from bb_edge.ir.ids import PeerId
@@ -66,7 +64,7 @@ def test_transitions() -> None:
     assert len(table) == 0
     assert table.update(A, CLIENT) is PresenceChange.UP
     assert table.update(A, CLIENT) is PresenceChange.NONE
-    assert table.update(A, replace(CLIENT, meta={})) is PresenceChange.CHANGED
+    assert table.update(A, CLIENT._replace(meta={})) is PresenceChange.CHANGED
     assert table.update(A, Presence(True, 1, ("Server",))) is PresenceChange.NEW_CLASS
     assert table.up_peers("Client") == table.up_peers("Server") == (A,)
     assert table.update(A, Presence(True, 2, ("Server",))) is PresenceChange.NEW_EPOCH
@@ -105,11 +103,11 @@ def test_a_session_is_over_once_it_was_said_to_be() -> None:
     up = Presence(True, 1, ("Client",), session=1, seq=1)
     table.update(A, up)
     assert table.update(A, Presence(False, 1, session=1)) is PresenceChange.DOWN
-    assert table.update(A, replace(up, seq=9)) is PresenceChange.STALE
+    assert table.update(A, up._replace(seq=9)) is PresenceChange.STALE
     assert table.is_down(A)
-    assert table.update(A, replace(up, session=2)) is PresenceChange.UP  # it is connected again
+    assert table.update(A, up._replace(session=2)) is PresenceChange.UP  # it is connected again
     assert table.update(A, Presence(False, 1, session=1)) is PresenceChange.STALE  # the will of before
-    assert table.update(A, replace(up, session=3)) is PresenceChange.NONE  # no restart
+    assert table.update(A, up._replace(session=3)) is PresenceChange.NONE  # no restart
     assert table.up_peers("Client") == (A,)
 
 
@@ -176,8 +174,8 @@ def test_who_is_first_heard_of_as_down_is_known_by_its_class() -> None:
     assert table.update(A, gone) is PresenceChange.NONE
     known = table.get(A)
     assert known is not None and known.classes == ("Client",) and not table.up_peers("Client")
-    assert table.update(A, replace(CLIENT, session=3)) is PresenceChange.STALE
-    assert table.update(A, replace(CLIENT, session=4)) is PresenceChange.UP
+    assert table.update(A, CLIENT._replace(session=3)) is PresenceChange.STALE
+    assert table.update(A, CLIENT._replace(session=4)) is PresenceChange.UP
     assert table.update(B, Presence(False, 1)) is PresenceChange.NONE and table.get(B) is None
     table.update(B, gone)
     table.update(C, gone)  # there is no room for it, and nobody makes any
@@ -191,7 +189,7 @@ def test_bytes_are_bounded_too() -> None:
     for peer in (A, B):
         table.update(peer, CLIENT)
     assert table.bytes_held == 2 * size_of(CLIENT)
-    much = replace(CLIENT, meta={"much": "x" * 200})
+    much = CLIENT._replace(meta={"much": "x" * 200})
     for peer in (A, C):
         with pytest.raises(PeersFullError, match="peer_bytes"):
             table.update(peer, much)
@@ -244,8 +242,8 @@ def test_each_snapshot_has_the_presences_of_its_time() -> None:
 
 
 def test_presence_is_decided_by_its_table() -> None:
-    first = replace(CLIENT, session=1)
-    gone, again = Presence(False, 1, session=1), replace(CLIENT, session=2)
+    first = CLIENT._replace(session=1)
+    gone, again = Presence(False, 1, session=1), CLIENT._replace(session=2)
     echo = Presence(False, 9)  # of another epoch
 
     def walk() -> None:
@@ -268,17 +266,17 @@ def test_presence_is_decided_by_its_table() -> None:
         assert table.get(A) is None
         table = PeerTable(capacity=1, asked=["Server"])
         table.update(A, first)
-        assert table.update(B, replace(CLIENT, classes=("Server",))) is PresenceChange.UP  # up: displaced
+        assert table.update(B, CLIENT._replace(classes=("Server",))) is PresenceChange.UP  # up: displaced
         assert table.get(A) is None and table.up_peers("Client") == ()
         table = PeerTable(capacity=1)
-        assert table.update(A, replace(gone, classes=("Client",))) is PresenceChange.NONE  # unknown: went
+        assert table.update(A, gone._replace(classes=("Client",))) is PresenceChange.NONE  # unknown: went
         assert table.is_down(A) and table.clear(A, None) is PresenceChange.NONE
         table.set_reachable(A, False)  # unknown: fell_silent
         table.set_reachable(A, True)  # unknown: answered
         assert len(table) == 0
         assert table.update(A, first) is PresenceChange.UP  # unknown: came
         assert table.update(A, first) is PresenceChange.NONE  # up: came
-        assert table.update(A, replace(first, meta={})) is PresenceChange.CHANGED
+        assert table.update(A, first._replace(meta={})) is PresenceChange.CHANGED
         table.set_reachable(A, True)  # up: answered
         assert table.up_peers("Client") == (A,) and table.unreachable("Client") == []
         for _ in range(2):
@@ -295,7 +293,7 @@ def test_presence_is_decided_by_its_table() -> None:
         assert not table.is_up(A) and table.unreachable("Client") == []
         assert table.update(A, again) is PresenceChange.UP  # down: came
         table.set_reachable(A, False)
-        assert table.update(A, replace(gone, session=2)) is PresenceChange.NONE  # silent: went
+        assert table.update(A, gone._replace(session=2)) is PresenceChange.NONE  # silent: went
         assert table.update(B, CLIENT) is PresenceChange.UP  # down: displaced
         assert table.get(A) is None and table.up_peers("Client") == (B,)
 

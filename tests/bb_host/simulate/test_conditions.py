@@ -75,3 +75,9 @@ def test_a_trace_that_is_wrong_is_refused_at_its_line(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(ScenarioError, match=words):
         read_trace(path)
+
+
+def test_clients_are_alike_where_none_is_away_or_slow():
+    assert Conditions().alike and Conditions(dropout_chance=0.5).alike
+    others = (Conditions(up_share=0.5), Conditions(trace={3: [(0, 1)]}), Conditions(slow_share=0.1))
+    assert not any(conditions.alike for conditions in others)
