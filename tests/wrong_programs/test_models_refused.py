@@ -404,7 +404,7 @@ def test_the_warning_of_a_shared_parameter_reaches_the_command_line(here, bb_hos
 
 
 def test_an_array_for_calibration_that_is_no_input_is_refused(here, bb_host):
-    samples = np.ones((8, 4), np.float32)
+    samples = np.arange(32, dtype=np.float32).reshape(8, 4)
     for extra in ("X", "labels"):
         params("cal.npz", x=samples, **{extra: samples})
         code, _, err = bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")

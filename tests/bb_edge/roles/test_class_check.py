@@ -154,8 +154,8 @@ CASES: dict[str, tuple[type, str, str]] = {
     ),
     "an opset that fails": (
         _with_ops(("Count", "t:Trigger", "", "by:integer")),
-        "atomic_opset() fails: KeyError: 'integer'",
-        "mend it",
+        "atomic_opset() fails: 'by:integer' is no attribute",
+        "all inputs in one text",
     ),
     "CONFIG of another kind": (
         _made(GraphModel, CONFIG=("mu",)),
