@@ -295,7 +295,16 @@ def test_a_dry_run_names_everything_that_it_refuses(configured, capsys):
     path = str(configured(**wrong))
     assert main(["check", "--config", path]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("refused: ")]
-    for word in ("'nowhere'", "'nowhere_else'", "Mian", "a/b", "nonsense", "trace.json", "folder", "http"):
+    for word in (
+        "'nowhere'",
+        "'nowhere_else'",
+        "Mian",
+        "a/b",
+        "nonsense",
+        "trace.json",
+        "not a folder",
+        "http",
+    ):
         assert sum(word in line for line in lines) == 1, (word, lines)
     assert main(["check", "--json", "--config", path]) == 1
     found = json.loads(capsys.readouterr().out)
