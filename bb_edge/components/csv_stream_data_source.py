@@ -102,9 +102,6 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         self._given = 0
         self._skipped, self._first_skipped = 0, ""
         self._waiting: tuple[Later, int] | None = None  # a batch that was asked for, and until when
-        if read["keep"] == "reservoir" and self._order != "random":
-            hint = "leave one of the two out"
-            raise ComponentError(f"keep is 'reservoir', and order {self._order!r}", where, hint)
         room = self._buffer.room(x, y)
         if room < self._batch:
             hint = "raise max_bytes, or lower batch_size"
@@ -135,7 +132,11 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
     @classmethod
     def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
         """Returns keys of columns, labels and scaling that cannot be."""
-        return tuple(wrong_csv_settings(config, complete))
+        wrong = [*wrong_csv_settings(config, complete)]
+        if config["keep"] == "reservoir" and config["order"] != "random":
+            what = f"keep is 'reservoir', and order {config['order']!r}"
+            wrong.append(Misfit("keep", what, "leave one of the two out"))
+        return wrong
 
     @classmethod
     def atomic_opset(cls) -> Opset:

@@ -13,7 +13,7 @@ from bb_edge.components.stored_samples import BATCHES, StoredSamples
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -90,6 +90,19 @@ class ImageFolderDataSource(StoredSamples):
             "NextBatch.labels": f"F32[?,{classes}]" if one_hot else "I64[?]",
         }
 
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns keys of images and of their scaling that cannot be."""
+        wrong = [*super().wrong_settings(config, complete)]
+        if config["channels"] == 2:
+            wrong.append(Misfit("channels", "2 channels", "give 1 or 3"))
+        size, classes = config.get("size"), config.get("classes")
+        if size is not None and not _is_size(size):
+            wrong.append(Misfit("size", f"{size!r:.60} is no size", "give [height, width] in pixels"))
+        if classes is not None and not _are_names(classes):
+            wrong.append(Misfit("classes", f"{classes!r:.60} is no list of names", 'give ["cat", "dog"]'))
+        return wrong
+
     def _scaled(self, batch: Array) -> Array:
         values = batch / np.float32(255) if self._scaling is None else self._scaling.apply(batch)
         return np.ascontiguousarray(values.transpose(0, 3, 1, 2)) if self._channels_first else values
@@ -104,10 +117,8 @@ class _Folder:
 
     def __init__(self, env: ComponentEnv, read: Mapping[str, Any]) -> None:
         self._env, self._read = env, read
-        self._size = _size_of(env, read["size"])
+        self._size: tuple[int, int] | None = None if read["size"] is None else (*read["size"],)
         self._channels: int = read["channels"]
-        if self._channels == 2:
-            raise env.error("2 channels", "channels", "give 1 or 3")
         self._skipped, self._first = 0, ""
         self._empty: list[str] = []
         self._named: list[str] = []
@@ -182,8 +193,6 @@ class _Folder:
                 self._leave_out(entry.path, stray)
         given = self._read["classes"]
         names = folders if given is None else given
-        if isinstance(names, str) or not isinstance(names, Sequence) or len(set(names)) < len(names):
-            raise self._env.error(f"{names!r:.60} is no list of names", "classes", 'give ["cat", "dog"]')
         strange = sorted(set(folders) - set(names))
         if strange:
             raise self._env.error(
@@ -240,10 +249,12 @@ class _Folder:
         return gray
 
 
-def _size_of(env: ComponentEnv, given: object) -> tuple[int, int] | None:
-    if given is None:
-        return None
+def _is_size(given: object) -> bool:
     sides = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
-    if len(sides) != 2 or any(Setting.integer(1, 1, 1 << 14).wrong(side) for side in sides):
-        raise env.error(f"{given!r:.60} is no size", "size", "give [height, width] in pixels")
-    return sides[0], sides[1]
+    return len(sides) == 2 and not any(Setting.integer(1, 1, 1 << 14).wrong(side) for side in sides)
+
+
+def _are_names(given: object) -> bool:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        return False
+    return all(isinstance(name, str) for name in given) and len(set(given)) == len(given)

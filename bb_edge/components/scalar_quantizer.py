@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.contracts import Codec
 from bb_edge.roles.errors import ComponentError
-from bb_edge.roles.settings import Setting
+from bb_edge.roles.settings import Misfit, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,10 +45,17 @@ class ScalarQuantizer(Codec):
     @classmethod
     def construct(cls, env: ComponentEnv) -> ScalarQuantizer:
         read = env.settings(cls)
-        low, high = read["low"], read["high"]
-        if not low < high:
-            raise env.error(f"low is {low}, high is {high}: the range is empty", "high")
-        return cls(low, high)
+        return cls(read["low"], read["high"])
+
+    @classmethod
+    def wrong_settings(cls, config: Mapping[str, object], complete: bool) -> Sequence[Misfit]:
+        """Returns the key of an empty range."""
+        low, high = config["low"], config["high"]
+        assert isinstance(low, int | float) and isinstance(high, int | float)
+        if low < high:
+            return ()
+        what = f"low is {low}, high is {high}: the range is empty"
+        return (Misfit("high", what, "give a high that is above low"),)
 
     def _set(self, low: float, high: float) -> None:
         self._low, self._high = low, high

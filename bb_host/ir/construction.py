@@ -194,7 +194,13 @@ def check_state(kind: type[Component], slot: str, state: AttrValue, functions: I
 
     What is missing may come from the device's own settings, except graphs. Raises ConstructionError.
     """
-    wrong = misfit(kind, config_of(state), complete=False)
+    try:
+        wrong = misfit(kind, config_of(state), complete=False)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ConstructionError(
+            f"{kind.TYPE_NAME}.wrong_settings raises {type(error).__name__}: {error}",
+            hint="return a list of Misfit(key, what, hint); a key without a default may be missing",
+        ) from error
     if wrong is not None:
         where = f"{kind.TYPE_NAME}, key {wrong.key!r}" if wrong.key else kind.TYPE_NAME
         raise ConstructionError(f"{where}: {wrong.what}", hint=wrong.hint)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.components import ArrayDataSource, CsvDataSource, CsvStreamDataSource
-from bb_edge.extend import DataSource, Misfit, Setting
+from bb_edge.components import (
+    ArrayDataSource,
+    CsvDataSource,
+    CsvStreamDataSource,
+    ImageFolderDataSource,
+    ScalarQuantizer,
+)
+from bb_edge.extend import Codec, DataSource, Misfit, Setting
 from bb_edge.roles import ComponentEnv, ComponentError
 from bb_host import Compiler, DataSourceSlot, Module
 from bb_host.errors import BindingError, SlotError
@@ -76,6 +82,45 @@ def test_a_scale_of_arrays_is_held_against_its_numbers_too():
 )
 def test_what_a_device_or_its_file_may_complete_is_taken(config):
     Compiler().bind_data_source("rows", CsvDataSource, config)
+
+
+@pytest.mark.parametrize(
+    ("role", "kind", "config", "words"),
+    [
+        ("codec", ScalarQuantizer, {"low": 1.0, "high": 1.0}, "'high': low is 1.0, high is 1.0"),
+        ("data_source", ImageFolderDataSource, {"size": [0, 8]}, "'size': [0, 8] is no size"),
+        ("data_source", ImageFolderDataSource, {"channels": 2}, "'channels': 2 channels"),
+        ("data_source", ImageFolderDataSource, {"classes": ["a", "a"]}, "'classes': ['a', 'a'] is no"),
+        ("data_source", ImageFolderDataSource, {"scale": "fixed"}, "'scale': scale is 'fixed'"),
+        ("data_source", CsvStreamDataSource, {"keep": "reservoir", "order": "latest"}, "keep is 'res"),
+    ],
+)
+def test_settings_of_others_are_refused_where_they_are_bound(role, kind, config, words):
+    with refused(BindingError, words):
+        getattr(Compiler(), f"bind_{role}")("it", kind, config)  # <-
+
+
+def test_a_fault_of_an_own_check_of_settings_names_it():
+    class Faulty(Codec):
+        TYPE_NAME = "acme.Faulty"
+        CONFIG = {"level": Setting.integer()}  # noqa: RUF012
+
+        @classmethod
+        def construct(cls, env):
+            return cls()
+
+        @classmethod
+        def wrong_settings(cls, config, complete):
+            return [] if config["level"] > 1 else [Misfit("level", "is low")]
+
+        def compress(self, ctx, t):
+            return t
+
+        def decompress(self, ctx, code):
+            return code
+
+    with refused(BindingError, "acme.Faulty.wrong_settings raises KeyError: 'level'", "may be missing"):
+        Compiler().bind_codec("codec", Faulty)  # <-
 
 
 def test_an_own_class_refuses_what_hangs_on_two_keys():
