@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GradientSum"]
 
+SPARES = 2
+"""Memory of sums that were given back, as much as is kept for others of the same layout."""
+
+_NOTHING: Array = np.zeros(0, np.float32)
+
 
 class GradientSum:
     """dL/dparameters, 1-D f32 in the order of the parameters, summed over all passes since the last step.
@@ -30,12 +35,21 @@ class GradientSum:
     (`take_parts`). Those of later passes are added from there.
     """
 
-    def __init__(self, size: int, views: Callable[[Array], Sequence[Array]]) -> None:
+    def __init__(
+        self,
+        size: int,
+        views: Callable[[Array], Sequence[Array]],
+        spares: list[tuple[Array, Sequence[Array]]] | None = None,
+    ) -> None:
+        """`spares` is a list that models of one layout share, with what was given back: clients of a
+        simulation that take turns take one memory by turns, too.
+        """
         self._views_of = views
         self._size = size
+        self._spares = [] if spares is None else spares
         self._flat: Array
         self._views: Sequence[Array] | None
-        self._take_memory()
+        self._starts = list(accumulate((view.size for view in self._take_memory()), initial=0))
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
         self._others: tuple[Sequence[Array], Sequence[Array]] | None = None  # what `_given` is made for
@@ -45,17 +59,23 @@ class GradientSum:
         """Whether a pass has added to it since the last step."""
 
     def _take_memory(self) -> Sequence[Array]:
-        self._flat = np.zeros(self._size, np.float32)
-        self._views = self._views_of(self._flat)
-        self._starts = list(accumulate((view.size for view in self._views), initial=0))
-        return self._views
+        try:
+            self._flat, views = self._spares.pop()
+            self._flat.fill(0)
+        except IndexError:
+            self._flat = np.zeros(self._size, np.float32)
+            views = self._views_of(self._flat)
+        self._views = views
+        return views
 
     def release(self) -> None:
         """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
         self._collect()
         self._spare, self._spare_views, self._given = None, (), None
-        if not self.filled:
-            self._flat, self._views = np.zeros(0, np.float32), None
+        if not self.filled and self._views is not None:
+            if len(self._spares) < SPARES:
+                self._spares.append((self._flat, self._views))
+            self._flat, self._views = _NOTHING, None
 
     def add(
         self,

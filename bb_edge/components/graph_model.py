@@ -172,9 +172,9 @@ class GraphModel(Model):
         model._graphs = prepare_graphs(env, tensors, learned)
         model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
-            model._gradient = GradientSum(
-                model._size, lambda flat: cut(flat, model._shapes[: model._tensors_learned])
-            )
+            shapes = model._shapes[: model._tensors_learned]
+            spares: list[tuple[Array, Sequence[Array]]] = env.once(("gradients", counts), list)
+            model._gradient = GradientSum(model._size, lambda flat: cut(flat, shapes), spares)
         return model
 
     @classmethod

@@ -54,6 +54,8 @@ Each call of NumPy costs as much as some 2,000 elements do, so that smaller part
 VELOCITY, MEAN, SQUARE = "velocity", "mean", "square"
 """Names of what is kept between steps: momentum's velocity, and Adam's two means."""
 
+_NOTHING: Array = np.empty(0, np.float32)
+
 
 def kept_vectors(settings: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns the names of the vectors, each as long as the parameters, that an optimizer keeps.
@@ -140,7 +142,7 @@ class Optimizer:
         changes = self._clip or settings["nesterov"] or (self._decay and settings["optimizer"] != "adamw")
         self.reads_only = not changes
         """Whether a step changes nothing in the gradient: `step_by_parts` can be called."""
-        self._scratch: Array = np.empty(0, np.float32)
+        self._scratch = _NOTHING
         self.steps = self.total = self.rounds = 0
         self._told = False  # whether the program says which round it is
         self._ended = False  # whether the rate of the last step had fallen to 0
@@ -284,7 +286,7 @@ class Optimizer:
 
     def release(self) -> None:
         """Gives back the memory that a step works in; the next one takes it again."""
-        self._scratch = np.empty(0, np.float32)
+        self._scratch = _NOTHING
 
     def loaded(self) -> tuple[str, ...]:
         """Says that the parameters are other ones: a round begins, unless the program says itself when.

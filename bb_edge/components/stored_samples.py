@@ -325,7 +325,10 @@ def _rows_of_all(classes: int) -> Array:
 def hot(y: Array, classes: int) -> Array:
     """Returns the rows of labels that are classes."""
     if classes <= _FEW_CLASSES:
-        return cast("Array", _rows_of_all(classes)[y])  # `take` refuses labels that are uint64
+        of_all = _rows_of_all(classes)
+        if y.dtype.kind == "i":
+            return of_all.take(y, 0)
+        return cast("Array", of_all[y])  # `take` refuses labels that are uint64
     rows: Array = np.zeros((len(y), classes), np.float32)
     rows[np.arange(len(y)), y] = 1.0
     return rows

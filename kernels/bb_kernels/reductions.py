@@ -46,6 +46,8 @@ def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: 
     core, scratch = maker(call, chosen, keepdims, count)
     if not has_axes_input:
         return Prepared((out,), core, scratch)
+    if not scratch:
+        return Prepared((out,), lambda x, _axes, out: core(x, out))
     return Prepared((out,), lambda x, _axes, *rest: core(x, *rest), scratch)
 
 
@@ -93,18 +95,28 @@ def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
     ones = np.ones(longest, dtype)
     left, right = ones[:outer], ones[:inner]
 
-    def run(x: Array, out: Array, *parts: Array) -> None:
-        if not x.flags.c_contiguous:
-            add_reduce(x, axes, dtype, out, keepdims)
-        elif inner == 1:
+    def before(x: Array, out: Array) -> None:
+        if x.flags.c_contiguous:
             left.dot(x.reshape(outer, kept), out.reshape(kept))
-        elif outer == 1:
+        else:
+            add_reduce(x, axes, dtype, out, keepdims)
+
+    def behind(x: Array, out: Array) -> None:
+        if x.flags.c_contiguous:
             x.reshape(kept, inner).dot(right, out.reshape(kept))
         else:
-            x.reshape(-1, inner).dot(right, parts[0])
-            left.dot(parts[0].reshape(outer, kept), out.reshape(kept))
+            add_reduce(x, axes, dtype, out, keepdims)
 
-    return run, (TensorSpec(dtype, (outer * kept,)),) if 1 not in (outer, inner) else ()
+    def around(x: Array, out: Array, part: Array) -> None:
+        if x.flags.c_contiguous:
+            x.reshape(-1, inner).dot(right, part)
+            left.dot(part.reshape(outer, kept), out.reshape(kept))
+        else:
+            add_reduce(x, axes, dtype, out, keepdims)
+
+    if 1 not in (outer, inner):
+        return around, (TensorSpec(dtype, (outer * kept,)),)
+    return before if inner == 1 else behind, ()
 
 
 def _around(shape: tuple[int, ...], axes: _Axes) -> tuple[int, int, int]:

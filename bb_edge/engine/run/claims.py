@@ -49,6 +49,8 @@ class Claims:
                 if self.owners[component] is execution:
                     self.owners[component] = None
             execution.claimed = False
+        if not self.waiters:
+            return []
         granted: list[Execution] = []
         still: list[Execution] = []
         wanted_before: set[int] = set()
@@ -63,7 +65,11 @@ class Claims:
         return granted
 
     def _free(self, components: tuple[int, ...]) -> bool:
-        return all(self.owners[c] is None for c in components)
+        owners = self.owners
+        for component in components:  # noqa: SIM110 (a generator costs as much as all of them)
+            if owners[component] is not None:
+                return False
+        return True
 
     def _take(self, execution: Execution) -> None:
         for component in execution.claim_set:
