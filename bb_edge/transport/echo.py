@@ -86,6 +86,15 @@ class Echo:
                 )
         return place.peer == self._peer and kind in self._sent and payload == self._sent[kind][1]
 
+    def refused(self, topic: bytes) -> None:
+        """The broker does not let the node send to itself, and said so: nothing is told of that way."""
+        for kind, (sent_to, _) in self._sent.items():
+            if sent_to == topic and kind in self.awaited:
+                self.awaited.discard(kind)
+                what, _ = _WHAT[kind]
+                why = f"was not tried, {self._where}: it may not send to itself"
+                self._log("info", f"whether {what} to this node come {why}", kind="inbox untried")
+
     def tick(self, now: float) -> None:
         """Sends what is waited for, and tells what is not back; once a second or so."""
         if not self.awaited or now < self._at:
@@ -98,7 +107,7 @@ class Echo:
                 "error",
                 f"{what} to this node do not come, {self._where}: what it sends to itself is not back after"
                 f" {self._wait_s:.0f} s; do the broker's access rules let it read {self._filters[kind]}"
-                f" (mosquitto: pattern read {self._rule(level)})?",
+                f" (mosquitto: pattern read {self._rule(level)}), and send to itself?",
                 kind="inbox unheard",
             )
         self._wait_s = min(2 * self._wait_s, WAIT_S[1]) or WAIT_S[0]

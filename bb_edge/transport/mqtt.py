@@ -352,7 +352,9 @@ class MqttTransport:
         item = self._outgoing.acknowledged(mid, reason)
         if item is None:
             return False
-        if reason >= FAILURE:
+        if reason >= FAILURE and item.once and not item.retain:
+            self._echo.refused(item.topic)
+        elif reason >= FAILURE:
             topic = item.topic.decode(errors="replace")
             text = f"the broker refused a publish to {topic}: {refusal(reason, self._stranger)}"
             self._log("warning", text, kind="publish refused", peer=item.peer)

@@ -91,13 +91,23 @@ def test_what_does_not_come_is_told_sent_again_and_told_when_it_comes(by_hand: _
     [(level, line)] = by_hand.lines
     assert level == "error"
     assert line.startswith("envelopes to this node do not come, federation 'home' at mqtt://b")
-    assert f"read bb/home/{KITCHEN}/from/+ (mosquitto: {READS[Kind.ENVELOPE]})?" in line
+    assert f"read bb/home/{KITCHEN}/from/+ (mosquitto: {READS[Kind.ENVELOPE]})" in line
     assert by_hand.sent == [inbox, chunk, inbox]
     by_hand.echo.tick(135.0)
     assert (len(by_hand.lines), by_hand.echo.deaf) == (2, 1)
     assert by_hand.comes(*inbox)
     assert by_hand.lines[-1] == ("info", "envelopes to this node come now, federation 'home' at mqtt://b")
     assert by_hand.echo.deaf == 0
+
+
+def test_a_way_that_the_broker_refuses_is_not_told_of(by_hand: _ByHand) -> None:
+    inbox, chunk = by_hand.asks(0.0)
+    by_hand.echo.refused(inbox[0])
+    by_hand.comes(*chunk)
+    by_hand.echo.tick(1e9)
+    [(level, line)] = by_hand.lines
+    assert (level, by_hand.echo.deaf) == ("info", 0)
+    assert line.startswith("whether envelopes to this node come was not tried")
 
 
 def test_nothing_is_waited_for_without_a_connection(by_hand: _ByHand) -> None:
@@ -111,6 +121,22 @@ def test_the_chunk_is_a_whole_envelope_from_the_node_to_itself() -> None:
     """A node of another life, or the doctor's, joins it to an envelope in which there is nothing."""
     whole = Reassembly(4, 1 << 20, 1 << 20, 10**9).add(KITCHEN, in_one_chunk(to_itself(KITCHEN)), 0)
     assert whole == to_itself(KITCHEN)
+
+
+@pytest.mark.broker
+def test_a_node_that_may_not_send_to_itself_is_not_called_deaf(
+    start_broker, tmp_path, loop, doors, monkeypatch
+) -> None:
+    """Rules that are written by hand may name each pair: a refusal tells nothing of what it may read."""
+    monkeypatch.setattr(echo, "QUIET_S", 0.0)
+    (tmp_path / "rules").write_text("pattern readwrite bb/home/presence/+/%u\n")
+    (tmp_path / "rules").chmod(0o644)
+    broker = start_broker("mosquitto", config=[f"acl_file {tmp_path / 'rules'}"])
+    node = doors("kitchen")
+    transport = loop.join(node, f"mqtt://{node.peer_id}@{broker.host}:{broker.port}", federation="home")
+    loop.until(lambda: any("was not tried" in line for line in loop.logs))
+    assert transport.deaf == 0 and not any("do not come" in line for line in loop.logs)
+    assert not any("refused a publish" in line for line in loop.logs), "it is no fault of the node's"
 
 
 @pytest.mark.broker
