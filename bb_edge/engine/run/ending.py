@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bb_edge.engine import steps
+from bb_edge.engine.bus import Bus
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion
@@ -21,6 +22,8 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.turns import TOO_LATE
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir import keys
+from bb_edge.ir.ids import PeerId
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import RequestDeclined
 from bb_edge.wire.envelope_records import FailureCode
@@ -54,6 +57,17 @@ class Endings:
         self._runtime.count("requests.declined")
         self._runtime.emit(steps.RequestDeclined(asker, op.target, error.what, op.spec.name))
         return True
+
+    def branch_failed(
+        self, op: BoundOp, execution: int, error: BaseException, peer: PeerId | None = None
+    ) -> steps.OpFailed:
+        """Reports and counts an op that failed in the execution of that number."""
+        self._runtime.count("ops.failed")
+        where = (self._components.origin_of(op), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
+        failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where, peer)
+        self._runtime.emit(failure)
+        self._runtime.bus.publish(Bus.OP_FAILURE)
+        return failure
 
     def too_late(self, execution: Execution) -> None:
         """Ends a request that has not begun, in whose place others can be answered: who asked hears it."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bb_edge.engine import steps
-from bb_edge.engine.bus import Bus
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.program import EAGER_MASK
@@ -24,7 +23,6 @@ from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.turns import Turns
 from bb_edge.engine.run.waiting import PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
@@ -83,7 +81,7 @@ class Scheduler:
                 self.endings.settle(execution)
             if began_ns >= 0:
                 turns.ran(number, began_ns, execution.id != number)
-            if timed and turns.leaves_none():
+            if timed and turns.over():
                 if left:  # whoever takes long lets the others have their turn
                     runnable.append(runnable.pop(0))
                 break
@@ -97,7 +95,8 @@ class Scheduler:
         ctx, waiting_room = self._ctx, self.waiting
         ctx.execution = execution
         trace = self.runtime.config.trace
-        over = None if self.turns.clock is None else self.turns.over
+        turns = None if self.turns.clock is None else self.turns
+        careful = False  # the poll's time is over: nothing more that may take long
         pending, one, spread, mask = PENDING, OutputMode.ONE, OutputMode.SPREAD, EAGER_MASK
         done = 0
         following: BoundOp | None = None  # the next op, of the same frame, while nothing else is ready
@@ -108,6 +107,9 @@ class Scheduler:
                 frame, op = popleft()
                 values, waiting, consumers = frame.values, frame.waiting, frame.consumers
             else:
+                break
+            if careful and op.component >= 0:
+                ready.appendleft((frame, op))
                 break
             done += 1
             plain = op.plain
@@ -125,8 +127,10 @@ class Scheduler:
                         continue
                     gather = op.gather  # a method call would look for a method first, at each op
                     result = op.run(ctx, *gather(values))
-                    if over is not None and over():
-                        limit = done  # the rest waits for the next poll
+                    if turns is not None and turns.over():
+                        careful = True
+                        if turns.late:
+                            limit = done  # the rest waits for the next poll
             # The border to users' components: whatever they raise ends this branch only.
             except BaseException as error:  # noqa: BLE001
                 self.op_failed(execution, op, contained(error))
@@ -188,22 +192,11 @@ class Scheduler:
             return
         execution.failed = True
         peer = (isinstance(error, ContributionRefused) and error.peer) or execution.source
-        failure = self.branch_failed(op, execution.id, error, peer)
+        failure = self.endings.branch_failed(op, execution.id, error, peer)
         why = (isinstance(error, ContributionRefused) and error.why) or failure.text
         execution.went_wrong(FailureCode.OP_FAILED, f"{op.spec.name}: {why}")
         if execution.bootstrap is not None:
             self.runtime.callbacks.get(BOOTSTRAP_OP_FAILED)(*execution.bootstrap, failure)
-
-    def branch_failed(
-        self, op: BoundOp, execution: int, error: BaseException, peer: PeerId | None = None
-    ) -> steps.OpFailed:
-        """Reports and counts an op that failed in the execution of that number."""
-        self.runtime.count("ops.failed")
-        where = (self.components.origin_of(op), op.spec.meta.get(keys.SOURCE_LINE_KEY, ""))
-        failure = steps.OpFailed(op.target, execution, op.spec.name, error, *where, peer)
-        self.runtime.emit(failure)
-        self.runtime.bus.publish(Bus.OP_FAILURE)
-        return failure
 
     # --- values ---------------------------------------------------------------------------------------
 

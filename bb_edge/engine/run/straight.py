@@ -87,7 +87,7 @@ class Schedule:
                 # The border to users' backends, as in the scheduler's loop.
                 except BaseException as error:  # noqa: BLE001
                     failed = True
-                    scheduler.branch_failed(work.op, number, contained(error))
+                    scheduler.endings.branch_failed(work.op, number, contained(error))
                     rest = tuple(todo)
                     steps = tuple(step for step in rest if not step.work.needs & work.bit)
                     ran -= len(rest) - len(steps)

@@ -18,7 +18,7 @@ from bb_edge.engine.run.frames import Execution
 TOO_LATE: Final = "its answer would have come too late: this node is asked for more than it can do"
 
 GRACE_NS: Final = 10_000_000
-"""What an execution has after the poll's time: enough to send what it has, not for a step of training."""
+"""What cheap ops of an execution have after the poll's time: enough to send what it has."""
 
 
 @dataclass(slots=True)
@@ -34,16 +34,17 @@ class Turns:
     """`clock` gives real monotonic nanoseconds, or is None; `length_ns` is how long a poll may run ops."""
 
     __slots__ = (
-        *("_begun_ns", "_blind_ns", "_ends_ns", "_length_ns", "_paces", "_seen_ns"),
-        *("clock", "spent", "watched"),
+        *("_begun_ns", "_blind_ns", "_ends_ns", "_grace_ns", "_length_ns", "_paces", "_seen_ns"),
+        *("clock", "late", "spent", "watched"),
     )
 
     def __init__(self, clock: Callable[[], int] | None, length_ns: int, paces: Paces) -> None:
         self.clock = clock
         self.spent = False  # the time of this poll
+        self.late = False  # and what it has beyond that
         self.watched: dict[int, _Watch] = {}  # by the number of the execution
         self._length_ns = length_ns
-        self._begun_ns = self._ends_ns = self._seen_ns = 0
+        self._begun_ns = self._ends_ns = self._grace_ns = self._seen_ns = 0
         # How long the last poll ran ops. What came meanwhile stood in the socket: it is older than it seems.
         self._blind_ns = 0
         self._paces = paces
@@ -52,26 +53,22 @@ class Turns:
         """A poll begins."""
         if self.clock is not None:
             self._blind_ns = self._seen_ns - self._begun_ns
-            self.spent = False
+            self.spent = self.late = False
             self._begun_ns = self._seen_ns = self.clock()
             self._ends_ns = self._begun_ns + self._length_ns
 
     def over(self) -> bool:
-        """Whether an execution must make way now; asked after ops that may take long, of who has a clock.
+        """Whether the poll has taken long enough; asked after ops that may take long, of who has a clock.
 
-        It has a little longer than the poll: what a long op gave can mostly leave with it.
+        What a long op gave can mostly leave with it: cheap ops have until `late`.
         """
         now_ns = self._seen_ns = self.clock() if self.clock is not None else 0
         if now_ns < self._ends_ns:
             return False
-        if self.spent:
-            return True
-        self.spent, self._ends_ns = True, now_ns + GRACE_NS
-        return False
-
-    def leaves_none(self) -> bool:
-        """Whether no further execution has its turn in this poll; asked of who has a clock."""
-        return self.over() or self.spent
+        if not self.spent:
+            self.spent, self._grace_ns = True, now_ns + GRACE_NS
+        self.late = now_ns >= self._grace_ns
+        return True
 
     def admits(self, execution: Execution, crowded: bool) -> bool:
         """Whether a request can still be answered in time, as far as its like tells.

@@ -105,12 +105,11 @@ def test_a_poll_ends_when_its_time_is_over(machine):
     m = machine(60 * MS)
     m.node.invoke("Main", {"v": f32(1)})
     said = m.poll()
-    # The first op takes the time, the second more than is allowed then.
-    assert m.worked == 2 and topics(said) == []
+    assert m.worked == 1 and topics(said) == []
     assert m.node.next_deadline_ns() == 0
-    said += [step for _ in range(2) for step in m.poll()]
+    said += [step for _ in range(4) for step in m.poll()]
     assert m.worked == 5 and topics(said) == ["a", "c", "e"]
-    assert m.node.counters["cycles.over_time"] == 2
+    assert m.node.counters["cycles.over_time"] == 4
     assert not [s for s in said if isinstance(s, steps.CycleBudgetExceeded)]
 
 
@@ -141,7 +140,7 @@ def test_who_takes_long_lets_others_have_their_turn(machine):
     m = machine(60 * MS)
     m.node.invoke("Main", {"v": f32(1)})
     m.node.invoke("Main", {"v": f32(100)})
-    for _ in range(8):
+    for _ in range(10):
         m.poll()
     assert m.worked == 10 and not m.node.has_ready
     assert m.order.index(100) < m.order.index(5)
