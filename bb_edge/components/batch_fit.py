@@ -29,17 +29,37 @@ class BatchFit:
     """
 
     def __init__(
-        self, program: BackendProgram, chunk: int = 0, *, whole: bool = False, fewest: int = 0
+        self,
+        program: BackendProgram,
+        chunk: int = 0,
+        *,
+        whole: bool = False,
+        fewest: int = 0,
+        classes: bool = False,
     ) -> None:
+        """`classes` says that targets are numbers of classes, which are looked at for each batch."""
         self.program = program
         self._chunk = chunk
         self._whole = whole
+        self._classes = classes
         self._fewest = fewest
         self._loss: Array = np.zeros((), np.float32)
         self._others: tuple[Sequence[Array], Sequence[Array]] = ((self._loss,), ())
+        self._usual: tuple[tuple[int, ...], ...] = ()  # shapes of a batch that was run whole, with `_weights`
         self._weights = np.zeros(0, np.float32)
         self._weighed = (0, 0, 0)  # the arguments that the weights are for
         self._padded: dict[int, Array] = {}  # by input: the last chunk of a batch that does not fill it
+
+    def again(self, gradient: GradientSum, x: Array, target: Array) -> Array | None:
+        """Does what `add` did last; None, and nothing is done, for a batch of other shapes or of classes.
+
+        Most batches are as large as the one before, and nothing has to be asked of them.
+        """
+        if (x.shape, target.shape) != self._usual:
+            return None
+        gradient.add(self.program, (x, target, self._weights), self._others)
+        loss: Array = self._loss.copy()
+        return loss
 
     def add(
         self,
@@ -55,6 +75,9 @@ class BatchFit:
         What the graph gives behind the gradients is written to `statistics`. ComponentError for a batch
         without rows, and for one that is smaller or larger than a graph for whole batches takes.
         """
+        self._usual = ()
+        if statistics is not self._others[1]:
+            self._others = (self._loss,), statistics
         rows = target.shape[0] if target.ndim else 0
         if not rows:
             raise ComponentError(
@@ -71,7 +94,9 @@ class BatchFit:
             )
         chunk = self._chunk
         if not chunk or (rows == chunk and x.shape[:1] == (rows,)):
-            return self._run(gradient, x, target, self._row_weights(rows, rows, rows), statistics, scale)
+            loss = self._run(gradient, x, target, self._row_weights(rows, rows, rows), scale)
+            self._usual = () if self._classes else (x.shape, target.shape)
+            return loss
         if x.shape[:1] != target.shape[:1]:
             raise ComponentError(
                 f"the batch has {list(x.shape)} as input and {list(target.shape)} as target: "
@@ -92,20 +117,10 @@ class BatchFit:
             arrays = x[start:end], target[start:end]
             if end - start < chunk:
                 arrays = self._filled(0, arrays[0]), self._filled(1, arrays[1])
-            total += self._run(gradient, *arrays, weights, statistics, scale)
+            total += self._run(gradient, *arrays, weights, scale)
         return total
 
-    def _run(
-        self,
-        gradient: GradientSum,
-        x: Array,
-        target: Array,
-        weights: Array,
-        behind: Sequence[Array],
-        scale: float,
-    ) -> Array:
-        if behind is not self._others[1]:
-            self._others = (self._loss,), behind
+    def _run(self, gradient: GradientSum, x: Array, target: Array, weights: Array, scale: float) -> Array:
         gradient.add(self.program, (x, target, weights), self._others, scale)
         loss: Array = self._loss.copy()
         if scale != 1:

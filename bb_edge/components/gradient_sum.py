@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bb_edge.ir.quiet import hush, unhush
-from bb_edge.roles.programs import Outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from bb_edge.ir.tensors import Array
-    from bb_edge.roles.programs import BackendProgram
+    from bb_edge.roles.programs import BackendProgram, Runner
+
+    Others = tuple[Sequence[Array], Sequence[Array]]
+    """Arrays for a program's results before its gradients, and behind them."""
+
+    _Bound = tuple[BackendProgram, Others, Sequence[Array], Runner]
 
 __all__ = ["GradientSum"]
 
@@ -52,8 +56,8 @@ class GradientSum:
         self._starts = list(accumulate((view.size for view in self._take_memory()), initial=0))
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
-        self._others: tuple[Sequence[Array], Sequence[Array]] | None = None  # what `_given` is made for
-        self._given: tuple[Sequence[Array], Outputs, frozenset[int]] | None = None
+        self._runs: _Bound | None = None  # into the vector, and into the spare one
+        self._spare_runs: _Bound | None = None
         self._lent: list[tuple[int, Array]] = []  # where in the vector each belongs, and its numbers
         self.filled = False
         """Whether a pass has added to it since the last step."""
@@ -71,7 +75,7 @@ class GradientSum:
     def release(self) -> None:
         """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
         self._collect()
-        self._spare, self._spare_views, self._given = None, (), None
+        self._spare, self._spare_views, self._runs, self._spare_runs = None, (), None, None
         if not self.filled and self._views is not None:
             if len(self._spares) < SPARES:
                 self._spares.append((self._flat, self._views))
@@ -81,7 +85,7 @@ class GradientSum:
         self,
         program: BackendProgram,
         inputs: Sequence[Array],
-        others: tuple[Sequence[Array], Sequence[Array]],
+        others: Others,
         scale: float = 1.0,
     ) -> None:
         """Runs a program and adds the gradients among its results, times `scale`.
@@ -90,21 +94,44 @@ class GradientSum:
         Where the program fails, the gradient is what it was.
         """
         if not self.filled:
-            views = self._take_memory() if self._views is None else self._views
-            self._lent = self._run(program, inputs, others, views)
+            bound = self._runs  # asked here, and not in a function: it is what each step does
+            if (
+                bound is None
+                or bound[2] is not self._views
+                or bound[1] is not others
+                or bound[0] is not program
+            ):
+                views = self._take_memory() if self._views is None else self._views
+                bound = self._runs = self._bind(program, others, views)
+            lent = bound[3](inputs)
+            self._lent = self._placed(lent, others) if lent else []
             self.filled = True
             if scale != 1:
                 self._collect()
                 self._multiply(self._flat, scale)
             return
+        self._add_more(program, inputs, others, scale)
+
+    def _add_more(
+        self, program: BackendProgram, inputs: Sequence[Array], others: Others, scale: float
+    ) -> None:
+        """Runs a program and adds to the gradients that are there."""
         self._collect()
         if self._spare is None:
             self._spare = np.empty_like(self._flat)
             self._spare_views = self._views_of(self._spare)
-        lent = self._run(program, inputs, others, self._spare_views)
+        bound = self._spare_runs
+        if (
+            bound is None
+            or bound[2] is not self._spare_views
+            or bound[1] is not others
+            or bound[0] is not program
+        ):
+            bound = self._spare_runs = self._bind(program, others, self._spare_views)
+        parts = self._placed(bound[3](inputs), others)
         token = hush()  # a warning that is raised would leave a sum of which a part is added
         try:
-            for start, values in self._parts(self._spare, lent):
+            for start, values in self._parts(self._spare, parts):
                 part = self._flat[start : start + values.size]
                 np.add(part, values if scale == 1 else values * np.float32(scale), out=part)
         finally:
@@ -118,22 +145,16 @@ class GradientSum:
         finally:
             unhush(token)
 
-    def _run(
-        self,
-        program: BackendProgram,
-        inputs: Sequence[Array],
-        others: tuple[Sequence[Array], Sequence[Array]],
-        views: Sequence[Array],
-    ) -> list[tuple[int, Array]]:
-        """Runs a program into these views; returns the gradients that it lends in place of that."""
-        given, first = self._given, len(others[0])
-        if given is None or others is not self._others or given[0] is not views:
-            outputs = Outputs((*others[0], *views, *others[1]))
-            given = self._given = views, outputs, frozenset(range(first, first + len(views)))
-            self._others = others
-        lent = program.run_lending(inputs, given[1], given[2])
-        if not lent:
-            return []
+    @staticmethod
+    def _bind(program: BackendProgram, others: Others, views: Sequence[Array]) -> _Bound:
+        """Has a program run into these views."""
+        first = len(others[0])
+        lendable = frozenset(range(first, first + len(views)))
+        return program, others, views, program.runner((*others[0], *views, *others[1]), lendable)
+
+    def _placed(self, lent: Mapping[int, Array], others: Others) -> list[tuple[int, Array]]:
+        """The gradients that a program lends, in order, each with its place."""
+        first = len(others[0])
         return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]
 
     def _parts(self, flat: Array, lent: Sequence[tuple[int, Array]]) -> list[tuple[int, Array]]:

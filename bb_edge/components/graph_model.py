@@ -311,8 +311,9 @@ class GraphModel(Model):
         graphs = self._graphs  # and not `_programs`: `fit` reads parameters that are away
         if graphs is None or (fit := graphs.fit) is None or self._gradient is None:
             raise self._error("it cannot be trained on batches: the artifact has no graph 'fit' for it")
-        scale = graphs.mean_scale(input, target, self._ignored, self._where)
-        loss = fit.add(self._gradient, input, target, self._where, self._statistic_views, scale)
+        if (loss := fit.again(self._gradient, input, target)) is None:
+            scale = graphs.mean_scale(input, target, self._ignored, self._where)
+            loss = fit.add(self._gradient, input, target, self._where, self._statistic_views, scale)
         if self._statistic_views:
             np.copyto(self._home.vector[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
@@ -371,8 +372,7 @@ class GraphModel(Model):
         if delta.size or delta.ndim != 1:
             self._check(delta, "the delta", self._shared)
             self._check_finite(delta, "the delta")
-            sent = self._home.sent()
-            sent += delta
+            self._home.sent()[...] += delta
             self.updates += 1
 
     def load_parameters(self, ctx: Ctx, params: Array) -> None:

@@ -97,13 +97,16 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple
         if len(loss.input) != 2 or len(loss.output) != 1:
             raise env.error(f"graph {loss.name!r} must map (output, target) to the loss")
         found = found._replace(loss=backend.prepare(loss, functions))
+    counts_of = (_count(env, graph, keys.CLASS_COUNT_KEY) for graph in (fit, loss) if graph is not None)
+    class_count = max(counts_of, default=0)
     if fit is not None:
         _check(env, fit, 3 + count, 1 + learned + statistics)
         chunk = _count(env, fit, keys.CHUNK_KEY)
         fewest = _count(env, fit, keys.FEWEST_ROWS_KEY)
-        found = found._replace(fit=BatchFit(prepared(fit, 3), chunk, whole=statistics > 0, fewest=fewest))
-    classes = (_count(env, graph, keys.CLASS_COUNT_KEY) for graph in (fit, loss) if graph is not None)
-    return found._replace(class_count=max(classes, default=0))
+        whole, classes = statistics > 0, class_count > 0
+        batches = BatchFit(prepared(fit, 3), chunk, whole=whole, fewest=fewest, classes=classes)
+        found = found._replace(fit=batches)
+    return found._replace(class_count=class_count)
 
 
 def _with_output_alone(forward: FunctionProto) -> FunctionProto:

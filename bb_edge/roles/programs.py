@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, StringStringEntryProto
     from bb_edge.ir.tensors import Array
 
-__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Outputs", "Preparer", "Tensor"]
+__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Preparer", "Runner", "Tensor", "Wiring"]
 
 Tensor = Any
 """A backend's own handle of a tensor; `np.ndarray` for the NumPy backend."""
@@ -29,13 +30,20 @@ class BackendAttrs(NamedTuple):
     metadata: Sequence[StringStringEntryProto] = ()
 
 
-class Outputs(tuple["Array", ...]):
-    """Arrays for a program's results that are given at run after run.
+Runner = Callable[[Sequence["Array"]], Mapping[int, "Array"]]
+"""Runs a program on inputs, with outputs that are known; returns the results that it lends, by number."""
 
-    A program may keep in `plan` what it has found out about them; it goes with them.
+
+class Wiring(NamedTuple):
+    """How a program stands in another one.
+
+    Its inputs are what `pick` takes of the other's inputs and the arrays `behind` them, which may be
+    exchanged. `numbers` are those of its results in the other one.
     """
 
-    plan: Any = None
+    pick: Callable[[Sequence[Array]], Sequence[Array]]
+    behind: Sequence[Array]
+    numbers: Sequence[int]
 
 
 class BackendProgram:
@@ -83,6 +91,24 @@ class BackendProgram:
         """
         self.run_into(inputs, outputs)
         return {}
+
+    def runner(
+        self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
+    ) -> Runner:
+        """Returns a function of the inputs that does what `run_lending` does with these outputs, each time.
+
+        For who has one place for the results of many runs: a program finds out once how they come there. With
+        a `wiring`, the function takes the inputs of the program around it, and gives its numbers.
+        """
+        if wiring is None:
+            return partial(self.run_lending, outputs=outputs, lendable=lendable)
+        pick, behind, numbers = wiring
+
+        def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
+            lent = self.run_lending(pick((*inputs, *behind)), outputs, lendable)
+            return {numbers[number]: result for number, result in lent.items()}
+
+        return run
 
     def move_residents(self, numbers: Collection[int]) -> Mapping[int, Array]:
         """Moves residents into memory of the program's own, where it has read them; returns it by number.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bb_edge.backends.tflite.errors import TFLiteModelError
 from bb_edge.ir import keys
 from bb_edge.roles.errors import BackendRunError, BackendWalkError
-from bb_edge.roles.programs import BackendProgram, Functions, Outputs
+from bb_edge.roles.programs import BackendProgram, Functions, Runner, Wiring
 
 if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
@@ -248,14 +248,20 @@ class _Chain(BackendProgram):
         """The last program lends, where it gives all results."""
         if self._last is None or len(inputs) != len(self.input_names):
             return super().run_lending(inputs, outputs, lendable)
-        plan = outputs.plan if type(outputs) is Outputs else None
-        if plan is None or plan[0] is not self or plan[1] is not lendable:
-            wanted = frozenset(n for n, i in enumerate(self._order) if i in lendable)
-            plan = self, lendable, Outputs(self._in_order(outputs)), wanted
-            if type(outputs) is Outputs:
-                outputs.plan = plan
-        lent = self._last.run_lending(self._last_inputs(inputs), plan[2], plan[3])
+        own = frozenset(n for n, i in enumerate(self._order) if i in lendable)
+        lent = self._last.run_lending(self._last_inputs(inputs), self._in_order(outputs), own)
         return {self._order[number]: result for number, result in lent.items()} if lent else lent
+
+    def runner(
+        self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
+    ) -> Runner:
+        """That of the last program where it is the only one."""
+        if self._last is None or self._before or wiring is not None:
+            return super().runner(outputs, lendable, wiring)
+        own = frozenset(n for n, i in enumerate(self._order) if i in lendable)
+        within = Wiring(self._last_reads, self._resident, self._order)
+        found: Runner = self._last.runner(self._in_order(outputs), own, within)
+        return found
 
     def move_residents(self, numbers: Collection[int]) -> Mapping[int, Array]:
         """Into the memory of the last program, where that keeps what it reads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from bb_edge.backends.tflite.memory import Place, are_there, places_of
 from bb_edge.backends.tflite.verify import verify
 from bb_edge.ir.sha256 import fresh_sha256
 from bb_edge.roles.errors import BackendRunError, TensorBytesError
-from bb_edge.roles.programs import BackendProgram, Outputs
+from bb_edge.roles.programs import BackendProgram, Runner, Wiring
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -53,15 +53,6 @@ class _Allocated:
         self.interpreter, self.needed = interpreter, needed
         self.inputs, self.results = inputs, results
         self.watched = 0  # runs
-
-
-class _Plan(NamedTuple):
-    """How results come into arrays: `copies` are (array, memory), `others` are asked of the interpreter."""
-
-    places: tuple[Place | None, ...]
-    lendable: Collection[int]
-    copies: Sequence[tuple[Array, Array]]
-    others: Sequence[tuple[int, int, bool, Array]]  # number, tensor, whether it is large, array
 
 
 class TFLiteProgram(BackendProgram):
@@ -255,46 +246,80 @@ class TFLiteProgram(BackendProgram):
         self, inputs: Sequence[Array], outputs: Sequence[Array], lendable: Collection[int]
     ) -> Mapping[int, Array]:
         """Lends large results as views: an interpreter does not run again before they are dropped."""
-        self._start(inputs)
-        plan: _Plan | None = outputs.plan if type(outputs) is Outputs else None
-        if plan is None or plan.places is not self._out or plan.lendable is not lendable:
-            plan = self._planned(outputs, lendable)
-        for target, memory in plan.copies:
-            target[...] = memory
-        lent: dict[int, Array] = {}
-        for number, index, large, target in plan.others:
+        return self.runner(outputs, lendable)(inputs)
+
+    def runner(
+        self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
+    ) -> Runner:
+        """Finds out once which results are copied from the interpreter's memory; it is asked for others."""
+        start, (pick, behind, numbers) = self._start, wiring or _ALONE
+        places: object = None  # those that the lists are made for
+        copies: list[tuple[Array, Array]] = []  # array, memory
+        few: list[tuple[int, Array]] = []  # tensor, array: results without a place, 0-D
+        others: list[tuple[int, int, bool, Array]] = []  # number, tensor, whether it is large, array
+
+        def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
+            nonlocal places
+            start(pick((*inputs, *behind)))
+            if places is not self._out:
+                places = self._out
+                self._sort(outputs, lendable, copies, few, others)
+            for target, memory in copies:
+                target[...] = memory
+            get = self._get
             try:
-                result = self._interpreter.tensor(index)() if large else self._get(index)
+                for index, target in few:
+                    target[...] = get(index)
             except FAILURES as error:
                 raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
-            if result.shape != target.shape or result.dtype != target.dtype:
-                raise BackendRunError(
-                    f"result is {result.dtype}{list(result.shape)}, the array given for it is "
-                    f"{target.dtype}{list(target.shape)}",
-                    self._where,
-                )
-            if large and number in lendable:
-                result.setflags(write=False)
-                lent[number] = result
-            else:
-                target[...] = result
-            del result  # a view goes at once
-        return lent
+            if not others:
+                return _NONE_LENT
+            lent: dict[int, Array] = {}
+            for number, index, large, target in others:
+                if large and number in lendable:
+                    lent[numbers[number] if numbers else number] = self._asked(index, large, target)
+                else:
+                    target[...] = self._asked(index, large, target)
+            return lent
 
-    def _planned(self, outputs: Sequence[Array], lendable: Collection[int]) -> _Plan:
-        """How results come into these arrays; it is looked at once where they are `Outputs`."""
-        copies: list[tuple[Array, Array]] = []
-        others: list[tuple[int, int, bool, Array]] = []
+        return run
+
+    def _sort(
+        self,
+        outputs: Sequence[Array],
+        lendable: Collection[int],
+        copies: list[tuple[Array, Array]],
+        few: list[tuple[int, Array]],
+        others: list[tuple[int, int, bool, Array]],
+    ) -> None:
+        """Says how each result comes into the array for it."""
+        copies.clear()
+        few.clear()
+        others.clear()
         for (number, index, large), target in zip(self._sized, outputs, strict=True):
             place = self._out[number] if self._out and not (large and number in lendable) else None
             if place is not None and target.shape == place.shape and target.dtype == place.dtype:
                 copies.append((target, place.memory))
+            elif self._out and not target.shape and self.results[number] == (target.dtype, ()):
+                few.append((index, target))
             else:
                 others.append((number, index, large, target))
-        plan = _Plan(self._out, lendable, copies, others)
-        if type(outputs) is Outputs:
-            outputs.plan = plan
-        return plan
+
+    def _asked(self, index: int, large: bool, target: Array) -> Array:
+        """A result, large ones as a read-only view; BackendRunError where the array for it is another one."""
+        try:
+            result: Array = self._interpreter.tensor(index)() if large else self._get(index)
+        except FAILURES as error:
+            raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
+        if result.shape != target.shape or result.dtype != target.dtype:
+            raise BackendRunError(
+                f"result is {result.dtype}{list(result.shape)}, the array given for it is "
+                f"{target.dtype}{list(target.shape)}",
+                self._where,
+            )
+        if large:
+            result.setflags(write=False)
+        return result
 
     def input_memory(self, numbers: Collection[int]) -> Mapping[int, Array]:
         """That of an interpreter which stays: of its only shapes, after the runs that it is watched."""
@@ -325,6 +350,8 @@ class TFLiteProgram(BackendProgram):
 
 
 _NOTHING: Collection[int] = ()
+_ALONE = Wiring(tuple, (), ())
+_NONE_LENT: Mapping[int, Array] = {}
 
 
 def _ports(details: Sequence[Mapping[str, Any]]) -> tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]:

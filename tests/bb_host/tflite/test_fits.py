@@ -18,7 +18,6 @@ from bb_edge.cli import main
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine.steps import AppEvent
 from bb_edge.roles.errors import BackendRunError
-from bb_edge.roles.programs import Outputs
 from bb_host import Compiler, DataSourceSlot, Graph, ModelSlot, Module
 from bb_host.build import build_edge
 from bb_host.ir.proto import function_to_proto
@@ -283,20 +282,14 @@ def test_arrays_for_results_may_be_given_again_and_again(net):
     resident = {name: filled(name) for name in fit.inputs[3:]}
     one, other = (TFLiteBackend().prepare(function_to_proto(fit), {}, resident) for _ in range(2))
     shapes = [result.shape for result in one.run([filled(name) for name in fit.inputs[:3]])]
-    outputs = Outputs([np.zeros(shape, np.float32) for shape in shapes])
+    outputs = [np.zeros(shape, np.float32) for shape in shapes]
     some, none = frozenset(range(1, len(shapes))), frozenset[int]()
-    for program, lendable in [
-        (one, some),
-        (one, some),
-        (one, none),
-        (other, none),
-        (other, some),
-        (one, some),
-    ]:
+    runs = {(p, lendable): p.runner(outputs, lendable) for p in (one, other) for lendable in (some, none)}
+    for program, lendable in [(one, some), (one, some), (one, none), (other, none), (other, some)] * 2:
         inputs = [filled(name) for name in fit.inputs[:3]]
         for output in outputs:
             output.fill(np.nan)
-        lent = dict(program.run_lending(inputs, outputs, lendable))
+        lent = dict(runs[program, lendable](inputs))
         assert bool(lent) == (lendable is some and net != "MLP 64-32-10")
         found = [np.array(lent.pop(number, output)) for number, output in enumerate(outputs)]
         for result, wanted in zip(found, program.run(inputs), strict=True):
