@@ -94,11 +94,6 @@ class Node:
         return self.program.heard_by(self._mains)
 
     @property
-    def peers_known(self) -> int:
-        """How many peers the node knows by their presence, up or down."""
-        return len(self._peers.presences)
-
-    @property
     def presence_meta(self) -> dict[str, object]:
         """What the node's presence says of it beside addresses: its runtime, what it accepts and reads."""
         return self._peers.own_meta

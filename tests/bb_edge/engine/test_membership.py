@@ -105,7 +105,7 @@ def test_a_peer_beyond_the_ceiling_is_told_with_what_to_raise(bench):
         assert len(b.of(steps.PeerRefused)) == count
     assert [s.refused for s in b.of(steps.PeerRefused)] == [1, 2 * 98, 2 * 98]
     assert not b.of(steps.IngressDropped)
-    assert len(b.node.peers_up("C")) == b.node.peers_known == 2
+    assert len(b.node.peers_up("C")) == len(b.node.inspect().peers) == 2
 
 
 def test_strangers_do_not_take_the_places_of_those_that_speak(bench):
@@ -154,7 +154,7 @@ def test_a_server_s_budget_holds_a_region(bench):
         b.node.peer_presence(PeerId.from_int(number), True, epoch=1, classes=("C",))
         if number % 1_000 == 999:
             b.poll()
-    assert b.node.peers_known == len(b.node.peers_up("C")) == 5_000
+    assert len(b.node.inspect().peers) == len(b.node.peers_up("C")) == 5_000
     assert not b.of(steps.PeerRefused)
 
 
