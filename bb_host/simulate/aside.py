@@ -82,16 +82,13 @@ class _Region(weakref.ref["Array"]):
 
 
 class _Kept(weakref.ref["Array"]):
-    """A body that stays in memory, as long as its array lives; with what is called when that is gone."""
+    """A body of `size` bytes that stays in memory, as long as its array lives; with what is called when that
+    is gone.
+    """
 
     __slots__ = ("size",)
 
-    def __new__(cls, array: Array, gone: Callable[[_Kept], None]) -> _Kept:
-        return super().__new__(cls, array, gone)
-
-    def __init__(self, array: Array, gone: Callable[[_Kept], None]) -> None:
-        super().__init__(array, gone)  # type: ignore[call-arg]
-        self.size = array.nbytes
+    size: int
 
 
 class Aside:
@@ -161,9 +158,10 @@ class Aside:
         if self._kept_bytes + len(body) > IN_MEMORY:
             return None
         array: Array = np.frombuffer(body, np.uint8)
-        kept = _Kept(array, self._drop)
+        kept = _Kept(array, self._drop)  # without an `__init__`: there is one for each answer
+        kept.size = len(body)
         self._kept[id(kept)] = kept
-        self._kept_bytes += len(body)
+        self._kept_bytes += kept.size
         return array.data
 
     def _dropped(self, kept: _Kept) -> None:
