@@ -168,7 +168,11 @@ class Engine:
         """Admits entries and drains, until nothing is ready or the budget is spent."""
         scheduler, entries, pool = self._scheduler, self.ingress.entries, self._scheduler.pool
         turns = scheduler.turns
-        while self._left > 0 and (scheduler.runnable or (entries and pool.entries < pool.max_entries)):
+        while (
+            self._left > 0
+            and not turns.spent
+            and (scheduler.runnable or (entries and pool.entries < pool.max_entries))
+        ):
             before = self._left
             while entries and pool.entries < pool.max_entries:
                 self._admit(now_ns)
@@ -176,8 +180,6 @@ class Engine:
                     break  # the next one stays where its deadline is looked at
             if scheduler.runnable or self._left == before:
                 self._left -= max(1, scheduler.drain(self._left))
-                if turns.spent:
-                    self._left = 0
                 if self.outgoing.unsent.lost or self.peers.changes:
                     self._hand_on()
 
@@ -228,7 +230,7 @@ class Engine:
             self.calls.tell_overdue()
 
     def _spent(self) -> bool:
-        return self._left <= 0
+        return self._left <= 0 or self._scheduler.turns.spent
 
     def _tell_budget(self, now_ns: int) -> None:
         """Something is still to be done: reports that the op budget is spent, or counts that the time is."""

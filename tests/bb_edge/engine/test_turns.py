@@ -22,7 +22,7 @@ from bb_edge.registry import Registry
 from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.envelope import REQUEST, RESPONSE, Envelope, decode, encode
 
-SERVICE = """program Demo {module=Demo, binding.Main.s="codec|test.Hard|1"}
+SERVICE = """program Demo {module=Demo, targets="Main,Clock", binding.Main.s="codec|test.Hard|1"}
 function program.Main(v: F32[1]) -> () {entry=1, partition=Main}
   slot s: codec
   x: F32[1], from: PeerIdVec, number: WireReqId = wire.RecvReq() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
@@ -36,6 +36,9 @@ function program.Main(v: F32[1]) -> () {entry=1, partition=Main}
   syscall.AppEmit<name="a">(a)
   syscall.AppEmit<name="e">(e)
   syscall.AppEmit<name="c">(c)
+function program.Clock() -> () {entry=1, partition=Clock}
+  t: Timestamp = syscall.Interval<period_ns=100000000>()
+  syscall.AppEmit<name="tick">(t)
 """
 DEADLINE = S
 ASKER = PeerId.from_name("asker")
@@ -64,9 +67,9 @@ class Machine:
 
 @pytest.fixture
 def machine(compile_text) -> Callable[..., Machine]:
-    """`machine(takes_ns, timed)`: without a clock it knows of ops alone."""
+    """`machine(takes_ns, timed, targets)`: without a clock it knows of ops alone."""
 
-    def make(takes_ns: int, timed: bool = True) -> Machine:
+    def make(takes_ns: int, timed: bool = True, targets: tuple[str, ...] = ("Main",)) -> Machine:
         made = Machine(None, takes_ns=takes_ns)
 
         class Hard(Slow):
@@ -83,7 +86,7 @@ def machine(compile_text) -> Callable[..., Machine]:
         registry.register(Hard)
         clock = made.clock if timed else None
         made.node = install(
-            PeerId.from_name("n"), (), compile_text(SERVICE), ["Main"], registry=registry, seed=1, clock=clock
+            PeerId.from_name("n"), (), compile_text(SERVICE), targets, registry=registry, seed=1, clock=clock
         )
         made.node.peer_presence(ASKER, True, (HERE,), {"features": ["failures"]}, epoch=1)
         made.poll()
@@ -144,6 +147,13 @@ def test_who_takes_long_lets_others_have_their_turn(machine):
         m.poll()
     assert m.worked == 10 and not m.node.has_ready
     assert m.order.index(100) < m.order.index(5)
+
+
+def test_timers_fire_while_somebody_takes_long(machine):
+    m = machine(60 * MS, targets=("Main", "Clock"))
+    m.node.invoke("Main", {"v": f32(1)})
+    ticks = topics([step for _ in range(6) for step in m.poll()]).count("tick")
+    assert m.worked == 5 and ticks == 3  # at 100, 200 and 300 ms
 
 
 def serve(m: Machine, every_ns: int, for_ns: int) -> int:
