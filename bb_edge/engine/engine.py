@@ -123,7 +123,8 @@ class Engine:
         scheduler, entries = self._scheduler, self.ingress.entries
         self.runtime.advance(now_ns)
         self._left = self.runtime.config.cycle_op_budget
-        scheduler.turns.begin()
+        if (turns := scheduler.turns).clock is not None:
+            turns.begin()
         if not scheduler.runnable and not any(self._queues) and not self._holds_any():
             if not entries:
                 return self.runtime.take_steps()
@@ -202,7 +203,9 @@ class Engine:
         entry.fill(execution, *entry.args)
         if execution.cause is None:
             execution.cause = entry.cause
-        if entry.expires_ns and not scheduler.turns.admits(execution, bool(self.ingress.entries)):
+        turns = scheduler.turns
+        timed = entry.expires_ns and turns.clock is not None
+        if timed and not turns.admits(execution, bool(self.ingress.entries)):
             scheduler.endings.too_late(execution)
         if execution.state is State.STARTED:  # nothing was written
             pool.wake(execution)

@@ -110,7 +110,7 @@ class Admission:
                 self._refuse(arrival.raw, refusal, arrival.is_durable)
                 return
         raw, message = arrival.raw, arrival.message
-        if arrival.is_durable:
+        if message.base and message.seq:  # as `is_durable` has it, without a call
             patient = self._requests.has_company(message.wire_req_id, self.journal.held)
             if self.journal.hold(arrival, now_ns, self._ingress.waiting_bytes, patient):
                 return
