@@ -94,7 +94,15 @@ class Engine:
         )
         """What a poll does, in this order."""
         # Plain tuples: they are taken apart in every poll, which takes a named one several times as long.
-        self._turn = tuple((phase.work, phase.run, phase.frontier) for phase in self.phases)
+        self._turn = tuple(
+            (
+                phase.work,
+                phase.work.holds if isinstance(phase.work, While) else None,
+                phase.run,
+                phase.frontier,
+            )
+            for phase in self.phases
+        )
         self._queues = tuple(phase.work for phase in self.phases if not isinstance(phase.work, While))
         self._conditions = tuple(phase.work.holds for phase in self.phases if isinstance(phase.work, While))
         self._urgent = tuple(phase.work for phase in self.phases if phase.due is None)
@@ -132,8 +140,8 @@ class Engine:
                 self._admit(now_ns)  # straight: what a node that serves a model does all day
                 if not (entries or scheduler.runnable or self.runtime.bus.events):
                     return self.runtime.take_steps()
-        for work, run, frontier in self._turn:
-            if work:
+        for work, holds, run, frontier in self._turn:
+            if work if holds is None else holds():
                 run(now_ns)
             if frontier and (scheduler.runnable or entries):
                 self._run(now_ns)
