@@ -90,7 +90,9 @@ class ArrayDataSource(StoredSamples):
                 f"{path} holds {error.nbytes} bytes, max_bytes is {max_bytes}", "max_bytes", hint
             ) from error
         except (ArrayFileError, FileRefused) as error:
-            raise env.error(f"{path} cannot be read: {error.what}", "path", error.hint) from error
+            text = path.suffix.lower() in (".csv", ".tsv", ".txt")
+            hint = "bind CsvDataSource, which reads CSV" if text else error.hint
+            raise env.error(f"{path} cannot be read: {error.what}", "path", hint) from error
         except OSError as error:
             raise env.error(f"{path} cannot be read: {error.strerror or error}", "path") from error
         if "x" not in arrays:

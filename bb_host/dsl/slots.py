@@ -121,16 +121,16 @@ class ComponentSlot(Suggests):
         if not self.type_name:
             return Slot(self.ROLE, "", self.at, self.peer_class, where=self.where), ()
         try:
-            state, functions = construction_state(self.name, self.config)
             kind = class_of(self._component)
+            if kind is not None and kind.ROLE != self.ROLE:  # before its settings, which are of another role
+                raise self._misfit(
+                    f"{self.type_name} is a component of role {kind.ROLE}", f"it is one of {self.ROLE}"
+                )
+            state, functions = construction_state(self.name, self.config)
             if kind is not None:
                 check_state(kind, self.name, state, functions)
         except ConstructionError as error:
             raise self._misfit(error.what, error.hint) from error
-        if kind is not None and kind.ROLE != self.ROLE:
-            raise self._misfit(
-                f"{self.type_name} is a component of role {kind.ROLE}", f"it is one of {self.ROLE}"
-            )
         return Slot(self.ROLE, self.type_name, self.at, self.peer_class, state, self.where), functions
 
     def graphs(self, ops: Sequence[Op]) -> tuple[Function, ...] | None:

@@ -142,9 +142,12 @@ def test_a_configuration_of_a_slot_is_checked_where_it_is_declared():
         Mean().record()
 
 
-def test_a_class_in_a_slot_of_another_role():
+@pytest.mark.parametrize("config", [None, {"rate": 3}])
+def test_a_class_in_a_slot_of_another_role(config):
+    """Its settings are of another role, and not what is wrong."""
+
     class Mean(Module):
-        agg = AggregatorSlot("agg", Halves)  # <-
+        agg = AggregatorSlot("agg", Halves, config)  # <-
 
         def body(self, g):
             self.agg.contribute(g, g.input("x", "F32", (4,)))

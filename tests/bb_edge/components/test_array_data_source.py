@@ -215,6 +215,7 @@ def test_a_damaged_file_is_a_typed_error_wherever_it_is_cut(tmp_path: Path) -> N
         ({"path": "{}"}, "cannot be read"),
         ({"path": "{}/y.npz"}, "no array 'x'"),
         ({"path": "{}/object.npz"}, "cannot be read"),
+        ({"path": "{}/rows.csv"}, "cannot be read.*bind CsvDataSource"),
         ({"path": "{}/good.npz", "batch_size": 11}, "lower batch_size"),
         ({"path": "{}/good.npz", "batch_size": -1}, "must lie in"),
         ({"path": "{}/good.npz", "one_hot": 2}, "2 classes"),
@@ -248,6 +249,7 @@ def test_a_bad_configuration_says_what_is_wrong(
     np.savez(tmp_path / "texts.npz", x=x, y=np.array(["cat", "dog"] * 5))
     np.savez(tmp_path / "words.npz", x=np.array(["a", "b"]), y=y[:2])
     np.savez(tmp_path / "empty.npz", x=x[:0])
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     np.savez(tmp_path / "complex.npz", x=x.astype(np.complex64), y=y)
     np.savez(tmp_path / "wide.npz", x=x, y=np.array([0, 2**62] * 5))
     np.savez(tmp_path / "object.npz", x=np.array([{}], dtype=object))
