@@ -1,4 +1,4 @@
-"""How long offloaded work takes, so that none is begun whose result would come too late.
+"""How long work takes that somebody waits for, so that none is begun whose result would come too late.
 
 A node that is asked for more than it can do would else begin each piece of work when nearly nobody waits for
 it any more, finish it for nobody, and answer no one: work is done in order, and all of it waits equally long.
@@ -25,7 +25,7 @@ AGAIN: Final = 8
 
 
 class Pace:
-    """One op's offloaded work. Thread-safe."""
+    """Work of one kind: what an op offloads, or the requests that one op answers. Thread-safe."""
 
     __slots__ = ("_ended_ns", "_lock", "_seen")
 
@@ -59,7 +59,7 @@ class Pace:
 
 
 class Paces:
-    """One `Pace` for each op that offloads; `clock` gives monotonic nanoseconds, on any thread."""
+    """One `Pace` for each kind of work, by the name of its op; `clock` gives monotonic nanoseconds, on any thread."""
 
     __slots__ = ("_of", "clock")
 
