@@ -59,7 +59,7 @@ class Pace:
 
 
 class Paces:
-    """One `Pace` for each kind of work, by the name of its op; `clock` gives monotonic nanoseconds, on any thread."""
+    """One `Pace` for each kind of work, by its op; `clock` gives monotonic nanoseconds, on any thread."""
 
     __slots__ = ("_of", "clock")
 
