@@ -1,7 +1,7 @@
 """The passes that make a recorded program a compiled one, in order, with what each needs and gives.
 
-Two prepare, seventeen are canonical (docs/spec-coverage.md, "Passes"), one stamps. What makes a target's
-bytes of it is listed in `bb_host/passes/device/pipeline.py`.
+Pre-passes, then the canonical passes (docs/spec-coverage.md, "Passes"), then the stamp. The passes that make
+a target's bytes of the result are listed in `bb_host/passes/device/pipeline.py`.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _inferring(version: int, kernels: bool) -> Solve:
 def _by_row(
     row: OpDef, relation: Relation, version: int, kernels: bool, promised: Mapping[str, Promises]
 ) -> Solve:
-    if row.domain == keys.WIRE_DOMAIN:  # their forms before and after pass 7 differ
+    if row.domain == keys.WIRE_DOMAIN:  # their forms before and after `synthesize_wire_recvs` differ
 
         def solve_wire(op: Op, terms: Terms) -> None:
             relation(op, row, terms)

@@ -1,4 +1,4 @@
-"""Pass 10: what each wire op ships, where it lands, and what may share an envelope.
+"""Stamps wire ops with what they carry, where it arrives, and which sends share an envelope.
 
 1. A wire op is `trigger_only` where every payload is a trigger, or is read on the other side by trigger ports
    and for order alone; else `data`. Both halves say the same. What arrives without data is a trigger there.

@@ -1,4 +1,4 @@
-"""Pass 4: variants and defaults become explicit.
+"""Replaces aliases by the ops that they stand for, and writes default attributes out.
 
 1. An op of our own opsets gets every attribute that it leaves out and that has a default. ONNX operators keep
    theirs implicit: what they mean depends on the imported version, and the backend knows it.

@@ -1,4 +1,4 @@
-"""Passes 11 to 15: one gate each, behind inbound entries or before sends.
+"""The five passes that insert gates: each adds one gate behind inbound entries or before sends.
 
 1. Behind every inbound entry (Recv, RecvReq, RecvResp), after the gates that are there, stands a gate over
    all of its outputs. `DedupGateRx` drops what was delivered before, `PeerHealthGateRx` what a peer below the

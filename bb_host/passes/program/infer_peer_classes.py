@@ -1,4 +1,4 @@
-"""Pass 6: where each op runs, and where each list of peers leads (see `placement`).
+"""Stamps on which class of devices each op runs, and of which class each list of peers is (`placement`).
 
 1. Every op of the root and its bootstrap gets the class of devices that it runs on (`home_class`); an op over
    constants only gets all classes that read it, comma-joined.

@@ -1,4 +1,4 @@
-"""Pass 1: wire ops of sub-modules come to the surface; pure sub-modules are hoisted.
+"""Inlines sub-modules that the partitioning must see into, and hoists pure ones.
 
 1. A call of a function that holds, at any depth, a wire op, an entry, a class scope, a slot that lives on a
    class, or a selector of peers is replaced by the function's body: placement must see what is in it. So is

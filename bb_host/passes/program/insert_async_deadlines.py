@@ -1,4 +1,4 @@
-"""Pass 16: gives async ops a deadline and drops sends whose deadline has passed.
+"""Gives async ops a deadline and drops sends whose deadline has passed.
 
 1. The first payload of a Send-flavored op with a deadline passes a `DeadlineCheck` of that deadline.
 2. Ops of components that may suspend carry `deadline_ns`: their own, else 30 s.

@@ -1,4 +1,4 @@
-"""Pass 8: one function per class of devices.
+"""Splits the root into one function per class of devices.
 
 1. The ops of the root go to the partition of their class, those of its bootstrap to `<target>__bootstrap`;
    constants that several classes read go to each. Inside a partition the order stays.

@@ -1,4 +1,4 @@
-"""Pre-pass: the types of component outputs, narrowed from the placeholder to what the bound concrete yields.
+"""Narrows the types of component outputs to what the bound components yield (a pre-pass).
 
 1. `Params` of a bound model is F32 of as many elements as its construction state has parameters.
 2. `Forward` of a bound model has the type of its graph's output (a symbolic size there is unknown here).

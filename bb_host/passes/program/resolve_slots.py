@@ -1,4 +1,4 @@
-"""Pass 9: what stands behind each slot of each partition (docs/design/artifact.md).
+"""Resolves each slot of each partition to the component that is bound to it (docs/design/artifact.md).
 
 1. In one partition a role is served by concrete slots or by generic ones: `AmbiguousRole`.
 2. A bound slot of a partition gets type and construction state of its binding, the target's own first; a

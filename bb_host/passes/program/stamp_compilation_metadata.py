@@ -1,4 +1,4 @@
-"""Last stage, always run: the passport, the bindings, and which slot an inbound payload feeds.
+"""Stamps the passport, the bindings, and which slot an inbound payload feeds. Runs last, and always.
 
 1. The model says that it is compiled (`compiled = v1`), what its module and its targets are.
 2. `binding.<target>.<slot> = <role>|<TYPE_NAME>|<slot id>` for every bound slot of every target.

@@ -1,4 +1,4 @@
-"""Pass 7: the receiving half of every wire op (docs/design/artifact.md, "Compiled form").
+"""Adds the receiving half of every wire op (docs/design/artifact.md, "Compiled form").
 
 1. A Send whose received values somebody reads becomes a Send with a handle (`__send_sentinel_<wire id>`)
    and a Recv, on the class that its peers are of, which yields those values under their names.

@@ -1,4 +1,4 @@
-"""Pass 5: every value has a type.
+"""Infers a type for every value.
 
 1. Each op relates the types of its inputs and outputs (`bb_host.passes.analysis.type_relations`); ONNX
    operators beyond the catalog are asked of ONNX's own inference. What an author declared is narrowed,

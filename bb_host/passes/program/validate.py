@@ -1,4 +1,4 @@
-"""Pass 3: structure. Refuses malformed programs before anything else looks at them.
+"""Refuses programs whose structure is malformed, before other passes rely on it.
 
 1. Every op is one of the catalog, an ONNX operator, an op of a bound component's own opset, or a call of a
    function of the program: `UnknownOp`.

@@ -1,4 +1,4 @@
-"""Pre-pass: the bootstraps of a program, and how they call each other.
+"""Checks the bootstraps of a program and how they call each other (a pre-pass).
 
 1. A call of `<name>__bootstrap` names a function that the program has, in its bootstrap phase:
    `BootstrapCompositionGap` otherwise.

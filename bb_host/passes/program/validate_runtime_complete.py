@@ -1,4 +1,4 @@
-"""Pass 17: the last look: what the runtime counts on is there.
+"""Checks that everything is there that the runtime counts on.
 
 1. Every slot that a partition uses is bound: `UnboundSlot`. A model whose gradient is asked for is run
    forward, and has one: `BackwardWithoutForward`.

@@ -1,4 +1,4 @@
-"""Pass 10: transport, hashes, sizes, groups and destinations."""
+"""What wire ops carry: transport, hashes, sizes, groups and destinations."""
 
 # ruff: noqa: E501 - programs have one op per line
 from __future__ import annotations

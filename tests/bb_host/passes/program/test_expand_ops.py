@@ -1,4 +1,4 @@
-"""Pass 4, what no text shows: most of it stands in cases/expand_ops.txt."""
+"""The parts of `expand_ops` that text cannot show; cases/expand_ops.txt has the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes 11 to 15: which gates stand where."""
+"""Which gates the gate passes insert, and where."""
 
 # ruff: noqa: E501 - programs have one op per line
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pass 6: placement, rule by rule."""
+"""Placement, rule by rule."""
 
 from __future__ import annotations
 

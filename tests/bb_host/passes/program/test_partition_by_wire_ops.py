@@ -1,4 +1,4 @@
-"""Pass 8: the partitions."""
+"""How a program is split into partitions."""
 
 from __future__ import annotations
 

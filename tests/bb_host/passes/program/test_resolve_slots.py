@@ -1,4 +1,4 @@
-"""Pass 9: what stands behind each slot."""
+"""Which component each slot is resolved to."""
 
 # ruff: noqa: E501 - programs have one op per line
 from __future__ import annotations

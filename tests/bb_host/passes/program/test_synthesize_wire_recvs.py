@@ -1,4 +1,4 @@
-"""Pass 7: what each wire op becomes."""
+"""The halves that each wire op becomes."""
 
 # ruff: noqa: E501 - programs have one op per line
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pass 5: what ops say about types, in both directions, and what contradicts itself."""
+"""Types inferred from ops in both directions, and contradictions that are refused."""
 
 from __future__ import annotations
 

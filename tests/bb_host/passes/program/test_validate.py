@@ -1,4 +1,4 @@
-"""Pass 3: one fixture per rule."""
+"""Each rule about the structure of a program, with one program that breaks it."""
 
 from __future__ import annotations
 
