@@ -47,7 +47,7 @@ def read_arrays(
     """Returns the arrays of an `.npz` file by name; the one of an `.npy` file has the name "".
 
     `names` are those that are read, without it all. `most` bounds the bytes that they take in memory. Raises
-    ArrayFileError, FileRefused for what is no regular file, and OSError where it cannot be opened.
+    ArrayFileError, FileRefused for what is not a regular file, and OSError where it cannot be opened.
     """
     where = os.fspath(path)
     with open_regular(path) as file:

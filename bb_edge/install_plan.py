@@ -76,5 +76,5 @@ def _planned_sizes(program: Program, targets: Sequence[Target]) -> dict[int, int
 
 
 def no_number(error: ValueError, target: str, op: str) -> LoadError:
-    """The refusal of a program whose sites are no numbers."""
+    """The refusal of a program whose sites are not numbers."""
     return LoadError(f"the sites of its payloads: {error}", f"{target}, {op}", "compile the program again")

@@ -58,7 +58,7 @@ def load(data: bytes | str | os.PathLike[str]) -> Program:
     """Parses, checks and resolves an artifact, given as its bytes or its path.
 
     Raises DamagedArtifact, MissingPassport, IncompatibleRuntime or LoadError, and nothing else, whatever the
-    bytes. Of a path also FileRefused, where it is no regular file, and OSError where it cannot be read.
+    bytes. Of a path also FileRefused, where it is not a regular file, and OSError where it cannot be read.
     """
     return load_as(Program, data)
 
@@ -160,7 +160,9 @@ def _identity(meta: Mapping[str, str]) -> ProgramClaim:
     contracts = {key[len(prefix) :]: value for key, value in meta.items() if key.startswith(prefix)}
     for digest in (*accepts, *contracts.values(), *filter(None, (program,))):
         if not _DIGEST.fullmatch(digest):
-            raise DamagedArtifact(f"{digest[:80]!r} is no digest", "its program", "compile the program again")
+            raise DamagedArtifact(
+                f"{digest[:80]!r} is not a digest", "its program", "compile the program again"
+            )
     return ProgramClaim(
         bytes.fromhex(program),
         frozenset(map(bytes.fromhex, accepts)),
@@ -294,7 +296,7 @@ def _targets(
 
 
 def _classes(target: str, of_main: Mapping[str, str], heard: str | None, asked: str | None) -> dict[str, Any]:
-    """The classes that a target speaks of, as they stand on the wire. DamagedArtifact for what is no class.
+    """The classes that a target names, as they stand on the wire. DamagedArtifact for an invalid class name.
 
     Where the artifact does not say what is `asked` for, all that is heard is.
 
@@ -307,7 +309,9 @@ def _classes(target: str, of_main: Mapping[str, str], heard: str | None, asked: 
 
     def on_the_wire(name: str) -> str:
         if not is_class_name(name):
-            raise DamagedArtifact(f"{name!r} is no name for a class", f"target {target}", CLASS_NAME_RULE)
+            raise DamagedArtifact(
+                f"{name!r} is not a valid name for a class", f"target {target}", CLASS_NAME_RULE
+            )
         return alone if name == SELF_CLASS else name
 
     def all_of(text: str | None) -> tuple[str, ...] | None:

@@ -241,7 +241,7 @@ class Node:
         self.ingress.notice(self._peers.presence, peer, up, epoch, classes, addresses, facts, session, seq)
 
     def presence_cleared(self, peer: PeerId, peer_class: str | None = None) -> None:
-        """Tells that a peer's presence was removed, in a class or altogether: it is no member any more.
+        """Tells that a peer's presence was removed, in a class or altogether: it is not a member any more.
 
         Raises IngressFull where too many notices wait already.
         """

@@ -71,13 +71,15 @@ def read_members(path: Path) -> tuple[Member, ...]:
             continue
         where = f"{path}:{number}"
         if len(words) != 2:
-            raise AclError(f"{line.strip()!r} is no name and classes", where, "write: kitchen Client")
+            raise AclError(f"{line.strip()!r} is not a name and classes", where, "write: kitchen Client")
         if not set(words[0]).isdisjoint(PATTERN_LETTERS):
             hint = "write a line per peer: a name stands for one of them"
-            raise AclError(f"{words[0]!r} looks like a pattern, and is no name of a peer", where, hint)
+            raise AclError(f"{words[0]!r} looks like a pattern, and is not the name of a peer", where, hint)
         classes = [] if words[1] == TAKEN_OUT else words[1].split(",")
         if not all(classes) or len(set(classes)) < len(classes):
-            raise AclError(f"{words[1]!r} is no list of classes", where, "each once, with commas: Client,Hub")
+            raise AclError(
+                f"{words[1]!r} is not a list of classes", where, "each once, with commas: Client,Hub"
+            )
         member = Member(words[0], peer_of(words[0]), tuple(classes), where)
         if member.peer in found:
             raise AclError(

@@ -129,7 +129,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     policy = Policy.parse(arguments.warnings)
     if arguments.name is not None and _sound_name(arguments.name) != arguments.name:
         hint = f"write letters, digits, '.', '-' and '_': --name {_sound_name(arguments.name)}"
-        raise BBError(f"{arguments.name!r} is no name for files", "--name", hint)
+        raise BBError(f"{arguments.name!r} is not a valid name for files", "--name", hint)
     _check_options(arguments)
     load_all(arguments.load)
     if arguments.trainable:

@@ -228,7 +228,7 @@ def _export(arguments: argparse.Namespace) -> int:
 
     out: Path = arguments.out
     if out.suffix != ".onnx":
-        raise BBError(f"{out.name!r} is no name of a model", "-o", f"write it as {out.stem}.onnx")
+        raise BBError(f"{out.name!r} is not the name of a model", "-o", f"write it as {out.stem}.onnx")
     for given in (arguments.file, arguments.params):
         if out.resolve() == given.resolve():
             raise BBError("the result would take its place", str(given), "write it to another file")

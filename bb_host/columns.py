@@ -19,5 +19,5 @@ def parse_size(text: str) -> int:
     """`32M`, `512K`, `1G`, `65536`: bytes, in powers of 1,024. ValueError for anything else."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{text!r} is no size: write it as 32M, 512K or 65536")
+        raise ValueError(f"{text!r} is not a size: write it as 32M, 512K or 65536")
     return int(found[1]) << (10 * " KMG".index(found[2].upper() or " "))

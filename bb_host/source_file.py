@@ -256,9 +256,9 @@ def _source(found: Any, line: tuple[str, int]) -> Source:
         raise wrong("nothing", "return (module, compiler)")
     if isinstance(module, Compiler):
         order = "" if len(values) == 1 or compiler is None else ", in this order"
-        raise wrong("a Compiler, which is no program", f"return (module, compiler){order}")
+        raise wrong("a Compiler, which is not a program", f"return (module, compiler){order}")
     if not isinstance(module, Program | Recordable) and not hasattr(module, "metadata_props"):
-        raise wrong(f"{reprlib.repr(module)}, which is no program", "return (module, compiler)")
+        raise wrong(f"{reprlib.repr(module)}, which is not a program", "return (module, compiler)")
     if compiler is not None and not isinstance(compiler, Compiler):
         raise wrong(f"{reprlib.repr(compiler)} as the compiler", "return (module, Compiler().bind_…(…))")
     return Source(module, compiler)

@@ -2,7 +2,7 @@
 
 It is called on arrays like those of the last plan that has a call. That saves 2 µs of looking the plan up,
 and of setting and clearing its arguments. A ufunc is called for any shapes of its dtypes, because asking an
-array for its shape makes a tuple each time; of scalars it makes numbers, which are no arrays. These are
+array for its shape makes a tuple each time; of scalars it makes numbers, which are not arrays. These are
 closures, which find their variables faster than methods.
 """
 

@@ -25,7 +25,7 @@ MOST: Final = MAX_ARTIFACT
 class ReadOnly:
     """The files of a folder as a storage that refuses to write.
 
-    As for the node itself, links and what is no regular file are none of its files.
+    As for the node itself, links and what is not a regular file are none of its files.
     """
 
     def __init__(self, folder: Path) -> None:

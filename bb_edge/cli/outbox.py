@@ -90,7 +90,7 @@ def _age(text: str) -> int:
     """Seconds of an age such as 12h."""
     number, unit = text[:-1], text[-1:]
     if not number.isascii() or not number.isdecimal() or unit not in UNITS or len(number) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is no age: write 90s, 15m, 12h or 30d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: write 90s, 15m, 12h or 30d")
     return int(number) * UNITS[unit]
 
 

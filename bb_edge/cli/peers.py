@@ -62,7 +62,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--forget-down",
         action="store_true",
-        help="clear the presences of all that are down, and what is none; needs --yes",
+        help="clear the presences of peers that are down, and messages that are not presences; needs --yes",
     )
     p.add_argument(
         "--yes", action="store_true", help="with a pattern or --forget-down: do it, instead of listing whom"
@@ -115,7 +115,7 @@ def run(arguments: argparse.Namespace) -> int:
     records = _records(roster, list(roster.members.values()))
     _mark_apart(roster, records)
     for topic in roster.unreadable[:MOST_TOLD]:
-        print(f"bb-edge: warning: what is retained under {topic} is no presence", file=sys.stderr)
+        print(f"bb-edge: warning: what is retained under {topic} is not a presence", file=sys.stderr)
     if roster.unreadable:
         count = len(roster.unreadable)
         print(f"bb-edge: {count} hold no presence: --forget-down --yes clears them, too", file=sys.stderr)

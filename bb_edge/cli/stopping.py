@@ -25,7 +25,7 @@ INTERRUPTED = 130
 
 
 class StopAsked(KeyboardInterrupt):
-    """SIGTERM came before the node ran; no error, so it is no Exception."""
+    """SIGTERM came before the node ran; no error, so it is not an Exception."""
 
 
 def end_at_once(_number: int, _frame: FrameType | None) -> None:

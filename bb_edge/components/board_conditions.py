@@ -61,7 +61,9 @@ class BoardConditions(ProtocolComponent):
         given = read["conditions"]
         names = ("cool", "mains", "idle") if given is None else given
         if isinstance(names, str) or not isinstance(names, Sequence) or not names:
-            raise env.error(f"{given!r:.60} is no list of conditions", "conditions", 'give ["cool", "mains"]')
+            raise env.error(
+                f"{given!r:.60} is not a list of conditions", "conditions", 'give ["cool", "mains"]'
+            )
         try:
             board: Board = detect(read["root"])
             conditions = Conditions(board, map(str, names), read["cool_celsius"], read["idle_load"])

@@ -49,7 +49,7 @@ def first_wrong(labels: Array, count: int, ignored: int) -> int | None:
 
 
 def remedy(ignored: int) -> str:
-    """What to do about labels that are no classes of the model."""
+    """What to do about labels that are not classes of the model."""
     return (
         "number the labels from 0, or export a model with as many outputs as there are classes; "
         f"{ignored} is the label of a row that has no class (ignore_index of trainable)"

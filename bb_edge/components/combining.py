@@ -39,7 +39,7 @@ MAX_WEIGHT = 2**31
 
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 LARGEST = 1e18
-"""Numbers beyond this count as not finite: their squares are no float32, so no model computes with them."""
+"""Numbers beyond this count as not finite: their squares overflow float32, so no model computes with them."""
 
 SPOILT = 1e9
 """Parameters that hold such numbers are nobody's training: honest updates of them may be inf."""
@@ -307,7 +307,7 @@ class CombiningAggregator(Aggregator):
         what, hint = "inf or nan", _SPREAD
         if math.isfinite(largest):
             hint = _DIVERGED
-            what = f"numbers of {largest:.2g}, beyond {self._largest:.2g}: their squares are no float32"
+            what = f"numbers of {largest:.2g}, beyond {self._largest:.2g}: their squares overflow float32"
         if base is not None and (sent := largest_of(base)) > SPOILT:
             hint = (
                 f"what it was sent holds numbers of {sent:.2g}: the parameters here are spoilt, not the peer;"

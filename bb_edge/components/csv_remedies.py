@@ -50,7 +50,7 @@ def known_format(line: bytes) -> str:
 
 
 def for_no_number(cell: str, is_time: bool, first_row: bool, header: bool) -> str:
-    """What to do about a cell that is no number; in the first row it is the column, as a rule."""
+    """What to do about a cell that is not a number; in the first row it is the column, as a rule."""
     if not is_time and is_iso_time(cell):
         return "name the column in times, or leave it out: columns; else repair it"
     if separated := for_separated(cell):

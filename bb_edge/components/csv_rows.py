@@ -235,7 +235,7 @@ class CsvRows:
                 hint = self._undivided(cell) or csv_remedies.for_no_number(
                     cell, is_time, not self._any_read, self.header
                 )
-                what = f"{self._column(pick)} is no {kind}: {cell!r:.60}"
+                what = f"{self._column(pick)} is not a {kind}: {cell!r:.60}"
                 raise RowError(what, self._at(number), hint) from None
         if absent:
             return self._filled(place, number)
@@ -247,7 +247,7 @@ class CsvRows:
         return value
 
     def _seconds(self, cell: str, pick: int, number: int) -> float:
-        """The seconds of a time, since `times_from` where it is given. ValueError for what is no time."""
+        """The seconds of a time, since `times_from` where it is given. ValueError for what is not a time."""
         value = seconds(cell)
         if abs(value) >= MILLISECONDS:
             raise RowError(
@@ -308,7 +308,7 @@ class CsvRows:
                 if cell.lower() in _MISSING:
                     raise self._no_label(pick, number)
                 hint = suggestion(cell, self._classes, "classes: ")
-                raise RowError(f"{self._column(pick)} is no class: {cell!r:.60}", self._at(number), hint)
+                raise RowError(f"{self._column(pick)} is not a class: {cell!r:.60}", self._at(number), hint)
             return place
         is_time = pick in self._time_picks
         try:

@@ -74,7 +74,7 @@ def listed(given: object) -> list[Any] | None:
 
 
 def time_of(given: object) -> float | None:
-    """Returns the seconds since 1970 that a setting means; None for what is no time."""
+    """Returns the seconds since 1970 that a setting means; None for what is not a time."""
     try:
         if isinstance(given, str | int | float) and not isinstance(given, bool):
             found = seconds(str(given))
@@ -96,7 +96,7 @@ def _wrong_list(key: str, given: object) -> Misfit | None:
         return None
     wrong = [v for v in names if isinstance(v, bool) or not isinstance(v, str | int)]
     if wrong:
-        return Misfit(key, f"{wrong[0]!r:.60} is no column", "give a name, an index, or a list of them")
+        return Misfit(key, f"{wrong[0]!r:.60} is not a column", "give a name, an index, or a list of them")
     if len(set(names)) < len(names) or not names:
         return Misfit(key, f"{names!r:.60} names none, or one twice", "name each column once")
     return None
@@ -124,4 +124,4 @@ def _wrong_time(given: object, times: Sequence[object] | None, complete: bool) -
         yield Misfit("times_from", "times_from is given, and no column is named in times", "name it: times")
     elif time_of(given) is None:
         hint = 'give "2026-01-01", or seconds since 1970'
-        yield Misfit("times_from", f"{given!r:.60} is no time", hint)
+        yield Misfit("times_from", f"{given!r:.60} is not a time", hint)

@@ -45,7 +45,7 @@ class Pulls:
         self._whose: list[PeerId | None] = []
 
     def add(self, weight: float, length: float, whose: PeerId | None) -> None:
-        """Notes a contribution. A length that is no number is left out."""
+        """Notes a contribution. A length that is not a number is left out."""
         if length == length and len(self._pulls) < MOST:
             self._pulls.append(weight * length)
             self._weights.append(weight)

@@ -155,7 +155,7 @@ class GrowingFile:
             or not isinstance(before, bytes)
             or len(before) > min(_COMPARED, whole[2])
         ):
-            raise ValueError("it is no position")
+            raise ValueError("it is not a position")
         device, inode, self._offset, self._number = whole
         self._file, self._before = (device, inode), before
 

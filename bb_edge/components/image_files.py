@@ -29,7 +29,7 @@ _COPY = "copy the file again"
 
 
 class ImageError(BBError):
-    """A file that is no image, is damaged, or is of a kind that is not read; `where` is its path."""
+    """A file that is not an image, is damaged, or is of a kind that is not read; `where` is its path."""
 
 
 def read_image(data: bytes, where: str, most: int) -> Array:
@@ -49,7 +49,11 @@ def read_image(data: bytes, where: str, most: int) -> Array:
         raise ImageError("it is a JPEG, which is not read here", where, CONVERT)
     kinds = {b"GIF8": "GIF", b"RIFF": "WebP", b"II*\x00": "TIFF", b"MM\x00*": "TIFF"}
     kind = next((name for start, name in kinds.items() if data.startswith(start)), "")
-    what = f"it is a {kind}, which is not read here" if kind else "it is no image that is read here"
+    what = (
+        f"it is a {kind}, which is not read here"
+        if kind
+        else "it is not in an image format that is read here"
+    )
     raise ImageError(what, where, "give PNG, PGM, PPM, BMP or .npy")
 
 
@@ -118,7 +122,7 @@ def _pnm(data: bytes, where: str, most: int) -> Array:
     else:
         texts = data[place:].split()[:count]
         if not all(text.isdigit() and len(text) < 4 and int(text) < 256 for text in texts):
-            raise ImageError("it holds something that is no pixel", where, _COPY)
+            raise ImageError("it holds something that is not a pixel", where, _COPY)
         pixels = np.array([int(text) for text in texts], np.uint8)
     if len(pixels) < count:
         raise ImageError(f"it has {len(pixels)} of {count} values: it is cut off", where, _COPY)

@@ -98,9 +98,9 @@ class ImageFolderDataSource(StoredSamples):
             wrong.append(Misfit("channels", "2 channels", "give 1 or 3"))
         size, classes = config.get("size"), config.get("classes")
         if size is not None and not _is_size(size):
-            wrong.append(Misfit("size", f"{size!r:.60} is no size", "give [height, width] in pixels"))
+            wrong.append(Misfit("size", f"{size!r:.60} is not a size", "give [height, width] in pixels"))
         if classes is not None and not _are_names(classes):
-            wrong.append(Misfit("classes", f"{classes!r:.60} is no list of names", 'give ["cat", "dog"]'))
+            wrong.append(Misfit("classes", f"{classes!r:.60} is not a list of names", 'give ["cat", "dog"]'))
         return wrong
 
     def _scaled(self, batch: Array) -> Array:
@@ -172,7 +172,7 @@ class _Folder:
         return found
 
     def _leave_out(self, path: str, error: ImageError) -> None:
-        """Counts a file that is no image; ComponentError where such files are refused."""
+        """Counts a file that is not an image; ComponentError where such files are refused."""
         if self._read["bad_files"] == "refuse":
             hint = f"{error.hint}; or set bad_files = 'skip'"
             raise ComponentError(error.what, f"slot {self._env.slot!r}, {path}", hint) from error
@@ -196,7 +196,7 @@ class _Folder:
         strange = sorted(set(folders) - set(names))
         if strange:
             raise self._env.error(
-                f"{path} has a folder {strange[0]!r}, which is no class", "classes", "name it"
+                f"{path} has a folder {strange[0]!r}, which is not a class", "classes", "name it"
             )
         self._named = list(names)
         for number, name in enumerate(names):
@@ -220,7 +220,7 @@ class _Folder:
         if path.lower().endswith((".jpg", ".jpeg")):
             raise ImageError("it is a JPEG, which is not read here", path, CONVERT)
         if not path.lower().endswith(SUFFIXES):
-            raise ImageError("it is no image by its name", path, f"names end in {', '.join(SUFFIXES)}")
+            raise ImageError("its name is not that of an image", path, f"names end in {', '.join(SUFFIXES)}")
         most = self._read["image_bytes"]
         try:
             data = read_regular(path, _TEXT_PIXEL * most + (1 << 16), "is it an image?", follow=False)

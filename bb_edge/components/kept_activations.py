@@ -125,7 +125,7 @@ class KeptActivations:
     def keep_under(self, key: object, kept: Kept) -> None:
         """Keeps what a backward pass with this key reads, in place of what is there under the key.
 
-        ComponentError, keeping what is there, for what is no key, and for more bytes than may be kept at all.
+        ComponentError, keeping what is there, for an invalid key, and for more bytes than may be kept at all.
         """
         self._put(key_of(key, self._where), kept)
 

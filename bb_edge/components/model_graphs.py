@@ -128,7 +128,7 @@ def _count(env: ComponentEnv, graph: FunctionProto, key: str) -> int:
     """The number that the graph's metadata has under a key; 0 where it has none."""
     count = _metadata(graph, key) or "0"
     if not count.isdecimal():
-        raise env.error(f"graph {graph.name!r}: {key} is {count!r}, which is no whole number from 0")
+        raise env.error(f"graph {graph.name!r}: {key} is {count!r}, which is not a whole number of 0 or more")
     return int(count)
 
 

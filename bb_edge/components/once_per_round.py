@@ -62,7 +62,7 @@ class OncePerRound(ProtocolComponent):
         return table.opset()
 
     def first(self, ctx: ProtocolCtx, round: Array) -> Trigger:
-        """Returns the trigger; RequestDeclined for a second request, ComponentError for what is no number."""
+        """Returns the trigger. RequestDeclined for a second request, ComponentError for an invalid number."""
         if round.size != 1:
             raise ComponentError(f"a round is one number, not int64{list(round.shape)}", self._where)
         number = int(np.asarray(round).item())

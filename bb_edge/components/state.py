@@ -169,7 +169,7 @@ class StateReader:
         values = self.optional_items(name)
         found = [value for value in values if isinstance(value, int)]
         if len(found) != len(values) or len(found) not in (0, count):
-            raise self.error(f"field {name!r} is no list of {count} integers")
+            raise self.error(f"field {name!r} is not a list of {count} integers")
         return found
 
     def optional_array(self, name: str) -> Array | None:

@@ -287,7 +287,7 @@ def _frozen(array: Array) -> Array:
 
 
 def one_hot_rows(y: Array | None, classes: int, where: str) -> Array:
-    """Returns f32 rows with a 1 at the class. ComponentError for labels that are no classes."""
+    """Returns f32 rows with a 1 at the class. ComponentError for labels that are not classes."""
     if y is None:
         raise ComponentError(
             f"one_hot is {classes} classes, and there are no labels",

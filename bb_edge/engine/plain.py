@@ -1,6 +1,6 @@
 """What values weigh, and values of slots, queues and tables as plain data for CBOR, and back, bit for bit.
 
-A value that is no plain datum is a list whose first item names its kind:
+A value that is not a plain datum is a list whose first item names its kind:
 
     ["i", decimal]  integers beyond 64 bits        ["p", bytes]        PeerId
     ["t", …]        tuple                          ["A", bytes]        Address

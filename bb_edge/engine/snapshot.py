@@ -226,7 +226,9 @@ def _slots(parts: Parts) -> list[Any]:
 def look_into(data: bytes) -> tuple[Identity, dict[str, Any]]:
     """Whose snapshot it is, and its body. SnapshotDamagedError, SnapshotVersionError."""
     if data[: len(MAGIC)] != MAGIC or len(data) < _HEADER:
-        raise SnapshotDamagedError("it is no snapshot, or cut off", "snapshot", "use the one before it")
+        raise SnapshotDamagedError(
+            "it is not a snapshot, or it is cut off", "snapshot", "use the one before it"
+        )
     version = int.from_bytes(data[8:10], "big")
     if not OLDEST <= version <= VERSION:
         older = "run the runtime that wrote it, or move the state folder aside to start anew"

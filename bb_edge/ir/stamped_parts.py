@@ -26,7 +26,7 @@ _TOKEN = re.compile(r"\(|\)|;|-|[0-9a-f]+|\[[0-9?,]*\]")
 
 
 def write_parts(payloads: Iterable[Sequence[StampedPart] | None]) -> str:
-    """Returns the stamp of these payloads, None for one that is no bundle; empty where nothing is known."""
+    """Returns the stamp of these payloads, None for those that are not bundles; empty if nothing is known."""
     texts = ["-" if parts is None else _text(parts) for parts in payloads]
     return ";".join(texts) if any(text != "-" for text in texts) else ""
 

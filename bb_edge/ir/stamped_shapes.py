@@ -14,7 +14,7 @@ StampedShape = tuple[int, ...]
 
 
 def write_shapes(shapes: Iterable[Sequence[object] | None]) -> str:
-    """Returns the stamp of these shapes, empty where nothing is known; sizes that are no ints are open."""
+    """Returns the stamp of these shapes, empty where nothing is known; sizes that are not ints are open."""
     texts = ["*" if shape is None else shape_text(shape) for shape in shapes]
     return ";".join(texts) if any(text != "*" for text in texts) else ""
 

@@ -364,7 +364,7 @@ def _parse(buffer: bytes | bytearray | memoryview) -> TensorProto:
 def tensor_metadata(buffer: bytes | bytearray | memoryview) -> dict[str, str]:
     """Returns the metadata of a serialized TensorProto. TensorError for other bytes."""
     found = {entry.key: entry.value for entry in _parse(buffer).metadata_props}
-    # Some protobufs give a string that is no utf-8 back as bytes.
+    # Some protobufs give a string that is not UTF-8 back as bytes.
     if not all(isinstance(text, str) for pair in found.items() for text in pair):
         raise TensorError("metadata is not UTF-8", "tensor")
     return found

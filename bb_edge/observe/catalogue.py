@@ -150,7 +150,7 @@ METRICS: Mapping[str, Metric] = {
         wire__resent="envelopes that were sent once more",
         wire__acks_alone="acknowledgements that went without an envelope",
         wire__acks_forgotten="acknowledgements that made room for others; what they are of comes again",
-        wire__foreign_acks="acknowledgements of envelopes that are none of this run's",
+        wire__foreign_acks="acknowledgements of envelopes that this run did not send",
         wire__links_forgotten="peers whose numbers made room for others: what they repeat is new",
         wire__unresolved="envelopes to peers that the address book does not know",
         outbound__dropped="envelopes that never left: too large for the peer, or not sent in time",
@@ -188,7 +188,7 @@ METRICS: Mapping[str, Metric] = {
         mqtt__expired="envelopes whose deadline passed before they could be published",
         mqtt__refused="connections, subscriptions and publishes that the broker refused",
         mqtt__unheard="publishes that nobody subscribes to",
-        mqtt__malformed="topics, presences and packets that are none",
+        mqtt__malformed="topics, presences and packets that are malformed",
         mqtt__foreign="messages of topics that another life of this client subscribed to",
         mqtt__presences="presences that came, the node's own among them",
         mqtt__roll_calls="calls that asked the peers of a class to say their presence again",
@@ -246,7 +246,7 @@ SPECIAL: Mapping[str, Metric] = {
     CYCLE: Metric(HISTOGRAM, "how long a poll takes, in nanoseconds"),
     LONGEST: Metric(GAUGE, "the longest poll, in nanoseconds"),
 }
-"""Metrics that are no counters of the node, by their names in the text."""
+"""Metrics that are not counters of the node, by their names in the text."""
 
 OF_THE_PROGRAM = "a counter of the program"
 

@@ -285,7 +285,7 @@ def _row(op: OpDef) -> Iterator[tuple[str, str]]:
 _TAKEN = frozenset(
     (*HOOKS, *CLASS_HOOKS, "name", "type_name", "config", "at", "op", "opset", "build", "where")
 )
-"""What the class calls its hooks, and a program a slot's own: `slot.name` is no op."""
+"""What the class calls its hooks, and a program a slot's own: `slot.name` is not an op."""
 
 
 def _settings(kind: type[Component]) -> Iterator[tuple[str, str]]:

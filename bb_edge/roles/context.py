@@ -129,7 +129,7 @@ class Ctx(Protocol):
 
         A node has at most `limits.metric_names` counters; a new one beyond that is not counted, and
         `counters.refused` counts it. Raises ComponentError for a name that begins as the node's own do
-        (`ops.`, `rounds.`, …), and for an `n` that is no whole number from 0 on.
+        (`ops.`, `rounds.`, …), and for an `n` that is not a whole number from 0 on.
         """
 
     def dependency(self, slot: str) -> Any:

@@ -45,7 +45,7 @@ class Journaling:
         self._rows: deque[steps.Journal] = deque()
         self._bytes = 0  # of these
         self._batch: list[steps.Journal] = []  # what the writer writes
-        self._failed: Callable[[StateError], None] | None = None  # who hears of work that is no write
+        self._failed: Callable[[StateError], None] | None = None  # who hears of work that is not a write
         self._chore: Callable[[], None] | None = None  # small work that waits for a pause
         self.due_ns = 0
         """When rows that wait for others are written at the latest, by `finish`; 0: none does."""

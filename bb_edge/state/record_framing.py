@@ -218,7 +218,7 @@ def owner_at(data: bytes, kind: int, number: int) -> Owner | None:
 
 
 def _header(body: bytes, where: str) -> Header | None:
-    """Reads the first record of a file; None where it is no header. StateVersionError for a newer one."""
+    """Reads the first record of a file; None where it is not a header. StateVersionError for a newer one."""
     if not body.startswith(MAGIC) or len(body) == len(MAGIC):
         return None
     version = body[len(MAGIC)]

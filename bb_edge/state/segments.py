@@ -283,7 +283,7 @@ class Segments:
 
     @property
     def _used(self) -> int:
-        """The first segment with a record that is no garbage."""
+        """The first segment with a record that is not garbage."""
         return min((entry.segment for entry in self._entries.values()), default=self._next)
 
     def _removable(self, used: int) -> Callable[[Log], bool]:

@@ -160,14 +160,14 @@ def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
 
 
 def _hold_labels(op: BoundOp, component: DataSource, slot: str) -> None:
-    """OpError where a label that the source knows is no class of the model that takes it."""
+    """OpError where a label that the source knows is not a class of the model that takes it."""
     text = op.spec.meta.get(keys.LABEL_CLASSES_KEY)
     if text is None:
         return
     try:
         classes, ignored = map(int, text.split(","))
     except ValueError:
-        what = f"a stamp is damaged: {text!r} are no classes"
+        what = f"a stamp is damaged: {text!r} are not classes"
         raise OpError(what, where=op.spec.name, hint="compile it again") from None
     wrong = component.wrong_label(classes, ignored)
     if wrong is not None:

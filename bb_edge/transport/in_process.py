@@ -136,7 +136,7 @@ class Simulation:
 
     `seen` lists every step of the nodes that is not an envelope, in order; `report` gets them instead where
     it is given. `elsewhere` gets what is sent to peers that `is_here` denies; without it all is kept here.
-    `wake` is asked when an envelope comes to somebody who is no node, and may add it; what still comes to
+    `wake` is asked when an envelope comes to somebody who is not a node, and may add it; what still comes to
     nobody is lost. `delivered` and `lost` count envelopes, `sent_bytes` their bytes;
     `now_ns` is the simulated time.
     """

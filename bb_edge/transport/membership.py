@@ -241,7 +241,7 @@ class Membership:
     def called(self, peer_class: str, payload: bytes) -> bool:
         """Answers a roll call, at a moment of the node's own. False for a class that is not the node's.
 
-        Raises RollCallError for bytes that are no call.
+        Raises RollCallError for bytes that are not a call.
         """
         if peer_class not in self._classes:
             return False
@@ -273,7 +273,7 @@ class Membership:
             news = decode_presence(payload)
         except PresenceError as error:
             self._counters["malformed"] += 1
-            self._forged(f"what it said is no presence ({error.what}), and is put right")
+            self._forged(f"what it said is not a presence ({error.what}), and is put right")
             self._stale(peer_class, now)
             return
         if news.epoch == self._node.epoch:
@@ -366,11 +366,11 @@ class Membership:
 
 
 def _with(addresses: tuple[bytes, ...], own: bytes) -> tuple[bytes, ...]:
-    """The addresses of a presence, its topic's among them. PresenceError for bytes that are no address."""
+    """The addresses of a presence, its topic's among them. PresenceError for a malformed address."""
     for address in addresses:
         if address != own:
             try:
                 Address.from_bytes(address)
             except AddressError as error:
-                raise PresenceError(f"one of its addresses is none: {error.what}", "presence") from error
+                raise PresenceError(f"one of its addresses is malformed: {error.what}", "presence") from error
     return addresses if own in addresses else (*addresses[: MAX_ADDRESSES - 1], own)

@@ -52,7 +52,7 @@ apart, and whether somebody new has come is seen long beyond that."""
 
 
 class RollCallError(BBError):
-    """Bytes that are no call; the fault is the caller's."""
+    """Bytes that are not a call; the fault is the caller's."""
 
 
 class State(enum.Enum):

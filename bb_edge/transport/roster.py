@@ -90,7 +90,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """All members, by id; `unreadable` are topics whose message is no presence.
+    """All members, by id; `unreadable` are topics whose message is not a presence.
 
     `doubt` says why others may be missing; empty where all are there that the broker keeps.
     """

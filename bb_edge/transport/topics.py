@@ -144,7 +144,7 @@ class Topics:
                 if is_class_name(name) if kind is Kind.PRESENCE else not name:
                     return place
                 if name in ENVELOPE_LEVELS:  # access rules let everybody write it: it is nobody's presence
-                    raise TopicError(f"{name!r} is no class", where)
+                    raise TopicError(f"{name!r} is not a class", where)
         raise UnknownTopic("a topic that this node has not subscribed to", where)
 
     @staticmethod

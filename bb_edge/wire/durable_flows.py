@@ -41,7 +41,7 @@ class FlowEvent(enum.IntEnum):
     TOOK = 3
     """It answered the question that is open."""
     ASTRAY = 4
-    """It said marks that are no answer to the last question: it takes nothing until it is asked again."""
+    """It said marks that are not an answer to the last question: it takes nothing until it is asked again."""
     BEGIN = 5
     """A record needs a number."""
     MOVED = 6

@@ -217,7 +217,7 @@ class DurableReceiver:
             self._owe_took(source)
 
     def opened(self, peer: PeerId, opened: Open) -> bool:
-        """A source begins an epoch. False where that is no answer to the last Took, and changes nothing."""
+        """A source begins an epoch. False, with no change, where that does not answer the last Took."""
         source = self._sources.get(peer)
         if source is None or source.state is not _CLOSED or not source.answer:
             return False

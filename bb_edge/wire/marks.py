@@ -90,7 +90,7 @@ class Heard(NamedTuple):
     def lost(self, windows: Sequence[Taken]) -> tuple[int, ...]:
         """The numbers of this epoch, ascending, that the windows do not cover; of many the last 64.
 
-        Empty where there is no window: a receiver that has none has begun anew, which is no contradiction;
+        Empty where there is no window: a receiver that has none has begun anew, which is not a contradiction;
         and where it has one of a later epoch, which it let in after all of this.
         """
         if not windows or max(window.epoch for window in windows) > self.epoch:

@@ -92,16 +92,16 @@ def check_single(bindings: Sequence[Binding], new: Binding) -> None:
 
 
 def _check_names(role: str, slot: object, target: object, line: str) -> None:
-    """BindingError where slot or target is no name that a program could have."""
+    """BindingError where slot or target is not a name that a program could have."""
     where = f"{line}, bind_{role}"
     if not isinstance(slot, str) or not PORT_NAME.fullmatch(slot):
         name = getattr(slot, "name", "slot")
         raise BindingError(
-            f"{slot!r} is no name for a slot", where, f"name it: bind_{role}({str(name)!r}, …)"
+            f"{slot!r} is not a valid name for a slot", where, f"name it: bind_{role}({str(name)!r}, …)"
         )
     if target is not None and (not isinstance(target, str) or not PORT_NAME.fullmatch(target)):
         raise BindingError(
-            f"{target!r} is no name for a class", where, "name one of the program's: target='Server'"
+            f"{target!r} is not a valid name for a class", where, "name one of the program's: target='Server'"
         )
 
 

@@ -204,7 +204,7 @@ class Compiler(Suggests):
         if isinstance(stage, type) or not isinstance(name, str) or not callable(getattr(stage, "run", None)):
             needs = "give it NAME and run(program, options, stats)"
             hint = f"give an object: {stage.__name__}()" if isinstance(stage, type) and name else needs
-            raise UnknownStage(f"{stage!r} is no stage", where, hint)
+            raise UnknownStage(f"{stage!r} is not a stage", where, hint)
         known = (*LEAVABLE_PASS_NAMES, *(s.NAME for _, s in self.extra))
         if after not in known:
             raise UnknownStage(f"no stage {after!r}", where, suggestion(after, known, "stages: "))

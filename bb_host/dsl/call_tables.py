@@ -89,7 +89,7 @@ DOCS = {
     "app_notify": "An AppEvent `name` without a value, when `trigger` (anything) arrives.",
     "incr_metric": """Adds `delta`, 0 or more, to a counter when `trigger` (anything) arrives.
 
-        Metrics show it as `bb_<name>_total`, with underscores for what is no letter or digit; names that
+        Metrics show it as `bb_<name>_total`, with underscores for what is not a letter or digit; names that
         begin as the node's own counters do are refused (`ops.failed`), and two that are spelt alike.
         """,
     "peer_list": "Single PeerIds as a PeerIdVec, which `net_out` and `request` take.",

@@ -308,7 +308,7 @@ def slot_method(
 
 
 def no_graph(slot: str, given: object) -> ValueTypeError:
-    """The error for a call of a slot whose first argument is no graph."""
+    """The error for a call of a slot whose first argument is not a graph."""
     return authoring_error(
         ValueTypeError,
         f"slot {slot!r}: the first argument is the graph, not {given!r}",

@@ -143,7 +143,7 @@ class ControlFlow:
         if isinstance(max_trip, (bool, np.bool_)):
             raise graph.error(
                 ValueTypeError,
-                f"loop: max_trip is {max_trip}, and no number of passes",
+                f"loop: max_trip is {max_trip}, not a number of passes",
                 "write loop(n, cond, *initial, body=…); None is for ever",
             )
         self._one_element("loop", "max_trip", max_trip)

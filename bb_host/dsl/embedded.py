@@ -32,7 +32,7 @@ def as_callable(source: Any) -> Part:
     if hasattr(source, "SerializeToString") and hasattr(source, "functions"):
         return ModelModule(source)
     raise authoring_error(
-        ModuleError, f"{source!r} is no module", "a Module, or a recorded or compiled ModelProto"
+        ModuleError, f"{source!r} is not a module", "a Module, or a recorded or compiled ModelProto"
     )
 
 

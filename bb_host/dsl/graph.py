@@ -147,7 +147,9 @@ class Graph(PortGraph, _Named):
                 "a branch runs where its If or Loop runs: put that one into the scope",
             )
         if not is_class_name(peer_class):
-            raise self.error(PortNameError, f"{peer_class!r} is no name for a class", CLASS_NAME_RULE)
+            raise self.error(
+                PortNameError, f"{peer_class!r} is not a valid name for a class", CLASS_NAME_RULE
+            )
         return AtScope(self.at_scopes, peer_class, self, f"g.at({peer_class!r})")
 
     def on_invoke(self) -> Scope:
@@ -176,11 +178,11 @@ class Graph(PortGraph, _Named):
                 if what == "times" and isinstance(number, Output):
                     hint += "; what is known when it runs may end them: start.stop(condition)"
                 raise self.error(
-                    AttributeValueError, f"rounds: {what} is a whole number, and no {number!r}", hint
+                    AttributeValueError, f"rounds: {what} is a whole number, not {number!r}", hint
                 )
         if times == 0:
             raise self.error(
-                AttributeValueError, "rounds: 0 times is no program", "say 1 or more, or None for ever"
+                AttributeValueError, "rounds: 0 times would run nothing", "say 1 or more, or None for ever"
             )
         return Rounds(self, times or 0, pause_ns)
 
@@ -221,7 +223,7 @@ class Graph(PortGraph, _Named):
         """
         source = self.own(composite, "a Composite")
         if not types.compatible(source.node, types.COMPOSITE):
-            raise self.error(ValueTypeError, f"{source!r} is no Composite", "unbundle what g.bundle made")
+            raise self.error(ValueTypeError, f"{source!r} is not a Composite", "unbundle what g.bundle made")
         if part_types is None and not source.parts:
             raise self.error(
                 EmptyBundleError, "the types of the parts are not known here", "name them: part_types="

@@ -26,7 +26,7 @@ TypeLike = Any
 
 
 def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] | None = None) -> ValueType:
-    """The type that an author names. ValueTypeError where there is none, or `shape` is no shape."""
+    """The type that an author names. ValueTypeError where there is none, or `shape` is not a shape."""
     if isinstance(like, ValueType):
         return like
     node: TypeNode | None
@@ -68,7 +68,7 @@ def _shape(graph: Recorder, shape: object) -> tuple[int | str | None, ...]:
         else:
             raise graph.error(
                 ValueTypeError,
-                f"{size!r} in the shape {tuple(shape)!r} is no size",
+                f"{size!r} in the shape {tuple(shape)!r} is not a size",
                 "a size is a number from 0, the name of a free size ('n'), or None where it is not known",
             )
     return tuple(found)
@@ -117,7 +117,7 @@ def as_array(graph: Recorder, value: object, wanted: TypeNode | None) -> Array:
         element = wanted if wanted is not None and wanted.elem_type is not None else types.tensor_type(dtype)
         raise graph.error(
             ValueTypeError,
-            f"{value!r} is no {element}",
+            f"{value!r} does not fit {element}",
             "give a number that the type holds, or cast the other side with g.onnx.cast"
             if wanted is not None
             else "name an element type that holds it: g.constant(…, 'F64'), 'U64'",
@@ -141,7 +141,7 @@ def _natural(graph: Recorder, value: object) -> Array:
         remedy = "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number"
         if len(value) == 1:
             remedy = "a list arrives as a tuple: take its one value, [0], or send x, not [x]"
-        raise graph.error(ValueTypeError, "a list that holds values is no tensor", remedy)
+        raise graph.error(ValueTypeError, "a list of recorded values is not a tensor", remedy)
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise graph.error(
             ValueTypeError,
@@ -153,7 +153,7 @@ def _natural(graph: Recorder, value: object) -> Array:
     except ValueError as error:
         raise graph.error(
             ValueTypeError,
-            f"{value!r} is no tensor: its rows differ in length",
+            f"{value!r} is not a tensor: its rows differ in length",
             "give all rows the same number of elements",
         ) from error
     if isinstance(value, (np.ndarray, np.generic)):
@@ -174,7 +174,7 @@ def _natural(graph: Recorder, value: object) -> Array:
         hint += "; of a shape with open sizes record g.onnx.shape(x)"
     elif isinstance(value, (str, bytes)):
         hint = f"g.constant({value!r}) makes Bytes of a text, which events and requests take"
-    raise graph.error(ValueTypeError, f"{value!r} is no value and no number", hint)
+    raise graph.error(ValueTypeError, f"{value!r} is neither a recorded value nor a number", hint)
 
 
 def element_of(graph: Recorder, array: Array | np.generic) -> TypeNode:
@@ -184,7 +184,7 @@ def element_of(graph: Recorder, array: Array | np.generic) -> TypeNode:
     except TypeRegistrationError:
         raise graph.error(
             ValueTypeError,
-            f"an array of dtype {array.dtype} is no tensor",
+            f"an array of dtype {array.dtype} is not a tensor",
             "make it one of numbers: np.asarray(a, np.float32); tensors hold BOOL, I8 … I64, U8 … U64, F16, "
             "F32 and F64",
         ) from None
@@ -295,7 +295,7 @@ _COUNTS = frozenset((
     "n", "p",
     "num_groups", "num_heads", "num_outputs", "seed", "size", "start", "end", "time_axis", "times",
 ))
-"""Attributes of which True is no value."""
+"""Attributes of which True is not a value."""
 # fmt: on
 
 

@@ -103,7 +103,7 @@ class Loop(Suggests):
         ):
             raise g.error(
                 ValueTypeError,
-                f"loop: {times!r} is no number of iterations",
+                f"loop: {times!r} is not a number of iterations",
                 "a whole number, a value of type I64, or None with step.stop(…)",
             )
         if not isinstance(times, Output):

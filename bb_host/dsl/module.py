@@ -84,7 +84,7 @@ class Module(Part):
                 return
         raise authoring_error(
             ModuleError,
-            f"{domain!r} is no domain for module {self.module_name!r}"
+            f"{domain!r} is not a valid domain for module {self.module_name!r}"
             + (": the ops of the catalog are there" if isinstance(domain, str) else ""),
             'leave `domain` out, or name one of your own: domain = "org.example"',
             self._class_line(),
@@ -96,13 +96,16 @@ class Module(Part):
         if not isinstance(name, str) or not PORT_NAME.fullmatch(name):
             raise authoring_error(
                 ModuleError,
-                f"{name!r} is no name for a module",
+                f"{name!r} is not a valid name for a module",
                 "letters, digits, '_', '-' and '.', and a letter first",
                 self._class_line(),
             )
         if not is_class_name(self.home):
             raise authoring_error(
-                ModuleError, f"{self.home!r} is no name for a home class", CLASS_NAME_RULE, self._class_line()
+                ModuleError,
+                f"{self.home!r} is not a valid name for a home class",
+                CLASS_NAME_RULE,
+                self._class_line(),
             )
         self._check_domain()
         session.enter(self)

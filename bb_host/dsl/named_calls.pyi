@@ -274,7 +274,7 @@ class Syscalls:
     def incr_metric(self, name: str, trigger: Value, delta: int = 1, *, after: After = ...) -> Done:
         """Adds `delta`, 0 or more, to a counter when `trigger` (anything) arrives.
 
-        Metrics show it as `bb_<name>_total`, with underscores for what is no letter or digit; names that
+        Metrics show it as `bb_<name>_total`, with underscores for what is not a letter or digit; names that
         begin as the node's own counters do are refused (`ops.failed`), and two that are spelt alike.
 
         trigger: Any → done: Trigger.

@@ -102,7 +102,7 @@ class OnnxOps(ControlFlow, Operators):
         found = as_attribute(self._graph, "Constant", "shape", AttrKind.INTS, shape)
         sizes = found if isinstance(found, list) else []
         if any(int(size) < 0 for size in sizes):
-            raise self._graph.error(ValueTypeError, f"{shape!r} is no shape", "give sizes from 0: [2, 3]")
+            raise self._graph.error(ValueTypeError, f"{shape!r} is not a shape", "give sizes from 0: [2, 3]")
         refuse_too_large(self._graph, math.prod(map(int, sizes)) * elem.itemsize)
         # One element, repeated.
         return self.constant(np.broadcast_to(np.asarray(number, elem), list(map(int, sizes))), after=after)

@@ -67,7 +67,7 @@ class OnnxRow(Row):
     takes_lists = True
 
     def __init__(self, schema: Any) -> None:
-        # A type parameter with one type to choose from is no parameter.
+        # A type parameter with one type to choose from is not a parameter.
         only = {
             c.type_param_str: c.allowed_type_strs[0]
             for c in schema.type_constraints
@@ -310,7 +310,7 @@ _OTHER_SPELLINGS = ("dot", "if_", "matmul", "ones", "op", "scatter", "zeros")
 
 
 def unknown_operator(graph: Recorder, name: str) -> UnknownOp:
-    """The error for a name that is no operator of the recorded opset."""
+    """The error for a name that is not an operator of the recorded opset."""
     near = suggestion(name, [*_OTHER_SPELLINGS, *map(snake, operator_names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
     return graph.error(UnknownOp, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)

@@ -100,7 +100,7 @@ class OpenWire(Suggests):
         asked = next((d for d in g.drafts if any(o is req_id for o in d.outputs)), None)
         if asked is None or asked.op_type != OP_SEND_REQ:
             raise g.error(
-                ValueTypeError, f"{req_id!r} is no request id of this graph", "see send_req_batched"
+                ValueTypeError, f"{req_id!r} is not a request id of this graph", "see send_req_batched"
             )
         port = asked.facts.port
         outputs = [g.fresh(f"{port}_closed", _TRIGGER), g.fresh(f"{port}_missing", _PEERS)]

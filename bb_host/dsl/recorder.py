@@ -315,7 +315,7 @@ class Recorder(Suggests, ABC):
         if not isinstance(name, str) or not PORT_NAME.fullmatch(name):
             raise self.error(
                 PortNameError,
-                f"{name!r} is no name for {kind}",
+                f"{name!r} is not a valid name for {kind}",
                 VALUE_IN_NAME
                 if isinstance(name, str) and holds_value(name)
                 else "letters, digits, '_', '-' and '.', and a letter first",

@@ -17,7 +17,7 @@ Relation: TypeAlias = "Callable[[Recorder, str, Sequence[Output | None], Mapping
 
 
 def number_type(graph: Recorder, source: Output) -> TypeNode:
-    """The tensor that holds the number of a scalar, timestamp, …; ValueTypeError where it is no number."""
+    """The tensor that holds the number of a scalar, timestamp, …; ValueTypeError for other values."""
     found = types.NUMBERS.get(source.node)
     if found is None:
         hint = f"it takes: {', '.join(node.id for node in types.NUMBERS)}"
@@ -26,7 +26,7 @@ def number_type(graph: Recorder, source: Output) -> TypeNode:
         elif types.is_subtype(source.node, types.TENSOR):
             hint = "a tensor is a number already"
         raise graph.error(
-            ValueTypeError, f"AsTensor: value expects a number that is no tensor, got {source!r}", hint
+            ValueTypeError, f"AsTensor: value expects a number that is not a tensor, got {source!r}", hint
         )
     return found
 

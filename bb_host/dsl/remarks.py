@@ -115,7 +115,7 @@ def _at_least_one(graph: Recorder, draft: Draft, name: str, what: str) -> None:
         everybody = "; current_view(g) gives all peers that are up" if what == "peers" else ""
         raise graph.error(
             AttributeValueError,
-            f"{snake(draft.op_type)}: {name}={count} is no number of {what}",
+            f"{snake(draft.op_type)}: {name}={count} is not a number of {what}",
             f"write {name}=1 or more{everybody}",
         )
 

@@ -255,7 +255,7 @@ class Session:
 
 
 def is_engine_op(op: Op) -> bool:
-    """Whether an op, which is no call, is more than an ONNX operator where its caller runs."""
+    """Whether an op, which is not a call, is more than an ONNX operator where its caller runs."""
     return not is_onnx(op) or bool(op.facts.slot or op.facts.at)
 
 

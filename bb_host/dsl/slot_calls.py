@@ -83,7 +83,7 @@ def _sample(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) 
     if not isinstance(least, int) or isinstance(least, bool) or least < 0:
         raise graph.error(
             AttributeValueError,
-            f"sample: min={least!r} is no number of peers",
+            f"sample: min={least!r} is not a number of peers",
             "a whole number from 0: fewer peers than that are not taken at all",
         )
     attrs["min"] = least or None
@@ -105,7 +105,7 @@ def _billionths(graph: Recorder, fraction: object) -> int:
     if share < 1:
         raise graph.error(
             AttributeValueError,
-            f"sample: fraction={fraction!r} is no share of the peers",
+            f"sample: fraction={fraction!r} is not a share of the peers",
             "a number above 0, and 1 at most: fraction=0.1 takes a tenth of the peers that are up",
         )
     return share

@@ -46,9 +46,9 @@ from bb_host.ir.program import Function, Op, Slot
 
 
 def _check_class(name: object) -> None:
-    """SlotError for what is no name for a class; None is one that is not named."""
+    """SlotError for what is not a valid name for a class; None is one that is not named."""
     if name is not None and not is_class_name(name):
-        raise authoring_error(SlotError, f"{name!r} is no name for a class", CLASS_NAME_RULE)
+        raise authoring_error(SlotError, f"{name!r} is not a valid name for a class", CLASS_NAME_RULE)
 
 
 @typed_calls
@@ -68,7 +68,7 @@ class ComponentSlot(Suggests):
     ) -> None:
         if not (isinstance(name, str) and PORT_NAME.fullmatch(name)):
             raise authoring_error(
-                SlotError, f"{name!r} is no name for a slot", "letters, digits, '_', '-', '.'"
+                SlotError, f"{name!r} is not a valid name for a slot", "letters, digits, '_', '-', '.'"
             )
         _check_class(at)
         if config is not None and type is None:
@@ -323,7 +323,7 @@ class ProtocolSlot(ComponentSlot):
             )
         if not isinstance(found, Opset):
             hint = "give the class as the second argument, or opset=C.atomic_opset()"
-            raise authoring_error(SlotError, f"protocol slot {name!r}: {found!r:.60} is no opset", hint)
+            raise authoring_error(SlotError, f"protocol slot {name!r}: {found!r:.60} is not an opset", hint)
         self._opset: Opset = found
 
     def opset(self) -> Opset:

@@ -68,7 +68,7 @@ class SyscallOps(Syscalls):
             raise self._graph.error(
                 AttributeValueError,
                 f"phase is 1 (shutdown) or 2 (snapshot), not {phase!r}",
-                "bootstraps are no phase: record them in Module.bootstrap",
+                "a bootstrap is not a phase: record it in Module.bootstrap",
             )
         return self._one("LifecyclePhase", phase=phase)
 

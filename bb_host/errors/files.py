@@ -20,7 +20,7 @@ class InvalidModelError(OnnxModelError):
 
 
 class UnsupportedValueError(OnnxModelError):
-    """A value that is no tensor, or of an element type that the runtime has no arrays for."""
+    """A value that is not a tensor, or of an element type that the runtime has no arrays for."""
 
 
 class ModelTooLargeError(OnnxModelError):
@@ -58,7 +58,7 @@ class UnsupportedOperatorError(OnnxModelError):
 
 
 class TrainingModeError(UnsupportedOperatorError):
-    """An operator in its training mode: such a model is no inference model."""
+    """An operator in its training mode: such a model is not an inference model."""
 
 
 # --- learning ---------------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class CalibrationError(QuantizeError):
 
 
 class SourceFileError(AuthoringError):
-    """A file that is no program: not there, not readable, or without `program()`."""
+    """A file that is not a program: not there, not readable, or without `program()`."""
 
 
 class ConstructionError(BBError):
@@ -171,7 +171,7 @@ class DrawingError(BBError):
 
 
 class SourceMapError(BBError):
-    """A file that is no source map, or one of a newer version."""
+    """A file that is not a source map, or one of a newer version."""
 
 
 class AclError(BBError):

@@ -86,7 +86,7 @@ class PassError(AuthoringError):
 
 
 class PortNameError(AuthoringError):
-    """A port's name is taken, or is no name."""
+    """A port's name is taken, or is not a name."""
 
 
 class UnknownPortError(AuthoringError):
@@ -110,7 +110,7 @@ class AttributeValueError(AuthoringError):
 
 
 class ValueTypeError(AuthoringError):
-    """A value of a type that does not go there, or something that is no value."""
+    """A value of a type that does not go there, or something that is not a value."""
 
 
 class UnknownAttributeError(AuthoringError, AttributeError):
@@ -327,7 +327,7 @@ class SeamError(CompileError):
 
 
 class StageError(CompileError):
-    """A stage from outside that raises what is no typed error, or gives no program."""
+    """A stage from outside that raises what is not a typed error, or gives no program."""
 
 
 class UnknownStage(CompileError):
@@ -335,4 +335,4 @@ class UnknownStage(CompileError):
 
 
 class UnsupportedModule(CompileError):
-    """Something that is no module, model or program."""
+    """Something that is not a module, model or program."""

@@ -53,7 +53,7 @@ def is_model_file(component: object) -> bool:
 def of_model_file(path: str | Path, config: object) -> Constructs:
     """The config of a `bb.GraphModel` that an ONNX file makes; `config` are further keys of it.
 
-    ConstructionError for a file that is no model, or none that a slot can be bound to.
+    ConstructionError for a file that is not a model, or none that a slot can be bound to.
     """
     if config is not None and not isinstance(config, Mapping):
         what = f"beside the file {path} a config is a mapping, not a {type(config).__name__}"
@@ -90,7 +90,7 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
         )
     for key in config:
         if not isinstance(key, str):
-            raise ConstructionError(f"key {key!r} is no text", f"slot {slot!r}", f"write it as '{key}'")
+            raise ConstructionError(f"key {key!r} is not text", f"slot {slot!r}", f"write it as '{key}'")
     try:
         return cbor2.dumps(dict(config), canonical=True), ()
     except (cbor2.CBOREncodeError, TypeError, ValueError) as error:
@@ -160,7 +160,7 @@ def graphs_for(slot: str, config: object, op_types: frozenset[str]) -> tuple[Fun
 def class_of(component: object) -> type[Component] | None:
     """The class of a component, given as such or by its TYPE_NAME; None for a name unknown to this host.
 
-    Raises ConstructionError for what is no component class, or one that lacks what its Contract asks for.
+    Raises ConstructionError for what is not a component class, or one that lacks what its Contract asks for.
     """
     if isinstance(component, str):
         try:
@@ -174,11 +174,12 @@ def class_of(component: object) -> type[Component] | None:
     if not isinstance(component, type):
         hint = f"give the class: {type(component).__name__}" if isinstance(component, Component) else ""
         raise ConstructionError(
-            f"{component!r:.60} is no component class", hint=hint or "give a component class or its TYPE_NAME"
+            f"{component!r:.60} is not a component class",
+            hint=hint or "give a component class or its TYPE_NAME",
         )
     if not issubclass(component, Component):
         raise ConstructionError(
-            f"{component.__name__} is no component class",
+            f"{component.__name__} is not a component class",
             hint="derive it from a Contract: Aggregator, Codec, …",
         )
     if component.TYPE_NAME not in BUILT_IN:

@@ -211,7 +211,7 @@ class Slot:
     """A component slot of a function: generic where `state` is None, else concrete with its construction
     state.
 
-    `role` is a role's binding name (`keys.ROLES`); empty for a plain function attribute, which is no slot.
+    `role` is a role's binding name (`keys.ROLES`); empty for a plain function attribute, which is not a slot.
     `where` is the line that declares it, `file.py:12`, while the program is compiled; no file holds it.
     """
 
@@ -367,7 +367,7 @@ class Program:
 
     `name` is the root module's; `graph_name` only where the graph is called otherwise. `extra` is a
     serialized ModelProto of the rest (versions, producer, training info, device configurations, a foreign
-    graph's content); empty stands for what we write ourselves. `warnings` are no part of the model: they are
+    graph's content); empty stands for what we write ourselves. `warnings` are not part of the model: they are
     what recording and compiling have to say about it.
     """
 

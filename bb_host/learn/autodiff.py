@@ -81,10 +81,10 @@ def differentiate(
     where = f"function {function.name}"
     for name in wrt:
         if name not in function.inputs:
-            raise LearnError(f"{name!r} is no input of it", where, "differentiate with respect to inputs")
+            raise LearnError(f"{name!r} is not an input of it", where, "differentiate with respect to inputs")
     target = function.outputs[0] if output is None else output
     if target not in function.outputs:
-        raise LearnError(f"{target!r} is no output of it", where)
+        raise LearnError(f"{target!r} is not an output of it", where)
     if function.opsets.get(keys.ONNX_DOMAIN, 0) < MINIMUM_OPSET:
         found_opset = function.opsets.get(keys.ONNX_DOMAIN, 0)
         what = f"its ONNX opset is {found_opset}, the gradient needs {MINIMUM_OPSET}"

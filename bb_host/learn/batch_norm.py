@@ -49,7 +49,7 @@ def with_statistics(imported: ImportedModel, where: str) -> tuple[ImportedModel,
                 array = constants.get(name)
                 if not isinstance(array, np.ndarray) or array.dtype != np.float32:
                     raise LearnError(
-                        f"the statistics of {place_of(op)} are no float32 constants", where, _HINT
+                        f"the statistics of {place_of(op)} are not float32 constants", where, _HINT
                     )
                 found[name] = array
     if not found and any(is_onnx(op, "BatchNormalization") for op in function.ops):

@@ -278,7 +278,7 @@ def _refuse_values(given: Mapping[str, Array], variances: Collection[str], where
     found = []
     for name, array in given.items():
         if array.dtype.kind == "f" and np.isnan(array).any():
-            found.append(f"{name!r} holds values that are no numbers (NaN)")
+            found.append(f"{name!r} holds values that are not numbers (NaN)")
         elif name in variances and (array < 0).any():
             found.append(f"{name!r} is a running variance and holds {array.min():g}, below 0")
     if found:

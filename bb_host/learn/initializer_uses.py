@@ -203,7 +203,7 @@ class Uses:
         )
 
     def operand(self, name: str, shape: tuple[int, ...]) -> tuple[bool, str, bool]:
-        """(learned, why, whether that is doubtful) of what is no layer's own: an elementwise operand, or
+        """(learned, why, whether that is doubtful) of what is not a layer's own: an elementwise operand, or
         another input. Only what is not learned is doubtful: it may be a parameter that lost its name.
         """
         single = int(np.prod(shape)) == 1
@@ -272,7 +272,7 @@ class Uses:
             return True
         if op.op_type in ("Shape", "Size"):
             return True
-        # A factor on the way of another's weight is no weight.
+        # A factor on the way of another's weight is not a weight.
         return op.op_type in _ELEMENTWISE and ANONYMOUS.fullmatch(name) is not None
 
     def _ends(self, name: str) -> Iterable[tuple[Op, str]]:

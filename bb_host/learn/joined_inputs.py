@@ -32,8 +32,8 @@ def join_inputs(model: onnx.ModelProto | str | Path | bytes) -> onnx.ModelProto:
     `np.concatenate([a.reshape(len(a), -1) for a in arrays], axis=1, dtype=np.float32)`. Integers and bools
     are cast back; f32 has whole numbers up to 16,777,216.
 
-    Raises ModelImportError for what is no model, LearnError for an input whose first dimension is no batch
-    that all share, or whose others are not numbers.
+    Raises ModelImportError for an unreadable model, LearnError for an input whose first dimension is not a
+    batch that all share, or whose others are not numbers.
     """
     where, source = load_source(model)
     joined = onnx.ModelProto()
@@ -92,7 +92,7 @@ def _rows(value: onnx.ValueInfoProto, where: str) -> tuple[int, ...]:
     """The shape of one row. LearnError where it is not known."""
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or tensor.elem_type not in _PLAIN:
-        raise LearnError(f"its input {value.name!r} is no tensor of numbers", where, "make it a constant")
+        raise LearnError(f"its input {value.name!r} is not a tensor of numbers", where, "make it a constant")
     dims = tensor.shape.dim
     if not tensor.HasField("shape") or not dims or any(dim.dim_value < 1 for dim in dims[1:]):
         said = f"[{', '.join(map(_say, dims))}]" if dims else "no shape"

@@ -139,7 +139,7 @@ def target_type(loss: str, output: ValueType) -> ValueType:
 
 
 def class_count(loss: str, output: ValueType | None) -> int | None:
-    """How many classes the targets of a loss may name; None where they are no numbers of classes."""
+    """How many classes the targets of a loss may name; None where they are not numbers of classes."""
     return _classes(output or ValueType(TENSOR_F32)) if loss == "sparse_softmax_cross_entropy" else None
 
 

@@ -149,7 +149,7 @@ def import_onnx(
     )
     parameters = {i.name: array_of(initializers[i.name]) for i in ordered}
     if broken := next((n for n, a in parameters.items() if np.isnan(a).any()), None):
-        what = f"parameter {broken!r} holds values that are no numbers (NaN): what made it has diverged"
+        what = f"parameter {broken!r} holds values that are not numbers (NaN): what made it has diverged"
         raise ModelImportError(what, where, "export the model of an earlier step")
     if METADATA in parameters:
         what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
@@ -170,7 +170,7 @@ def import_onnx(
 
 
 def load_source(source: Any) -> tuple[str, onnx.ModelProto]:
-    """Where a model is from, and the model with its weights. ModelImportError for what is no model."""
+    """Where a model is from, and the model with its weights. ModelImportError for what is not a model."""
     where = str(source) if isinstance(source, (str, Path)) else "model"
     try:
         if isinstance(source, (str, Path)):

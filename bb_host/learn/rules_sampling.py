@@ -19,7 +19,7 @@ from bb_host.learn.gradient_rules import Gradients, one, rule
 Wants = Sequence[bool]
 
 _CUBIC = -0.75
-_FAR, _NO_NUMBER = -1e6, 1e30  # where the kernels read what is no number: outside
+_FAR, _NO_NUMBER = -1e6, 1e30  # where the kernels read what is not a number: outside
 
 
 def _polynomials(mode: str) -> tuple[list[int], Array]:

@@ -128,7 +128,7 @@ def _conv_weights(g: GradientBuilder, x: str, dy: str, weights: list[int], at: _
         "Conv", turned, _turned(g, dy, at.rank), strides=at.dilations, dilations=at.strides, pads=at.pads,
         group=group,
     )  # fmt: skip
-    # Where the stride does not divide, windows beyond the last one fit in; they are no weights.
+    # Where the stride does not divide, windows beyond the last one fit in; they are not weights.
     reach = [
         (dim + b + e - s * (o - 1) - 1) // d + 1
         for dim, b, e, s, o, d in zip(

@@ -33,7 +33,7 @@ def with_settled_branches(function: Function) -> Function:
 
 
 def _branch(op: Op, taken: bool) -> Subgraph | None:
-    """The branch that is taken; None for one with tensors that are no arrays."""
+    """The branch that is taken; None for one with tensors that are not arrays."""
     branch = op.attrs["then_branch" if taken else "else_branch"]
     assert isinstance(branch, Subgraph)
     return None if any(isinstance(t, RawTensor) for t in branch.initializers.values()) else branch

@@ -34,7 +34,7 @@ class _Named(io.BytesIO):
 def read_onnx(path: str | os.PathLike[str]) -> onnx.ModelProto:
     """The model in a file, without the weights that lie beside it.
 
-    Raises FileRefused for what is no regular file, or larger than protobuf reads, OSError where it cannot be
+    Raises FileRefused for what is not a regular file or too large for protobuf, OSError where it cannot be
     read, and DecodeError or ValueError where it holds no model.
     """
     import onnx
@@ -46,7 +46,7 @@ def read_onnx(path: str | os.PathLike[str]) -> onnx.ModelProto:
 def load_weights(model: onnx.ModelProto, folder: str | os.PathLike[str]) -> None:
     """Reads the weights that lie in files beside a model into it.
 
-    Raises FileRefused for one that is no regular file, and for a tensor that asks for more bytes than it has;
+    Raises FileRefused where one is not a regular file, and where a tensor asks for more bytes than it has;
     ValidationError, OSError, ValueError and RuntimeError where onnx cannot read them.
     """
     from onnx.external_data_helper import load_external_data_for_model

@@ -221,7 +221,7 @@ def run_pipeline(
 
 
 def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:
-    """The counters in the model's metadata, those of several passes summed; times are no part of a model."""
+    """The counters in the model's metadata, those of several passes summed; times are not part of a model."""
     figures: dict[str, int] = {}
     for report in reports:
         for name, value in report.counters.items():

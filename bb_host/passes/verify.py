@@ -168,7 +168,7 @@ _CALLED = frozenset({keys.MODULE_DOMAIN, keys.BACKEND_DOMAIN, keys.COMPONENT_DOM
 
 
 def calls_problem(functions: Sequence[Function], keyed: Set[tuple[str, str]]) -> str:
-    """A call of a function of ours that is not `keyed`. Ops of components' own opsets are no calls."""
+    """A call of a function of ours that is not `keyed`. Ops of components' own opsets are not calls."""
     for function in functions:
         missing = {kind for kind in flow.summary(function.ops).kinds - keyed if kind[0] in _CALLED}
         if missing:
@@ -192,7 +192,7 @@ def wire_problem(functions: Sequence[Function]) -> str:
         for op in ops:
             others = [o.op_type for o in ops if o is not op]
             if others and not set(others) & {*PARTNERS[op.op_type], OP_RECV_RESP, OP_RECV_RESP_BATCHED}:
-                return f"{label(op)} and {others[0]} are no pair (wire id {number})"
+                return f"{label(op)} and {others[0]} are not a pair (wire id {number})"
         sites = {op.facts.sites for op in ops if op.facts.sites}
         if len(sites) > 1:
             return f"the halves of wire id {number} have different sites"

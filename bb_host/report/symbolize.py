@@ -37,7 +37,7 @@ class SourceMap:
     """A source map, ready for look-ups. `artifact` is the SHA-256 of the artifact that it belongs to."""
 
     def __init__(self, data: bytes, where: str = "source map") -> None:
-        """SourceMapError where the bytes are no source map that this version reads."""
+        """SourceMapError where the bytes are not a source map that this version reads."""
         try:
             content: Any = from_json(data)
             version = content["version"]
@@ -52,7 +52,7 @@ class SourceMap:
                 for name, entries in function["ops"].items():
                     self._ops.setdefault(name, []).extend(Source(**entry) for entry in entries)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise SourceMapError("it is no source map", where, "give the artifact's .map.json") from error
+            raise SourceMapError("it is not a source map", where, "give the artifact's .map.json") from error
         longest_first = sorted(self._ops, key=lambda name: (-len(name), name))
         # A name is found as a whole, not within a longer one; names have dots in them ("Hold.Stash_3").
         self._names = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, longest_first)) or '(?!)'})(?!\w)")

@@ -20,8 +20,10 @@ MOST_NS = 1 << 62
 
 
 def check_scenario(scenario: Scenario) -> None:
-    """ScenarioError for what is no scenario: other types, numbers out of range, names used twice."""
-    _check(isinstance(scenario, Scenario), f"{scenario!r:.60} is no Scenario", "simulate", "give a Scenario")
+    """ScenarioError for what is not a scenario: other types, numbers out of range, names used twice."""
+    _check(
+        isinstance(scenario, Scenario), f"{scenario!r:.60} is not a Scenario", "simulate", "give a Scenario"
+    )
     groups = scenario.groups
     _check(
         isinstance(groups, tuple) and bool(groups) and all(isinstance(each, Group) for each in groups),
@@ -76,7 +78,7 @@ def _check(holds: bool, what: str, where: str, hint: str) -> None:
 def _whole(value: object, where: str, least: int, most: int) -> None:
     _check(
         isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
-        f"{value!r:.40} is no whole number from {least} to {most}",
+        f"{value!r:.40} is not a whole number from {least} to {most}",
         where,
         "give a number of that range",
     )
@@ -87,7 +89,7 @@ def _share(value: object, where: str, *, above: bool = False) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     _check(
         number and 0 <= value <= 1 and not (above and value == 0),  # type: ignore[operator]
-        f"{value!r:.40} is no number {'above 0 and up' if above else 'from 0'} to 1",
+        f"{value!r:.40} is not a number {'above 0 and up' if above else 'from 0'} to 1",
         where,
         "nobody would ever be there" if above and value == 0 else "give a share, such as 0.1",
     )
@@ -95,10 +97,12 @@ def _share(value: object, where: str, *, above: bool = False) -> None:
 
 def _check_group(group: Group) -> None:
     texts = isinstance(group.peer_class, str) and bool(group.peer_class) and isinstance(group.target, str)
-    _check(texts, f"{group.peer_class!r} and {group.target!r} are no names", "Group", "give class and target")
+    _check(
+        texts, f"{group.peer_class!r} and {group.target!r} are not names", "Group", "give class and target"
+    )
     _check(
         isinstance(group.data, bytes) and bool(group.data),
-        f"the artifact of {group.peer_class!r} is no bytes",
+        f"the artifact of {group.peer_class!r} is not bytes",
         "Group.data",
         "give an artifact's bytes: build_edge(…).artifacts[…].data",
     )
@@ -106,18 +110,25 @@ def _check_group(group: Group) -> None:
 
 
 def _check_dealt(dealt: Dealt) -> None:
-    _check(isinstance(dealt, Dealt), f"{dealt!r:.60} is no Dealt", "Scenario.dealt", "give a tuple of Dealt")
+    _check(
+        isinstance(dealt, Dealt), f"{dealt!r:.60} is not a Dealt", "Scenario.dealt", "give a tuple of Dealt"
+    )
     where = f"Dealt of {dealt.slot!r}"
-    _check(isinstance(dealt.slot, str), f"{dealt.slot!r} is no name of a slot", "Dealt.slot", "give its name")
+    _check(
+        isinstance(dealt.slot, str),
+        f"{dealt.slot!r} is not the name of a slot",
+        "Dealt.slot",
+        "give its name",
+    )
     hint = 'give Path("train.npz")'
-    _check(isinstance(dealt.path, (str, Path)), f"{dealt.path!r:.60} is no path", where, hint)
+    _check(isinstance(dealt.path, (str, Path)), f"{dealt.path!r:.60} is not a path", where, hint)
     hint = 'give Rule.parse("iid")'
-    _check(isinstance(dealt.rule, Rule), f"{dealt.rule!r:.60} is no Rule", where, hint)
+    _check(isinstance(dealt.rule, Rule), f"{dealt.rule!r:.60} is not a Rule", where, hint)
 
 
 def _check_conditions(found: Conditions) -> None:
     where = "Scenario.conditions"
-    _check(isinstance(found, Conditions), f"{found!r:.60} is no Conditions", where, "give Conditions(…)")
+    _check(isinstance(found, Conditions), f"{found!r:.60} is not Conditions", where, "give Conditions(…)")
     _share(found.up_share, f"{where}.up_share", above=True)
     _share(found.slow_share, f"{where}.slow_share")
     _share(found.dropout_chance, f"{where}.dropout_chance")

@@ -326,7 +326,7 @@ def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, 
             raise ScenarioError(f"the program has no class {name!r}", flag, hint)
         if not number.isdigit() or not int(number):
             example = "--clients 100" if flag == "--clients" else f"--nodes {name}=100"
-            raise ScenarioError(f"{number!r} is no number of nodes, 1 or more", flag, f"write {example}")
+            raise ScenarioError(f"{number!r} is not a number of nodes, 1 or more", flag, f"write {example}")
         _once(name, given, flag, f"how many nodes {name!r} has")
         counts[name] = int(number)
     return counts
@@ -401,7 +401,7 @@ def _pair(text: str, flag: str, seconds: float | None) -> tuple[float, int]:
         if 0 <= part <= 1 and time_s is not None and 0 < time_s < 1e9:
             return part, round(time_s * NS)
     default = "" if seconds is None else f"; without a time it is {seconds:g} s"
-    raise ScenarioError(f"{text!r} is no share and time", flag, f"write {flag} 0.1:20{default}")
+    raise ScenarioError(f"{text!r} is not a share and a time", flag, f"write {flag} 0.1:20{default}")
 
 
 def _ms(value: float, flag: str) -> int:
@@ -436,7 +436,9 @@ def _with(scenario: Scenario, name: str, value: str) -> Scenario:
         )
     if name in ("seed", "clients"):
         if not value.isdigit():
-            raise ScenarioError(f"{value!r} is no number", f"--sweep {name}", f"write --sweep {name}=10,100")
+            raise ScenarioError(
+                f"{value!r} is not a number", f"--sweep {name}", f"write --sweep {name}=10,100"
+            )
         if name == "seed":
             return dataclasses.replace(scenario, seed=int(value))
         many = [g for g in scenario.groups if g.peer_class == MANY or len(scenario.groups) == 1]

@@ -93,7 +93,7 @@ def read_trace(path: Path) -> dict[int, list[tuple[int, int]]]:
                 raise ValueError
         except (ValueError, IndexError):
             raise ScenarioError(
-                f"{','.join(row)!r} is no span",
+                f"{','.join(row)!r} is not a span",
                 f"{path}:{number}",
                 "write client,from,to, in seconds: 7,0,3600",
             ) from None

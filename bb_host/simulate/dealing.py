@@ -146,7 +146,7 @@ def _classes(labels: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     )
     if flat.shape[1] != 1 or not whole:
         raise ScenarioError(
-            f"the labels are {labels.dtype}{list(labels.shape)}, no class for each row and no one-hot rows",
+            f"the labels are {labels.dtype}{list(labels.shape)}, neither a class per row nor one-hot rows",
             "--labels",
             "name the array that has the classes: --labels y",
         )

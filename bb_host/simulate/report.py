@@ -157,7 +157,7 @@ class Columns:
         return cls(topic, {index: f"{topic}[{index}]" for index in _numbers(first.value)})
 
     def rows(self, events: Sequence[Event]) -> list[dict[str, float]]:
-        """The named numbers of each event of the topic; what is no number is left out."""
+        """The named numbers of each event of the topic; what is not a number is left out."""
         found = []
         for event in events:
             if event.topic == self.topic:

@@ -93,7 +93,7 @@ def _refused(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = (
-            "it is no folder"
+            "it is not a folder"
             if isinstance(error, FileExistsError | NotADirectoryError)
             else str(error.strerror)
         )

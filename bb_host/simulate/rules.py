@@ -48,4 +48,4 @@ class Rule:
                 amount = 0
             if 0 < amount < float("inf"):
                 return cls(kind, amount)
-        raise ScenarioError(f"{text!r} is no way to deal data", "--deal", f"write one of: {FORMS}")
+        raise ScenarioError(f"{text!r} is not a way to deal data", "--deal", f"write one of: {FORMS}")

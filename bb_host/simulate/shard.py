@@ -319,7 +319,7 @@ class Shard:
         return peer in self._nodes or peer in self._records or peer not in self._member_of
 
     def wake(self, arrival: Arrival) -> bool:
-        """An envelope comes to somebody who is no node yet; whether there is one now.
+        """An envelope comes to somebody who is not a node yet; whether there is one now.
 
         It knows then who is there, as one knows who has been up for a while.
         """

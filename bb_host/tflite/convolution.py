@@ -27,7 +27,7 @@ def _filter(region: Region, op: Op) -> Array:
 
 
 def _is_computed(region: Region, op: Op) -> bool:
-    """Whether its weights or biases are no constants."""
+    """Whether its weights or biases are not constants."""
     return any(region.fact(name).value is None for name in op.inputs[1:3] if name)
 
 

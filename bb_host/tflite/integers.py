@@ -351,7 +351,7 @@ class _Work:
         if len(inputs) > form.bias and inputs[form.bias] >= 0:
             data = self.tensors[inputs[form.bias]].data
             if data is None:
-                raise NotLowered("its bias is no constant")
+                raise NotLowered("its bias is not a constant")
             bias = np.round(data / both.astype(np.float64))
         if np.abs(bias).max() >= 2.0**31:
             raise NotLowered("its bias does not fit into 32 bits")

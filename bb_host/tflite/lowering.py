@@ -80,7 +80,7 @@ class Region:
             return None
         value = self.fact(op.inputs[position]).value
         if value is None:
-            raise NotLowered(f"its input {position} is no constant")
+            raise NotLowered(f"its input {position} is not a constant")
         return value
 
     def image(self, op: Op) -> tuple[Layout, tuple[int, ...]]:
@@ -198,7 +198,7 @@ class Region:
     def _permuted(self, index: int, perm: Sequence[Any]) -> int:
         tensor = self.graph.tensors[index]
         shape = tuple(tensor.shape[p] for p in perm)
-        # What keeps the order of all dims but those of size one is no transposition, but another shape.
+        # What keeps the order of all dims but those of size one is not a transposition, but another shape.
         if [p for p in perm if tensor.shape[p] != 1] == [p for p in range(len(perm)) if tensor.shape[p] != 1]:
             return self.reshaped(index, shape)
         known = tensor.quantization

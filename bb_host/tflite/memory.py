@@ -18,7 +18,7 @@ def has_open_batch(graph: TfliteGraph) -> bool:
 
 
 def activation_bytes(graph: TfliteGraph, batch: int = 1) -> int:
-    """The largest sum of simultaneously live tensors that are no constants: what its arena must hold."""
+    """The largest sum of simultaneously live tensors that are not constants: what its arena must hold."""
     last: dict[int, int] = {index: len(graph.operators) for index in graph.outputs}
     first: dict[int, int] = dict.fromkeys(graph.inputs, 0)
     for step, op in enumerate(graph.operators):

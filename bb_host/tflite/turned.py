@@ -7,7 +7,7 @@
    a batch. Where many rows have few numbers, as in losses, a group of such operators works on columns.
    Products around it turn what they read and make; what else it reads or gives is turned by TRANSPOSE.
 
-Only for gradients, whose weights are no constants and whose batch is a number (docs/benchmarks.md, "On a
+Only for gradients, whose weights are not constants and whose batch is a number (docs/benchmarks.md, "On a
 TFLite interpreter").
 """
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from .sysfiles import SysFiles
 
 PLAUSIBLE_CELSIUS: Final = (-60.0, 150.0)
-"""Readings outside are no temperatures: a sleeping Jetson zone reads −256."""
+"""Readings outside are not temperatures: a sleeping Jetson zone reads −256."""
 FALSE_ZONES: Final = ("pmic-die",)
 """Zones with a constant reading: the Jetson Nano's PMIC always reads 100."""
 

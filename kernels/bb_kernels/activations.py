@@ -208,7 +208,7 @@ def _thresholded_relu(call: Call) -> Prepared:
         np.greater(x, alpha, mask)
         np.logical_not(mask, mask)  # not less_equal: NaN is not above alpha, and becomes 0
         np.copyto(out, x)
-        np.putmask(out, mask, 0)  # not a product: infinity times 0 is no number
+        np.putmask(out, mask, 0)  # not a product: infinity times 0 is not a number
 
     return elementwise(call, run, (TensorSpec(BOOL, spec.shape),))
 

@@ -11,7 +11,7 @@ from .registry import Call, kernel
 from .spec import F64, FLOAT, Array, Prepared, TensorSpec
 from .windows import windows
 
-_FAR = -1e6  # where a position that is no number is read: outside, so it is zero
+_FAR = -1e6  # where a position that is not a number is read: outside, so it is zero
 
 
 @kernel(

@@ -187,7 +187,7 @@ def _expand(call: Call) -> Prepared:
 def _transpose(call: Call) -> Prepared:
     """Transpose (opset 7+) permutes the axes, by default reverses them.
 
-    X[…] → Y[…]; any type. A ``perm`` that is no permutation raises KernelShapeError. Run allocates nothing; a
+    X[…] → Y[…]; any type. KernelShapeError if ``perm`` is not a permutation. Run allocates nothing; a
     plan may use a view instead.
     """
     spec = call.spec(0)

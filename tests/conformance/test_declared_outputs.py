@@ -93,7 +93,7 @@ def outputs_of(artifact: bytes, target: str) -> tuple[str, ...]:
 
 
 def alone(artifact: bytes, target: str) -> dict[str, Any] | None:
-    """Inputs for a target that an invoke alone sets off; None for others, and where one is no tensor."""
+    """Inputs for a target that an invoke alone sets off; None for others, and where one is not a tensor."""
     program = load(artifact)
     ops = program.graphs[program.targets[target].main].ops
     if program.targets[target].bootstrap is not None:
@@ -207,7 +207,7 @@ def test_an_ordinary_model_gives_all_of_its_values_when_all_are_outputs(seed: in
 
 
 class Inner(Module):
-    """Outputs of a module that is called are its caller's: they are no outputs of the program."""
+    """Outputs of a module that is called are its caller's: they are not outputs of the program."""
 
     def body(self, g: Any) -> None:
         x = g.input("x", np.float32, (3,))
@@ -236,7 +236,7 @@ class Many(Module):
 
 
 class Kinds(Module):
-    """Values that are no tensors, and tensors of components."""
+    """Values that are not tensors, and tensors of components."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -308,7 +308,7 @@ BAD: dict[str, tuple[Callable[[], np.ndarray], float]] = {
     "inf": (lambda: f32(1, 2, np.inf, 4), 1.0),
     "a weight below 0": (lambda: PARAMS, -1.0),
     "no weight": (lambda: PARAMS, 0.0),
-    "a weight that is no number": (lambda: PARAMS, float("nan")),
+    "a weight that is not a number": (lambda: PARAMS, float("nan")),
     "a weight beyond all": (lambda: PARAMS, 2.0**62),
 }
 

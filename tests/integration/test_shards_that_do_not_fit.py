@@ -343,5 +343,5 @@ def test_a_damaged_stamp_of_classes_is_refused(shard: Callable[..., Path]) -> No
     ]
     assert [stamp.value for stamp in stamps] == ["3,-1"]
     stamps[0].value = "three"
-    with refused(OpError, "'three' are no classes", "compile it again", marked=False):
+    with refused(OpError, "'three' are not classes", "compile it again", marked=False):
         held(artifact, shard(x=SAMPLES, y=LABELS))

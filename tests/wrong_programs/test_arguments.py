@@ -24,7 +24,7 @@ MODEL, PEERS, INDEX = ModelSlot("model"), PeerSelectorSlot("peers"), IndexSlot("
 Case = tuple[type[Exception], str, Callable[..., Any]]
 # fmt: off
 REFUSED: list[Case] = [
-    # `after` goes by name: one value too many is no order
+    # `after` goes by name: one value too many is not an order
     (CallError, "add(a, b, after=…)", lambda g, x, p: g.onnx.add(x, x, x)),  # <-
     (CallError, "takes 1 positional arguments but 2", lambda g, x, p: g.onnx.relu(x, x)),  # <-
     (CallError, "sqrt(x, after=…)", lambda g, x, p: g.onnx.sqrt(x, x)),  # <-
@@ -53,26 +53,26 @@ REFUSED: list[Case] = [
     (AttributeValueError, "kernel_shape is ints, not 2", lambda g, x, p: g.onnx.average_pool(x, 2)),  # <-
     (AttributeValueError, "shape is ints, not 3", lambda g, x, p: g.onnx.ones(3)),  # <-
     (AttributeValueError, "shape is ints, not [2.5]", lambda g, x, p: g.onnx.ones([2.5])),  # <-
-    (ValueTypeError, "[-1, 3] is no shape", lambda g, x, p: g.onnx.zeros([-1, 3])),  # <-
+    (ValueTypeError, "[-1, 3] is not a shape", lambda g, x, p: g.onnx.zeros([-1, 3])),  # <-
     (AttributeValueError, "64 bits can hold", lambda g, x, p: PEERS.sample(g, n=2**63)),  # <-
     (AttributeValueError, "n is int, not True", lambda g, x, p: PEERS.sample(g, n=True)),  # <-
-    (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=-1)),  # <-
-    (AttributeValueError, "is no number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=True)),  # <-
+    (AttributeValueError, "is not a number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=-1)),  # <-
+    (AttributeValueError, "is not a number of peers", lambda g, x, p: PEERS.sample(g, n=2, min=True)),  # <-
     # numbers by which nobody is ever chosen
-    (AttributeValueError, "sample: n=0 is no number of peers", lambda g, x, p: PEERS.sample(g, n=0)),  # <-
+    (AttributeValueError, "sample: n=0 is not a number of peers", lambda g, x, p: PEERS.sample(g, n=0)),  # <-
     (AttributeValueError, "write n=1 or more; current_view(g)", lambda g, x, p: PEERS.sample(g, n=-1)),  # <-
     (AttributeValueError, "near_key: n=0 is", lambda g, x, p: PEERS.near_key(g, g.constant("k"), n=0)),  # <-
-    (AttributeValueError, "search: k=0 is no number of n", lambda g, x, p: INDEX.search(g, x, k=0)),  # <-
-    (AttributeValueError, "search: k=-1 is no number of n", lambda g, x, p: INDEX.search(g, x, k=-1)),  # <-
+    (AttributeValueError, "search: k=0 is not a number of n", lambda g, x, p: INDEX.search(g, x, k=0)),  # <-
+    (AttributeValueError, "k=-1 is not a number of n", lambda g, x, p: INDEX.search(g, x, k=-1)),  # <-
     (AttributeValueError, "min=5 is above n=2", lambda g, x, p: PEERS.sample(g, n=2, min=5)),  # <-
     (AttributeValueError, "or n=5 or more", lambda g, x, p: PEERS.sample(g, n=2, min=5, fraction=0.5)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=0)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=-0.1)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1.5)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=True)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction="0.1")),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e-10)),  # <-
-    (AttributeValueError, "no share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e999)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=0)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=-0.1)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1.5)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=True)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction="0.1")),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e-10)),  # <-
+    (AttributeValueError, "not a share of the", lambda g, x, p: PEERS.sample(g, 2, fraction=1e999)),  # <-
     (AttributeValueError, "True or False", lambda g, x, p: g.net_out("p", p, x, durable="no")),  # <-
     # names and numbers of results
     (UnknownAttributeError, "g.onnx.relu(…)", lambda g, x, p: g.relu(x)),  # <-

@@ -195,7 +195,7 @@ def test_a_stage_that_returns_no_program(found: Any) -> None:
 
 @pytest.mark.parametrize("stage", [7, Learns, lambda program: program], ids=["number", "class", "function"])
 def test_what_is_no_stage(stage: Any) -> None:
-    with refused(UnknownStage, "is no stage", "NAME and run", marked=False):
+    with refused(UnknownStage, "is not a stage", "NAME and run", marked=False):
         Compiler().with_stage(stage, after="validate")
 
 
@@ -208,14 +208,14 @@ FILES: list[tuple[str, int, tuple[str, ...]]] = [
     ("def program():\n    return A, Compiler()\n", 11, ("returns the class A", "return an instance: A(…)")),
     ("def program():\n    return A\n", 11, ("returns the class A",)),
     ("def program():\n    return A(), Compiler\n", 11, ("returns the class Compiler",)),
-    ("def program():\n    return Compiler(), A()\n", 11, ("no program", "in this order")),
+    ("def program():\n    return Compiler(), A()\n", 11, ("not a program", "in this order")),
     ("def program():\n    return A(), {}\n", 11, ("as the compiler",)),
     (
         "def program():\n    return Compiler()\n",
         11,
-        ("returns a Compiler, which is no program (return (module, compiler))",),
+        ("returns a Compiler, which is not a program (return (module, compiler))",),
     ),
-    ("def program():\n    return 'A'\n", 11, ("'A', which is no program",)),
+    ("def program():\n    return 'A'\n", 11, ("'A', which is not a program",)),
     ("def program():\n    A()\n", 11, ("returns nothing",)),
     ("def program():\n    return A(), Compiler(), 1\n", 11, ("returns 3 values",)),
     ("def program(a):\n    return A()\n", 10, ("without arguments", "(a)", "defaults")),

@@ -17,12 +17,12 @@ AVERAGE = "bb.FedAvg"
 Case = tuple[type[BBError], str, Callable[[Compiler], Any]]
 # fmt: off
 REFUSED: list[Case] = [
-    (BindingError, "3 is no name for a slot", lambda c: c.bind_aggregator(3, AVERAGE)),  # <-
-    (BindingError, "'' is no name for a slot", lambda c: c.bind_aggregator("", AVERAGE)),  # <-
-    (BindingError, "'a b' is no name", lambda c: c.bind_model("a b", "bb.Model")),  # <-
+    (BindingError, "3 is not a valid name for a slot", lambda c: c.bind_aggregator(3, AVERAGE)),  # <-
+    (BindingError, "'' is not a valid name for a slot", lambda c: c.bind_aggregator("", AVERAGE)),  # <-
+    (BindingError, "'a b' is not a valid name", lambda c: c.bind_model("a b", "bb.Model")),  # <-
     (BindingError, "bind_aggregator('a'", lambda c: c.bind_aggregator(AggregatorSlot("a"), AVERAGE)),  # <-
-    (BindingError, "3 is no name for a class", lambda c: c.bind_aggregator("a", AVERAGE, target=3)),  # <-
-    (BindingError, "'' is no name for a class", lambda c: c.bind_aggregator("a", AVERAGE, target="")),  # <-
+    (BindingError, "3 is not a valid name for", lambda c: c.bind_aggregator("a", AVERAGE, target=3)),  # <-
+    (BindingError, "'' is not a valid name for", lambda c: c.bind_aggregator("a", AVERAGE, target="")),  # <-
     (InfeasibleDeadline, "a budget of -1 ns", lambda c: c.with_per_hop_budget_ns(-1)),  # <-
     (InfeasibleDeadline, "a budget of 'x' ns", lambda c: c.with_per_hop_budget_ns("x")),  # <-
     (InfeasibleDeadline, "a budget of 1.5 ns", lambda c: c.with_per_hop_budget_ns(1.5)),  # <-

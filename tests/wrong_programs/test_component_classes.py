@@ -346,7 +346,7 @@ def test_names_that_types_cannot_have(name):
 
 @pytest.mark.parametrize("opset", [Tells, Tells.atomic_opset, "acme.Tells", 3])
 def test_a_slot_with_no_opset(opset):
-    with refused(SlotError, "protocol slot 'p'", "is no opset", "opset=C.atomic_opset()"):
+    with refused(SlotError, "protocol slot 'p'", "is not an opset", "opset=C.atomic_opset()"):
         ProtocolSlot("p", opset=opset)  # <-
 
 
@@ -359,7 +359,10 @@ def test_a_slot_whose_opset_fails():
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (("Count", "peer:PeerIdVec", "seq:Tensor<I64>", "n:Tensor<I64>"), "'n:Tensor<I64>' is no attribute"),
+        (
+            ("Count", "peer:PeerIdVec", "seq:Tensor<I64>", "n:Tensor<I64>"),
+            "'n:Tensor<I64>' is not an attribute",
+        ),
         (("Count", "peer:PeerIdVec", "", "times:integer"), "attributes are of int, float"),
     ],
 )

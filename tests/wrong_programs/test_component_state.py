@@ -1,4 +1,4 @@
-"""Own components' state, messages and wire forms: what is no bytes, and what raises, is said and outlived."""
+"""Own components' state, messages and wire forms that are not bytes, or raise: reported and survived."""
 
 from __future__ import annotations
 

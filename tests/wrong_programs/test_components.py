@@ -244,13 +244,13 @@ CLASSES = {
     ),
     "an op without a method": ("protocol", Opless, "its op Greet has no method", "did you mean 'gret'?"),
     "no name": ("codec", Nameless, "TYPE_NAME", ""),
-    "a class that is no component": (
+    "a class that is not a component": (
         "codec",
         type("Plain", (), {"TYPE_NAME": "a.P"}),
-        "is no component class",
+        "is not a component class",
         "Codec",
     ),
-    "an object": ("codec", Halves(1), "is no component class", "give the class: Halves"),
+    "an object": ("codec", Halves(1), "is not a component class", "give the class: Halves"),
     "a class of another role": ("model", Halves, "is a component of role codec", "use bind_codec"),
 }
 
@@ -300,8 +300,8 @@ class Unnamed:
 
 
 STAGES = {
-    "a class": (Passes, "validate", UnknownStage, "is no stage", "give an object: Passes()"),
-    "no NAME": (Unnamed(), "validate", UnknownStage, "is no stage", "give it NAME and run"),
+    "a class": (Passes, "validate", UnknownStage, "is not a stage", "give an object: Passes()"),
+    "no NAME": (Unnamed(), "validate", UnknownStage, "is not a stage", "give it NAME and run"),
     "a misspelt neighbour": (Passes(), "typesolver", UnknownStage, "no stage 'typesolver'", "'type_solver'?"),
 }
 

@@ -21,7 +21,7 @@ BAD = {
     "a delimiter of two characters": ({"delimiter": "; "}, "'delimiter': '; ' is not one character"),
     "no column": ({"columns": []}, "'columns': [] names none, or one twice"),
     "a column twice": ({"columns": ["a", "a"]}, "names none, or one twice"),
-    "a column that is a table": ({"columns": {"a": 1}}, "is no column"),
+    "a column that is a table": ({"columns": {"a": 1}}, "is not a column"),
     "a fill that nothing fills": ({"fill": 1.0}, "fill is given, and missing is not 'fill'"),
     "fills of other columns": (
         {"missing": "fill", "fill": [1, 2], "columns": "a"},
@@ -38,7 +38,7 @@ BAD = {
     ),
     "the label as a feature": ({"columns": ["x", "y"], "label": "y"}, "'y' is the label, and one of"),
     "a label among them by index": ({"columns": [0, 1], "label": [1]}, "1 is the label, and one of"),
-    "a time that is none": ({"times": "t", "times_from": "May"}, "'May' is no time"),
+    "a time that is none": ({"times": "t", "times_from": "May"}, "'May' is not a time"),
 }
 
 
@@ -88,7 +88,7 @@ def test_what_a_device_or_its_file_may_complete_is_taken(config):
     ("role", "kind", "config", "words"),
     [
         ("codec", ScalarQuantizer, {"low": 1.0, "high": 1.0}, "'high': low is 1.0, high is 1.0"),
-        ("data_source", ImageFolderDataSource, {"size": [0, 8]}, "'size': [0, 8] is no size"),
+        ("data_source", ImageFolderDataSource, {"size": [0, 8]}, "'size': [0, 8] is not a size"),
         ("data_source", ImageFolderDataSource, {"channels": 2}, "'channels': 2 channels"),
         ("data_source", ImageFolderDataSource, {"classes": ["a", "a"]}, "'classes': ['a', 'a'] is no"),
         ("data_source", ImageFolderDataSource, {"scale": "fixed"}, "'scale': scale is 'fixed'"),

@@ -42,7 +42,7 @@ def passes(kind: str) -> Body:
     return body
 
 
-# --- values that are no tensors ---------------------------------------------------------------------------
+# --- values that are not tensors ---------------------------------------------------------------------------
 
 WRONG = {
     "PeerIdVec": ["s", None, ME, ("s",), 3],

@@ -113,7 +113,7 @@ def test_parameters_that_are_no_numbers_are_refused(here, bb_host, program, whic
     program()
     path = params("nan.npz", w=np.full((4, 3), np.nan, np.float32))
     code, _, err = bb_host("compile", which, "--params", path)
-    assert code == 1 and "'w' holds values that are no numbers (NaN)" in err
+    assert code == 1 and "'w' holds values that are not numbers (NaN)" in err
 
 
 @pytest.mark.parametrize("dtype", ["<f8", ">f4"])
@@ -276,7 +276,7 @@ def test_a_rank_that_is_unknown_has_a_remedy_that_can_be_followed():
 @pytest.mark.parametrize("shape", ["x=0,4", "x=-1,4", "x", "x=a,4", "=1,4"])
 def test_shapes_that_are_none_are_refused(here, bb_host, shape):
     code, _, err = bb_host("compile", "net.onnx", "--shape", shape)
-    assert code == 1 and f"--shape: '{shape}' is no shape" in err and "NAME=1,3,224,224" in err
+    assert code == 1 and f"--shape: '{shape}' is not a shape" in err and "NAME=1,3,224,224" in err
 
 
 def test_a_shape_given_twice_is_refused(here, bb_host):
@@ -286,7 +286,7 @@ def test_a_shape_given_twice_is_refused(here, bb_host):
 
 def test_a_name_of_nothing_is_refused(here, bb_host):
     code, _, err = bb_host("compile", "net.onnx", "--name", "")
-    assert code == 1 and "'' is no name for files" in err
+    assert code == 1 and "'' is not a valid name for files" in err
 
 
 # --- ordinary models ------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ def test_an_array_for_calibration_that_is_no_input_is_refused(here, bb_host):
     for extra in ("X", "labels"):
         params("cal.npz", x=samples, **{extra: samples})
         code, _, err = bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")
-        assert code == 1 and f"{extra!r} is no input" in err and err.rstrip().endswith(")")
+        assert code == 1 and f"{extra!r} is not an input" in err and err.rstrip().endswith(")")
     params("cal.npz", x=samples)
     assert bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")[0] == 0
 

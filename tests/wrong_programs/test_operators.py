@@ -142,11 +142,11 @@ REFUSED: list[Case] = [
     (ValueTypeError, "is None", lambda g, x, i, t: x == None),  # noqa: E711  # <-
     (ValueTypeError, "is None", lambda g, x, i, t: x != None),  # noqa: E711  # <-
     (ValueTypeError, "is None", lambda g, x, i, t: x + g.wire.send("p", g.input("p", "PeerIdVec"), x)),  # <-
-    (ValueTypeError, "is no value and no number", lambda g, x, i, t: x == "one"),  # <-
-    (ValueTypeError, "is no value and no number", lambda g, x, i, t: x == object()),  # <-
+    (ValueTypeError, "is neither a recorded value nor a number", lambda g, x, i, t: x == "one"),  # <-
+    (ValueTypeError, "is neither a recorded value nor a number", lambda g, x, i, t: x == object()),  # <-
     (ValueTypeError, "expects a Tensor, got <t: Trigger>", lambda g, x, i, t: t == 1),  # <-
     (ValueTypeError, "% expects a Tensor", lambda g, x, i, t: t % 2),  # <-
-    (ValueTypeError, "0.5 is no Tensor<I32>", lambda g, x, i, t: i == 0.5),  # <-
+    (ValueTypeError, "0.5 does not fit Tensor<I32>", lambda g, x, i, t: i == 0.5),  # <-
     (ValueTypeError, "wants one element type", lambda g, x, i, t: x == i),  # <-
     (ValueTypeError, "has no truth value", lambda g, x, i, t: x in [x + 1, x]),  # <-
     (ValueTypeError, "has no truth value", lambda g, x, i, t: [x > 0, x > 1].index(x < 2)),  # <-
@@ -190,14 +190,14 @@ REFUSED: list[Case] = [
     (ValueTypeError, "cannot be unpacked", lambda g, x, i, t: [v for v in x]),  # <-
     (ValueTypeError, "cannot be unpacked", lambda g, x, i, t: statistics.mean(x)),  # <-
     (ValueTypeError, "x.shape[0]", lambda g, x, i, t: random.choice(x)),  # <-
-    (ValueTypeError, " is no ", lambda g, x, i, t: fractions.Fraction(1, 2) ** i),  # <-
+    (ValueTypeError, " does not fit ", lambda g, x, i, t: fractions.Fraction(1, 2) ** i),  # <-
     (ValueTypeError, "x[::-1]", lambda g, x, i, t: reversed(x)),  # <-
     (ValueTypeError, "app_emit", lambda g, x, i, t: f"{x:.2f}"),  # <-
     (ValueTypeError, "not a function", lambda g, x, i, t: x(0)),  # <-
     (ValueTypeError, "values do not change", lambda g, x, i, t: operator.delitem(x, 0)),  # <-
     (ValueTypeError, "g.onnx.reshape", lambda g, x, i, t: setattr(x, "shape", (2, 2))),  # <-
-    (ValueTypeError, "a list that holds values", lambda g, x, i, t: g.onnx.reshape(x, [i, 2])),  # <-
-    (ValueTypeError, "a list that holds values", lambda g, x, i, t: x == [x, x]),  # <-
+    (ValueTypeError, "a list of recorded values", lambda g, x, i, t: g.onnx.reshape(x, [i, 2])),  # <-
+    (ValueTypeError, "a list of recorded values", lambda g, x, i, t: x == [x, x]),  # <-
     (ValueTypeError, "send x, not [x]", lambda g, x, i, t: g.onnx.relu([x])),  # <-
     (UnknownAttributeError, "g.onnx.reduce_mean", lambda g, x, i, t: x.mean()),  # <-
     (UnknownAttributeError, "g.onnx.reduce_sum", lambda g, x, i, t: x.sum(axis=0)),  # <-

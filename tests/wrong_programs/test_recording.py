@@ -1,4 +1,4 @@
-"""Names, arguments and orders that are no part of the DSL: typed errors that propose what was meant."""
+"""Names, arguments and orders that are not part of the DSL: typed errors that propose what was meant."""
 
 from __future__ import annotations
 
@@ -201,8 +201,8 @@ class BootWithoutGraph(Child):
     ("kind", "words"),
     [
         (NoBody, "has no body"),
-        (BadName, "'two words' is no name for a module"),
-        (BadHome, "'not/a class' is no name for a home class"),
+        (BadName, "'two words' is not a valid name for a module"),
+        (BadHome, "'not/a class' is not a valid name for a home class"),
         (WithoutGraph, "def body(self, g):"),
         (BootWithoutGraph, "def bootstrap(self, g):"),
     ],

@@ -91,39 +91,39 @@ Case = tuple[str, Callable[..., Any]]
 # fmt: off
 REFUSED: list[Case] = [
     # powers
-    ("0.5 is no Tensor<I32>", lambda g, x, i, n, u, h: i**0.5),  # <-
-    ("nan is no Tensor<I32>", lambda g, x, i, n, u, h: i ** float("nan")),  # <-
+    ("0.5 does not fit Tensor<I32>", lambda g, x, i, n, u, h: i**0.5),  # <-
+    ("nan does not fit Tensor<I32>", lambda g, x, i, n, u, h: i ** float("nan")),  # <-
     ("cast it first", lambda g, x, i, n, u, h: i**-1),  # <-
     ("cast it first", lambda g, x, i, n, u, h: i ** [2, -1, 2, 2]),  # <-
-    ("300 is no Tensor<U8>", lambda g, x, i, n, u, h: u**300),  # <-
-    ("-3 is no Tensor<U8>", lambda g, x, i, n, u, h: u**-3),  # <-
+    ("300 does not fit Tensor<U8>", lambda g, x, i, n, u, h: u**300),  # <-
+    ("-3 does not fit Tensor<U8>", lambda g, x, i, n, u, h: u**-3),  # <-
     ("** is not defined on", lambda g, x, i, n, u, h: u**2),  # <-
     ("** is not defined on", lambda g, x, i, n, u, h: (x > 0) ** True),  # <-
     ("one element type", lambda g, x, i, n, u, h: np.int64(2) ** x),  # <-
     ("one element type", lambda g, x, i, n, u, h: x**n),  # <-
     ("one element type", lambda g, x, i, n, u, h: x ** g.onnx.cast(x, "F64")),  # <-
-    ("0.5 is no Tensor<I32>", lambda g, x, i, n, u, h: 0.5**i),  # <-
+    ("0.5 does not fit Tensor<I32>", lambda g, x, i, n, u, h: 0.5**i),  # <-
     # division of integers
     ("g.onnx.cast(x, to='F32')", lambda g, x, i, n, u, h: i / 2),  # <-
     ("rounds toward zero", lambda g, x, i, n, u, h: 9 / i),  # <-
     ("rounds toward zero", lambda g, x, i, n, u, h: i / i),  # <-
     ("x // y", lambda g, x, i, n, u, h: u / 2),  # <-
     # integers that no element holds
-    ("9223372036854775808 is no Tensor<I64>", lambda g, x, i, n, u, h: g.constant(2**63)),  # <-
-    ("9223372036854775808 is no Tensor<I64>", lambda g, x, i, n, u, h: n < 2**63),  # <-
-    ("9223372036854775808 is no Tensor<I64>", lambda g, x, i, n, u, h: n + 2**63),  # <-
-    ("is no Tensor<I64>", lambda g, x, i, n, u, h: g.constant(np.array([2**63], "u8"), "I64")),  # <-
-    ("-1 is no Tensor<U64>", lambda g, x, i, n, u, h: g.constant(-1, "U64")),  # <-
+    ("9223372036854775808 does not fit Tensor<I64>", lambda g, x, i, n, u, h: g.constant(2**63)),  # <-
+    ("9223372036854775808 does not fit Tensor<I64>", lambda g, x, i, n, u, h: n < 2**63),  # <-
+    ("9223372036854775808 does not fit Tensor<I64>", lambda g, x, i, n, u, h: n + 2**63),  # <-
+    ("does not fit Tensor<I64>", lambda g, x, i, n, u, h: g.constant(np.array([2**63], "u8"), "I64")),  # <-
+    ("-1 does not fit Tensor<U64>", lambda g, x, i, n, u, h: g.constant(-1, "U64")),  # <-
     ("is beyond 64 bits", lambda g, x, i, n, u, h: x * 2**70),  # <-
     ("is beyond 64 bits", lambda g, x, i, n, u, h: g.constant([1, -(2**70)])),  # <-
-    ("16777217 is no Tensor<F32>", lambda g, x, i, n, u, h: x + (2**24 + 1)),  # <-
+    ("16777217 does not fit Tensor<F32>", lambda g, x, i, n, u, h: x + (2**24 + 1)),  # <-
     # floats that become infinite
-    ("1e+300 is no Tensor<F32>", lambda g, x, i, n, u, h: g.constant(1e300)),  # <-
-    ("1e+39 is no Tensor<F32>", lambda g, x, i, n, u, h: x + 1e39),  # <-
-    ("-1e+39 is no Tensor<F32>", lambda g, x, i, n, u, h: x < -1e39),  # <-
-    ("100000.0 is no Tensor<F16>", lambda g, x, i, n, u, h: g.constant(1e5, "F16")),  # <-
-    ("70000.0 is no Tensor<F16>", lambda g, x, i, n, u, h: h + 70000.0),  # <-
-    ("is no Tensor<F32>", lambda g, x, i, n, u, h: g.constant([0.0, float("inf"), 1e39])),  # <-
+    ("1e+300 does not fit Tensor<F32>", lambda g, x, i, n, u, h: g.constant(1e300)),  # <-
+    ("1e+39 does not fit Tensor<F32>", lambda g, x, i, n, u, h: x + 1e39),  # <-
+    ("-1e+39 does not fit Tensor<F32>", lambda g, x, i, n, u, h: x < -1e39),  # <-
+    ("100000.0 does not fit Tensor<F16>", lambda g, x, i, n, u, h: g.constant(1e5, "F16")),  # <-
+    ("70000.0 does not fit Tensor<F16>", lambda g, x, i, n, u, h: h + 70000.0),  # <-
+    ("does not fit Tensor<F32>", lambda g, x, i, n, u, h: g.constant([0.0, float("inf"), 1e39])),  # <-
     # element types of constants
     ("a constant of PeerIdVec", lambda g, x, i, n, u, h: g.constant(2, "PeerIdVec")),  # <-
     ("a constant of Bytes", lambda g, x, i, n, u, h: g.constant(2, "Bytes")),  # <-

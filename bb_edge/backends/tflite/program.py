@@ -193,7 +193,7 @@ class TFLiteProgram(BackendProgram):
             raise BackendRunError(f"expected {len(self._inputs)} inputs, got {len(inputs)}", self._where)
         try:
             for (memory, shape, dtype), array in zip(self._in, inputs):  # noqa: B905 (there may be no places)
-                # The first comparison is quicker, and says it all but for dtypes that are no built-in ones.
+                # The first comparison is quicker, and says it all but for dtypes that are not built-in ones.
                 if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                     self._take(inputs)
                     break

@@ -91,7 +91,7 @@ class Call:
         return self.state
 
     def save(self) -> list[Any]:
-        """The call as plain values; of a callback that is no method of the component there is no name."""
+        """The call as plain values; of a callback that is not a method of the component there is no name."""
         own = getattr(self.done, "__self__", None) is self.outlet.component
         method = getattr(self.done, "__name__", "") if own else ""
         return [self.peer.to_bytes(), self.outlet.name, self.op, method, self.timer]

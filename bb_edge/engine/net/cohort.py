@@ -307,7 +307,7 @@ def _empty(declared: ValueType | None) -> np.ndarray[Any, Any]:
 
 
 def _stack(rows: Sequence[object], port: str) -> np.ndarray[Any, Any]:
-    """One array with a new first axis. OpError for rows that are no arrays, or differ in dtype or shape."""
+    """One array with a new first axis. OpError for rows that are not arrays, or differ in dtype or shape."""
     arrays = []
     for row in rows:
         if not isinstance(row, np.ndarray):

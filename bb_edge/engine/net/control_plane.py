@@ -66,7 +66,7 @@ class ControlPlane:
         return [outlet.ctx for outlet in self._outlets.values()]
 
     def outlet_of(self, component: int) -> Outlet:
-        """The outlet of a component, by number. OpError where it is no protocol."""
+        """The outlet of a component, by number. OpError where it is not a protocol."""
         outlet = self._outlets.get(component)
         if outlet is None:
             raise OpError("the component has no ops of its own", "control plane", "derive ProtocolComponent")
@@ -111,7 +111,7 @@ class OpSurroundings(Surroundings):
 
     @property
     def outlet(self) -> Outlet:
-        """The outlet of the op's component. OpError where it is no protocol."""
+        """The outlet of the op's component. OpError where it is not a protocol."""
         return self._control.outlet_of(self.op.component)
 
     @property

@@ -40,7 +40,7 @@ RECORD_VERSION = 1
 
 
 class JournalRecordError(BBError):
-    """Bytes that are no journal record: damaged, or written by a newer version."""
+    """Bytes that are not a journal record: damaged, or written by a newer version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def ports_of(graph: BoundGraph, op: BoundOp, backend: Backend | None) -> list[tu
 
 
 def _reply_to(graph: BoundGraph, op: BoundOp) -> ReplyPort | None:
-    """The op that replies to what this one receives; None for what is no request, or has no reply here."""
+    """The op that replies to what this one receives; None for what is not a request, or has no reply here."""
     wire_id = op.spec.meta.get(keys.WIRE_ID_KEY)
     if op.spec.op_type != OP_RECV_REQ or wire_id is None:
         return None

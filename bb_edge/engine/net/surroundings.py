@@ -99,7 +99,7 @@ class Surroundings:
 
     @property
     def outlet(self) -> Outlet:
-        """The outlet of the component that asks. OpError where it is no protocol."""
+        """The outlet of the component that asks. OpError where it is not a protocol."""
         raise NotImplementedError
 
     @property

@@ -1,6 +1,6 @@
 """What becomes of answers: whose answer does not count is told why, and this node hears the same of its own.
 
-The first reply under a request id is final, so that a refusal is no part of that exchange: it is a notice to
+The first reply under a request id is final, so that a refusal is not part of that exchange: it is a notice to
 the engine of the node that answered, best-effort, and only to peers whose presence says that they read it.
 """
 

@@ -89,7 +89,7 @@ def _fixed(value: object, dtype: type[np.generic]) -> object:
 
 
 class Node(NamedTuple):
-    """A node that is no constant.
+    """A node that is not a constant.
 
     `data` are the sites of its inputs, -1 where an optional one is absent, and behind them those that its
     subgraphs capture; `controls` are sites that only order it; `reads` are all of these that are there, in

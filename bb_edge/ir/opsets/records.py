@@ -191,7 +191,7 @@ def attrs(text: str) -> tuple[Attr, ...]:
         kind = _DEFAULTS.get(kind_text.rstrip("?"))
         if kind is None:
             raise OpRowError(
-                f"{part!r:.60} is no attribute",
+                f"{part!r:.60} is not an attribute",
                 hint='write op("Name", "input:T, input:T", "output:T, output:T", "attribute:int=1"): all'
                 f" inputs in one text, all outputs in another; attributes are of {', '.join(_DEFAULTS)}",
             )

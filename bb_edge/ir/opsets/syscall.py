@@ -155,7 +155,7 @@ _t.op(
     relation="constant",
 )
 
-# values that are no tensors
+# values that are not tensors
 _t.op(
     "AsTensor",
     "value:Any",

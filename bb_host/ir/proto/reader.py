@@ -43,7 +43,7 @@ def from_proto(model: Any) -> Program:
     """The light form of a ModelProto.
 
     Sparse tensors are written out. Raises ProgramProtoError for value types and attributes that have none,
-    naming the value, for names that are no text, and for sparse tensors that cannot be written out.
+    naming the value, for names that are not text, and for sparse tensors that cannot be written out.
     """
     try:
         try:
@@ -53,7 +53,7 @@ def from_proto(model: Any) -> Program:
     except SparseTensorError as error:
         raise ProgramProtoError(error.what, error.where, error.hint) from error
     except UnicodeError as error:  # some protobuf runtimes decode at access, others hand out bytes
-        raise ProgramProtoError(f"a name is no text: {error}", "model") from error
+        raise ProgramProtoError(f"a name is not text: {error}", "model") from error
 
 
 class _HoldsSparseTensors(Exception):
@@ -113,7 +113,7 @@ def _check_text(where: str, *texts: str) -> None:
         "".join(texts)
     except TypeError:
         wrong = next(t for t in texts if not isinstance(t, str))
-        raise ProgramProtoError(f"{wrong!r} is no text", where, "names are UTF-8") from None
+        raise ProgramProtoError(f"{wrong!r} is not text", where, "names are UTF-8") from None
 
 
 def _meta(message: Any, where: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ function program.Gossip(x: F32[n,64]) -> (y) {home=self}
   they stand; one that begins with a dot is ours.
 - Types stand where a value is defined: `F32[2,n,?]`, `F32` (unknown rank), `F32[]` (0-D), `Tensor`,
   `PeerIdVec`, …; `type name: T` gives one to a value that is defined nowhere.
-- An absent input is `""`; any name that is no plain word is quoted. `@name` is the node's name.
+- An absent input is `""`; any name that is not a plain word is quoted. `@name` is the node's name.
 - Attributes: `1`, `0.5`, `"text"`, `0xa0` (bytes), `[1, 2]`, `F32[2]{1, 2}`, `F32[2]0x…`, `type(F32[2])`, and
   `graph name(inputs) -> (outputs) { meta {k=v} init w = F32[1]{0} … }`.
 - Opset lines (`opset "" 21, wire 1`) stand only where they differ from what the ops used imply.

@@ -16,7 +16,7 @@ def _body(op: Op, attr: str, terms: Terms) -> Function:
     name = op.attrs.get(attr)
     body = terms.functions.get((keys.MODULE_DOMAIN, name.decode())) if isinstance(name, bytes) else None
     if body is None or not body.ops:
-        raise conflict(op, f"{attr} {name!r} is no function of the program", "name one")
+        raise conflict(op, f"{attr} {name!r} is not a function of the program", "name one")
     return body
 
 

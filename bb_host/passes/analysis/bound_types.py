@@ -138,7 +138,7 @@ def storage_types(component: type | None, where: str) -> dict[str, TypeNode]:
 def declared_types(component: type | None, state: AttrValue, where: str) -> Promises:
     """What the class says of a configuration by its class method `port_types(config, tensors)`.
 
-    BindingError where that is no mapping of ports to types, or raises.
+    BindingError where that is not a mapping of ports to types, or raises.
     """
     ask = getattr(component, "port_types", None)
     if not callable(ask):

@@ -66,7 +66,7 @@ def _selected(target: TargetSlots) -> set[str]:
         if slot.peer_class:
             if not is_class_name(slot.peer_class):
                 raise InvalidClassName(
-                    f"{slot.peer_class!r} is no name for a class",
+                    f"{slot.peer_class!r} is not a valid name for a class",
                     f"{target.main.name}, slot {name!r}",
                     CLASS_NAME_RULE,
                 )
@@ -91,7 +91,7 @@ def _halves(targets: Sequence[TargetSlots]) -> tuple[Halves, Halves]:
 
 
 def _open_ports(target: TargetSlots, senders: Halves, receivers: Halves) -> list[Op]:
-    """The target's halves of wires whose other half is no part of the program."""
+    """The target's halves of wires whose other half is not part of the program."""
     name = target.main.name
     alone = [sides[name] for wire_id, sides in senders.items() if name in sides and wire_id not in receivers]
     alone += [sides[name] for wire_id, sides in receivers.items() if name in sides and wire_id not in senders]

@@ -173,7 +173,7 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
         key = tuple(asked)
         try:
             found = seen.get(key)
-        except TypeError:  # an attribute that is no plain value
+        except TypeError:  # an attribute that is not a plain value
             solve(op, terms)
             return
         if found is None:

@@ -227,7 +227,7 @@ class _Placer:
         for name in found:
             if not is_class_name(name):
                 raise InvalidClassName(
-                    f"{name!r} is no name for a class", self.function.name, CLASS_NAME_RULE
+                    f"{name!r} is not a valid name for a class", self.function.name, CLASS_NAME_RULE
                 )
         return found
 

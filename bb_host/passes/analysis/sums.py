@@ -45,7 +45,7 @@ _BESIDE = frozenset(
 )
 _DECIDES = frozenset({"Contribute", *BODY_ATTRS})
 _OWN = ("", "0", keys.COHORT_ROUND)
-"""Cohorts of contributions that are no answers to a request."""
+"""Cohorts of contributions that are not answers to a request."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

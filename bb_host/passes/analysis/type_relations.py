@@ -7,7 +7,7 @@
 | BroadcastShape | SameElementType, and shapes go together as NumPy's do |
 | Compare, Where, Cast, Reduce, Matmul, … | SameElementType over a part of the ports, and a shape rule |
 | SameType | ports of one type variable have one type (`solve_ports`) |
-| AsTensor, AsScalar | a number that is no tensor has the element type of its tensor, and back |
+| AsTensor, AsScalar | a number that is not a tensor has the element type of its tensor, and back |
 | Send, Recv, SameEach, Bundle, Unbundle, Subgraph, Constant, Linked | what their ops say (below) |
 | Loop, If | what their bodies yield (`bb_host.passes.analysis.body_relations`) |
 

@@ -54,7 +54,7 @@ def deadline_of(op: Op, budget_ns: int, hops: int = 1) -> int:
     own = op.attrs.get(keys.ATTR_DEADLINE_NS)
     given = own if isinstance(own, int) else op.facts.deadline_ns or 0
     if given < 0:
-        raise MalformedWireOp(f"a deadline of {given} ns", hint="deadlines are relative; 0 is none", op=op)
+        raise MalformedWireOp(f"a deadline of {given} ns", hint="deadlines are relative; 0 means none", op=op)
     if given == 0:
         if op.op_type == OP_SEND_REQ and least == 0:
             raise MissingDeadline(

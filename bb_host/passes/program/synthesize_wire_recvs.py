@@ -336,7 +336,7 @@ def _direction(op: Op) -> str:
 
 
 def _stacked(known: ValueType | None) -> ValueType:
-    """A stack of tensors; of what is no tensor nothing is ever stacked."""
+    """A stack of tensors; of what is not a tensor nothing is ever stacked."""
     if known is None or not types.is_subtype(known.node, types.TENSOR):
         return ValueType(types.TENSOR)
     return ValueType(known.node, None if known.shape is None else (None, *known.shape))

@@ -277,7 +277,7 @@ def _inner(
 
 
 def _tensor_work(inner: Op, outer: Op, known: _Known) -> None:
-    """Rule 7 for what is no plain ONNX operator."""
+    """Rule 7 for what is not a plain ONNX operator."""
     found = known.engine_op(inner)
     if found is None:
         return
@@ -314,7 +314,9 @@ def _slot(op: Op) -> None:
     if not name:
         raise MalformedSlotMetadata("it names no slot", hint="record it through a slot", op=op)
     if "." in name or not _UNWRITABLE.isdisjoint(name):
-        raise MalformedSlotMetadata(f"{name!r} is no name for a slot", hint="letters, digits, _ and -", op=op)
+        raise MalformedSlotMetadata(
+            f"{name!r} is not a valid name for a slot", hint="letters, digits, _ and -", op=op
+        )
     concrete = bool(facts.concrete_type) and facts.instance is not None
     generic = bool(facts.trait) and facts.slot_id is not None
     if concrete == generic:

@@ -4,7 +4,7 @@ Each value has its set of *arrivals*: the function inputs and the results of ops
 must have come before it can be computed. Two values with equal arrivals are there at the same time. Sets
 are kept as bit masks.
 
-1. A function input, and each output of an op that is no ONNX op, is an arrival of its own. Outputs of a role
+1. A function input, and each output of an op that is not of ONNX, is an arrival of its own. Outputs of a role
    op or a gate come together and are one arrival; those of a Recv are not (one fill may fail to decode).
 2. An ONNX op's result has the arrivals of its inputs, the values that its subgraphs capture among them.
 3. What a role op, a gate or a plain passing syscall puts out has their inputs' arrivals too: it fires only

@@ -28,7 +28,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         except ValueError:
             shape = (-1,)
         if not equals or not name or any(dim < 1 for dim in shape):
-            what = f"{text!r} is no shape; dimensions are whole numbers of 1 and more"
+            what = f"{text!r} is not a shape; dimensions are whole numbers of 1 and more"
             raise ShapeArgumentError(what, "--shape", "write it as NAME=1,3,224,224")
         if name in found:
             raise ShapeArgumentError(f"{name!r} is given twice", "--shape", "give one of them")

@@ -178,7 +178,7 @@ class TierWorld(Abused):
         return found
 
     def _inside(self, number: int, mean: float, total: float, found: list[str], where: str) -> set[str]:
-        """Who is in a sum. Notes where it is no sum of different clients, as many as it says."""
+        """Who is in a sum. Notes where it is not a sum of different clients, as many as it says."""
         count = round(total)
         have = round(mean * count) if count else 0
         bits, rest = divmod(have, number)

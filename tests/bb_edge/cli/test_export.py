@@ -210,7 +210,7 @@ def test_links_and_files_that_are_too_long_are_no_state(state, tmp_path):
         (state / "snapshot-9").unlink(missing_ok=True)
         if wrong == "a link":
             (state / "snapshot-9").symlink_to("/dev/zero")
-            assert look(state).generation == 1, "a link is no file of a node"
+            assert look(state).generation == 1, "a link is not a file of a node"
         elif wrong == "a pipe":
             os.mkfifo(state / "snapshot-9")
             assert look(state).generation == 1

@@ -310,8 +310,8 @@ def test_a_node_that_runs_keeps_its_outbox(world, capsys):
         (("--drop",), "--id, --peer or --older"),
         (("--yes",), "without --drop"),
         (("--id", ""), "empty text"),
-        (("--older", "soon"), "no age"),
-        (("--older", "5"), "no age"),
+        (("--older", "soon"), "not an age"),
+        (("--older", "5"), "not an age"),
     ],
 )
 def test_wrong_words_are_usage(world, capsys, words, said):

@@ -200,7 +200,7 @@ def test_what_is_no_presence_is_told_and_left(say, peers, mosquitto_broker):
     publish.single("bb/home/presence/nobody", b"x", qos=1, retain=True, **where)
     code, out, err = peers()
     assert code == 0 and "0 peers" in out
-    assert "bb/home/presence/nobody is no presence" in err
+    assert "bb/home/presence/nobody is not a presence" in err
 
 
 def test_a_node_tells_its_name_and_since_when_it_runs(configured, start, peers):

@@ -72,7 +72,7 @@ def test_metrics_and_trace_of_a_node_that_runs(configured, start, tmp_path):
     while scrape()["bb_cycle_duration_ns_count"] <= first["bb_cycle_duration_ns_count"]:
         pass
     assert scrape()["bb_mqtt_connected"] == 1
-    assert scrape()["bb_certificate_seconds_left"] == float("inf")  # it has none, which is no alarm
+    assert scrape()["bb_certificate_seconds_left"] == float("inf")  # it has none, which is not an alarm
     assert scrape()["bb_frontier_depth_peak"] >= 1
     assert node.end() == 0
     events = json.loads((tmp_path / "trace.json").read_text())

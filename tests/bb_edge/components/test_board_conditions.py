@@ -96,8 +96,8 @@ def test_work_that_waits_too_long_says_why(board: Board) -> None:
     ("config", "says"),
     [
         ({"conditions": ["cold"]}, "no condition 'cold'"),
-        ({"conditions": "cool"}, "no list of conditions"),
-        ({"conditions": []}, "no list of conditions"),
+        ({"conditions": "cool"}, "not a list of conditions"),
+        ({"conditions": []}, "not a list of conditions"),
         ({"idle_load": 0}, "above 0"),
     ],
 )

@@ -82,9 +82,9 @@ def test_a_stream_reads_times_too(tmp_path: Path, ctx: Any) -> None:
         ({"times": "time"}, "column 'time' is a time, and f32 does not hold seconds since 1970.*times_from"),
         ({"times": "tine", "times_from": 0}, "no column 'tine'.*did you mean 'time'"),
         ({"times_from": 0}, "no column is named in times"),
-        ({"times": "time", "times_from": "noon"}, "'noon' is no time.*2026-01-01"),
-        ({"times": "time", "times_from": True}, "True is no time"),
-        ({"times": "temp", "times_from": 0}, "column 'time' is no number.*name the column in times"),
+        ({"times": "time", "times_from": "noon"}, "'noon' is not a time.*2026-01-01"),
+        ({"times": "time", "times_from": True}, "True is not a time"),
+        ({"times": "temp", "times_from": 0}, "column 'time' is not a number.*name the column in times"),
         ({"label": "time"}, "column 'time' is not a whole number.*name the column in times"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_cell_that_is_no_time_names_its_line(tmp_path: Path) -> None:
     text = "time,temp\nyesterday,20\n"
     with pytest.raises(RowError, match=r"log.csv:2: column 'time' is not a time: 'yesterday'"):
         source(tmp_path, text, label="time", times="time")
-    with pytest.raises(RowError, match=r"log.csv:2: column 'time' is no time: 'yesterday'"):
+    with pytest.raises(RowError, match=r"log.csv:2: column 'time' is not a time: 'yesterday'"):
         source(tmp_path, text, times="time", times_from=0)
 
 
@@ -133,5 +133,5 @@ def test_milliseconds_are_not_taken_for_seconds(tmp_path: Path, cell: str, confi
         RowError, match=r"log.csv:2: column 'time' is milliseconds.*divide the column by 1000"
     ):
         source(tmp_path, text, times="time", **config)
-    with pytest.raises(ComponentError, match="is no time"):
+    with pytest.raises(ComponentError, match="is not a time"):
         source(tmp_path, LOG, times="time", times_from=MAY * 1000)

@@ -282,4 +282,4 @@ function program.T(x: F32[1], to: PeerIdVec) -> () {entry=1, partition=T}
     assert {one.name for one in found.values()} == {op.name} and op.name
     assert [found[suffix].type_hash for suffix in (A, B, C)] == [F32, I32, 0]
     assert [found[suffix].shape for suffix in (A, B, C)] == [None, (-1, 2), None]
-    assert [found[suffix].codecs for suffix in (A, B, C)] == [(), (), ()], "the third is no input"
+    assert [found[suffix].codecs for suffix in (A, B, C)] == [(), (), ()], "the third is not an input"

@@ -93,7 +93,7 @@ def test_what_waits_for_nobody_refuses_them_where_the_node_starts(made, send, du
 
 
 def rows_for(node: Node, now_ns: int) -> list[PersistOutbox]:
-    """The rows that a poll asks for and that are no records; the disk takes them all."""
+    """The rows that a poll asks for and that are not records; the disk takes them all."""
     found = node.poll(now_ns)
     write_down(node, found)
     return [step for step in of(PersistOutbox, found) if isinstance(step.name, RowName)]

@@ -145,7 +145,7 @@ def test_a_teller_that_is_put_back_is_told_at_both_ends_and_goes_on_with_new_num
     assert pair.told(pair.teller) == [(True, ())]
     assert pair.told(pair.hearer) == [(False, ())]
     assert (pair.events(pair.teller), pair.events(pair.hearer)) == (["own"], ["other"])
-    assert pair.heard == [1, 2, 3, 4], "a new record under an old number is no old one"
+    assert pair.heard == [1, 2, 3, 4], "a new record under an old number is not an old one"
 
 
 def test_a_teller_that_is_put_back_names_the_records_that_may_come_twice(pair):

@@ -67,7 +67,7 @@ def said(make, snapshot: bytes) -> tuple[type, str, str, str]:
 def test_bytes_that_are_no_snapshot_or_not_whole(make):
     data = make().snapshot(1)
     body = data[50:]
-    cut = (SnapshotDamagedError, "it is no snapshot, or cut off", "snapshot", BEFORE)
+    cut = (SnapshotDamagedError, "it is not a snapshot, or it is cut off", "snapshot", BEFORE)
     for bad in (b"", data[:49], b"X" + data[1:], data[1:]):
         assert said(make, bad) == cut
     wrong = (SnapshotDamagedError, "its checksum is wrong", "snapshot", BEFORE)

@@ -154,7 +154,7 @@ CASES: dict[str, tuple[type, str, str]] = {
     ),
     "an opset that fails": (
         _with_ops(("Count", "t:Trigger", "", "by:integer")),
-        "atomic_opset() fails: 'by:integer' is no attribute",
+        "atomic_opset() fails: 'by:integer' is not an attribute",
         "all inputs in one text",
     ),
     "CONFIG of another kind": (

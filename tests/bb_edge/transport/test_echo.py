@@ -136,7 +136,7 @@ def test_a_node_that_may_not_send_to_itself_is_not_called_deaf(
     transport = loop.join(node, f"mqtt://{node.peer_id}@{broker.host}:{broker.port}", federation="home")
     loop.until(lambda: any("was not tried" in line for line in loop.logs))
     assert transport.deaf == 0 and not any("do not come" in line for line in loop.logs)
-    assert not any("refused a publish" in line for line in loop.logs), "it is no fault of the node's"
+    assert not any("refused a publish" in line for line in loop.logs), "it is not a fault of the node's"
 
 
 @pytest.mark.broker

@@ -482,7 +482,9 @@ def test_a_peer_is_reached_by_its_id_whatever_addresses_its_presence_names(
     assert hub.peers.get(bare).addresses == (own[0],)
     assert hub.peers.get(elsewhere).addresses == (other, own[1])
     assert hub.peers.get(many).addresses == (*(other,) * (MAX_ADDRESSES - 1), own[3])
-    assert any(f"a presence of {ill}" in line or "one of its addresses is none" in line for line in loop.logs)
+    assert any(
+        f"a presence of {ill}" in line or "one of its addresses is malformed" in line for line in loop.logs
+    )
 
 
 def test_a_presence_without_an_epoch_is_refused_and_changes_nothing(mosquitto_broker, loop, member, url, say):

@@ -404,7 +404,7 @@ def test_a_peer_that_comes_up_gets_a_link_that_nobody_has_and_no_other_s() -> No
     send(node, now=1, peer=A)
     assert node.peer_up(B, 7, 0) == 0 and len(node) == 2
     assert node.peer_up(C, 7, 0) == 0 and len(node) == 2
-    assert not node.heard_of(B), "that its presence came is no envelope"
+    assert not node.heard_of(B), "that its presence came is not an envelope"
     assert take(node, Envelope(fills=fills(), epoch=5, seq=1), now=1, peer=C) is Verdict.NEW
     assert len(node) == 2 and node.counters["links_forgotten"] == 0, "nothing was known of B"
     assert len(node.snapshot(0)["links"]) == 2, "A's and C's"

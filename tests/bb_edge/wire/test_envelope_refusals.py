@@ -101,7 +101,7 @@ def test_a_refusal_says_what_and_where(data: bytes, said: str | None) -> None:
             "has too large a fill: 2001 bytes, 2000 at most",
         ),
         (Envelope(fills=[Fill(site_suffix(8), bytes(701))]), "has too large a fill: 701 bytes, 700 at most"),
-        # Suffixes that are no site's, though their end, or their start, is that of the planned one.
+        # Suffixes that are not a site's, though their end, or their start, is that of the planned one.
         (
             Envelope(fills=[Fill(b"\xe2\x02" + site_suffix(7)[2:], bytes(701))]),
             "has too large a fill: 701 bytes, 700 at most",

@@ -155,11 +155,11 @@ def test_a_list_has_names_ids_and_comments(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
-        ("kitchen\n", 1, "'kitchen' is no name and classes"),
-        ("\nkitchen Client Server\n", 2, "is no name and classes"),
-        ("kitchen ,\n", 1, "',' is no list of classes"),
-        ("kitchen Client,\n", 1, "'Client,' is no list of classes"),
-        ("kitchen Client,Client\n", 1, "is no list of classes"),
+        ("kitchen\n", 1, "'kitchen' is not a name and classes"),
+        ("\nkitchen Client Server\n", 2, "is not a name and classes"),
+        ("kitchen ,\n", 1, "',' is not a list of classes"),
+        ("kitchen Client,\n", 1, "'Client,' is not a list of classes"),
+        ("kitchen Client,Client\n", 1, "is not a list of classes"),
         ("kitchen Client\nkitchen Server\n", 2, "'kitchen' is there already"),
         (f"kitchen Client\n{KITCHEN} Server\n", 2, "is there already"),
     ],

@@ -150,7 +150,7 @@ REFUSED = {
     ),
     "program() that returns something else": (
         PROGRAM.replace("return Classify(), Compiler()", "return 7"),
-        "is no program",
+        "is not a program",
     ),
 }
 

@@ -87,7 +87,7 @@ def test_what_is_no_program_is_refused() -> None:
         (lambda c: c.bind_model("model", "bb.FedAvg"), "is a component of role aggregator"),
         (lambda c: c.bind_codec("codec", object), "no TYPE_NAME"),
         (lambda c: c.bind_codec("codec", "a|b"), "no TYPE_NAME"),
-        (lambda c: c.bind_codec("codec", Halves, {1: 2}), "key 1 is no text"),
+        (lambda c: c.bind_codec("codec", Halves, {1: 2}), "key 1 is not text"),
         (lambda c: c.bind_codec("codec", Halves, {"k": object()}), "no CBOR form"),
         (lambda c: c.bind_codec("codec", Halves, 5), "a config is a mapping"),
         (lambda c: c.bind("poet", "codec", Halves), "no role 'poet'"),

@@ -378,7 +378,7 @@ def _sends_in_a_branch(g: Graph) -> None:
         (PortNameError, "input 'query' of 'Cell' is given twice", _input_twice),
         (UnknownPortError, "module 'Cell' has no output 'nothing'", _unknown_output),
         (ValueTypeError, "module 'VectorStore': input query expects a Tensor<F32>", _wrong_type),
-        (ModuleError, "3 is no module", _not_a_module),
+        (ModuleError, "3 is not a module", _not_a_module),
         (ModuleError, "the bootstrap of 'Warm' is called in a body", _bootstrap_in_a_body),
         (ModuleError, "the bootstrap of 'VectorStore' has inputs: seed_corpus", _bootstrap_with_inputs),
         (WireInSubgraph, "module 'Sends' sends, and is called in a branch", _sends_in_a_branch),
@@ -409,8 +409,8 @@ def test_modules_that_cannot_be_recorded(module: Callable[..., Any]) -> None:
     for made, what in (
         (Ouroboros(), "module 'Ouroboros' calls itself"),
         (Empty(), "module 'Empty' has no body"),
-        (module(lambda g: None, name="a/b"), "'a/b' is no name for a module"),
-        (module(lambda g: None, home=""), "'' is no name for a home class"),
+        (module(lambda g: None, name="a/b"), "'a/b' is not a valid name for a module"),
+        (module(lambda g: None, home=""), "'' is not a valid name for a home class"),
         (module(lambda g: None, bootstrap=lambda g: g.output("y", 1.0)), "has no outputs"),
     ):
         with pytest.raises(ModuleError) as caught:

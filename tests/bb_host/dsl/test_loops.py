@@ -308,8 +308,8 @@ def test_loops_that_say_too_little_or_too_much(record: Record) -> None:
 @pytest.mark.parametrize(
     ("times", "kind", "what"),
     [
-        (True, ValueTypeError, "True is no number of iterations"),
-        (2.5, ValueTypeError, "2.5 is no number of iterations"),
+        (True, ValueTypeError, "True is not a number of iterations"),
+        (2.5, ValueTypeError, "2.5 is not a number of iterations"),
         (-1, AttributeValueError, "-1 iterations"),
         ("F32", ValueTypeError, "is a Tensor<I64>, got"),
         ((3,), ValueTypeError, "is one number, not"),

@@ -237,9 +237,9 @@ def test_params_are_flat_and_losses_scalar(record: Record) -> None:
 @pytest.mark.parametrize(
     ("what", "make"),
     [
-        ("'a b' is no name for a slot", lambda: ModelSlot("a b")),
-        ("'a b' is no name for a class", lambda: ModelSlot("a", at="a b")),
-        ("is no name for a class", lambda: PeerSelectorSlot("p", peer_class="")),
+        ("'a b' is not a valid name for a slot", lambda: ModelSlot("a b")),
+        ("'a b' is not a valid name for a class", lambda: ModelSlot("a", at="a b")),
+        ("is not a valid name for a class", lambda: PeerSelectorSlot("p", peer_class="")),
         ("has a config and no type", lambda: ModelSlot("a", config={"x": 1})),
         ("int has no TYPE_NAME", lambda: ModelSlot("a", int)),
         ("protocol slot 'p' has no opset", lambda: ProtocolSlot("p", "x.Y")),

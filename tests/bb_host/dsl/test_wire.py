@@ -310,7 +310,7 @@ def in_a_branch(g: Graph) -> None:
         (AnswerModeError, answer_before_reply, ".answer is read before .reply"),
         (ValueTypeError, stack_of_triggers, "cannot be stacked"),
         (PortNameError, port_taken, "network port 'p' is there already"),
-        (PortNameError, bad_port, "'a/b' is no name for the network port"),
+        (PortNameError, bad_port, "'a/b' is not a valid name for the network port"),
         (ValueTypeError, peers_are_a_tensor, "peers are a PeerIdVec"),
         (ArityError, empty_payload, "an empty list"),
         (AttributeValueError, zero_deadline, "above 0, not 0"),

@@ -182,9 +182,9 @@ def test_a_subgraph_that_reads_what_is_trained_is_refused(read):
 
 def test_refused_before_anything_is_differentiated(read):
     function = read(MLP)
-    with pytest.raises(LearnError, match="'q' is no input"):
+    with pytest.raises(LearnError, match="'q' is not an input"):
         differentiate(function, ["q"])
-    with pytest.raises(LearnError, match="'q' is no output"):
+    with pytest.raises(LearnError, match="'q' is not an output"):
         differentiate(function, ["w"], output="q")
     with pytest.raises(LearnError, match="opset is 13"):
         differentiate(dataclasses.replace(function, opsets={"": 13}), ["w"])

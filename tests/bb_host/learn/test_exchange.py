@@ -91,7 +91,7 @@ def test_numbers_that_no_model_works_with_are_refused_with_their_own_remedy():
     model = mlp([4, 8, 3], 1)
     before, given = model.SerializeToString(), other(mlp([4, 8, 3]))
     given["w2"] = np.full((8, 3), np.nan, np.float32)
-    with pytest.raises(ParameterMismatchError, match="'w2' holds values that are no numbers") as caught:
+    with pytest.raises(ParameterMismatchError, match="'w2' holds values that are not numbers") as caught:
         export_model(model, given, "p.npz")
     assert "diverged" in caught.value.hint and "another" not in caught.value.hint
     assert model.SerializeToString() == before

@@ -24,7 +24,7 @@ from tests.aids.refusals import refused
 CTX: Any = SimpleNamespace(exec_id=1)
 N, C = 5, 4
 INDICES = np.array([2, 0, -1, 3, 1])
-"""−1 is no class: that row is left out, also of the mean."""
+"""−1 is not a class: that row is left out, also of the mean."""
 
 
 def sigmoid(z: np.ndarray) -> np.ndarray:

@@ -144,5 +144,5 @@ def test_who_says_what_a_table_is_hears_nothing():
 
 def test_a_parameter_that_is_no_number_is_refused():
     nodes = [("MatMul", "x c.weight", "y", {})]
-    with pytest.raises(ModelImportError, match=r"'c.weight' holds values that are no numbers"):
+    with pytest.raises(ModelImportError, match=r"'c.weight' holds values that are not numbers"):
         classifier(nodes, {"c.weight": np.full((6, 5), np.nan, np.float32)})

@@ -22,7 +22,7 @@ ROWS = Dealt("shard", Path("rows.npz"), Rule.parse("iid"))
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no nodes": ({"groups": ()}, "Scenario.groups: it has no nodes"),
     "groups in a list": ({"groups": [1]}, r"Scenario.groups: groups are \[1\]"),
-    "a seed in a text": ({"seed": "0"}, "Scenario.seed: '0' is no whole number"),
+    "a seed in a text": ({"seed": "0"}, "Scenario.seed: '0' is not a whole number"),
     "a seed with a fraction": ({"seed": 1.5}, "Scenario.seed: 1.5"),
     "a seed that is a flag": ({"seed": True}, "Scenario.seed: True"),
     "no seed": ({"seed": None}, "Scenario.seed: None"),
@@ -31,18 +31,21 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "settings in a list": ({"settings": []}, r"Scenario.settings: settings are \[\]"),
     "settings without keys": ({"settings": {"model": 3}}, "Scenario.settings"),
     "one Dealt": ({"dealt": ROWS}, "Scenario.dealt: dealt is"),
-    "what is no Dealt": ({"dealt": ("shard",)}, "Scenario.dealt: 'shard' is no Dealt"),
-    "a rule in a text": ({"dealt": (replace(ROWS, rule="iid"),)}, "Dealt of 'shard': 'iid' is no Rule"),
-    "a path that is none": ({"dealt": (replace(ROWS, path=7),)}, "Dealt of 'shard': 7 is no path"),
+    "what is not a Dealt": ({"dealt": ("shard",)}, "Scenario.dealt: 'shard' is not a Dealt"),
+    "a rule in a text": ({"dealt": (replace(ROWS, rule="iid"),)}, "Dealt of 'shard': 'iid' is not a Rule"),
+    "a path that is none": ({"dealt": (replace(ROWS, path=7),)}, "Dealt of 'shard': 7 is not a path"),
     "two files for a slot": ({"dealt": (ROWS, ROWS)}, "slot 'shard' is dealt the rows of two files"),
-    "a chance below 0": ({"conditions": Conditions(dropout_chance=-1)}, "dropout_chance: -1 is no number"),
-    "a chance above 1": ({"conditions": Conditions(dropout_chance=2)}, "dropout_chance: 2 is no number"),
+    "a chance below 0": ({"conditions": Conditions(dropout_chance=-1)}, "dropout_chance: -1 is not a number"),
+    "a chance above 1": ({"conditions": Conditions(dropout_chance=2)}, "dropout_chance: 2 is not a number"),
     "a chance that is none": ({"conditions": Conditions(dropout_chance=math.nan)}, "dropout_chance: nan"),
     "a chance in a text": ({"conditions": Conditions(dropout_chance="0.1")}, "dropout_chance: '0.1'"),  # type: ignore[arg-type]
-    "nobody there": ({"conditions": Conditions(up_share=0.0)}, r"up_share: 0.0 is no .*nobody would ever be"),
+    "nobody there": ({"conditions": Conditions(up_share=0.0)}, r"up_share: 0.0 is not .*nobody would ever"),
     "no period": ({"conditions": Conditions(up_share=0.5, up_period_ns=0)}, "up_period_ns: 0"),
     "spans that overlap": ({"conditions": Conditions(trace={3: [(0, 9), (5, 12)]})}, "client 3 is up from 5"),
-    "a span that ends early": ({"conditions": Conditions(trace={3: [(9, 9)]})}, r"trace\[3\]: 9 is no whole"),
+    "a span that ends early": (
+        {"conditions": Conditions(trace={3: [(9, 9)]})},
+        r"trace\[3\]: 9 is not a whole",
+    ),
     "a module in a text": ({"load": "parts.py"}, "Scenario.load: load is 'parts.py'"),
 }
 
@@ -57,9 +60,9 @@ def test_what_is_no_scenario_is_refused_by_its_field(scenario, what):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"count": 0}, "Group.count of 'Client': 0 is no whole number"),
+        ({"count": 0}, "Group.count of 'Client': 0 is not a whole number"),
         ({"count": 2.5}, "Group.count of 'Client': 2.5"),
-        ({"data": b""}, "Group.data: the artifact of 'Client' is no bytes"),
+        ({"data": b""}, "Group.data: the artifact of 'Client' is not bytes"),
         ({"peer_class": "Clint"}, "the target 'Client' is of the class 'Client'"),
         ({"target": "Clint"}, r"holds no target 'Clint' \(did you mean 'Client'"),
     ],

@@ -96,12 +96,15 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
     ("more", "words"),
     [
         (["--nodes", "Klient=3"], "no class 'Klient'"),
-        (["--clients", "0"], "--clients: '0' is no number of nodes, 1 or more (write --clients 100"),
-        (["--nodes", "Client=x"], "--nodes: 'x' is no number of nodes, 1 or more (write --nodes Client=100"),
+        (["--clients", "0"], "--clients: '0' is not a number of nodes, 1 or more (write --clients 100"),
+        (
+            ["--nodes", "Client=x"],
+            "--nodes: 'x' is not a number of nodes, 1 or more (write --nodes Client=100",
+        ),
         (["--plot", "rond:1=mean"], "emits nothing under 'rond' (did you mean 'round'"),
         (["--plot", "accuracy:1=mean"], "emits nothing under 'accuracy' (topics: round"),
         (["--data", "shard"], "--data shard=train.npz"),
-        (["--deal", "fair"], "is no way to deal data"),
+        (["--deal", "fair"], "is not a way to deal data"),
         (["--deal", "test=iid"], "no data are given for test"),
         (["--labels", "digit"], "nothing is dealt by the labels 'digit'"),
         (["--labels", "digit", "--sweep", "deal=iid,draw:5"], "add --deal dirichlet:0.3"),

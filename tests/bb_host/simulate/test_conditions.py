@@ -65,7 +65,7 @@ def test_a_trace_says_when_clients_are_up(tmp_path):
     [
         ("0,5", "trace.csv:1"),
         ("0,0,1\nx,0,1", "trace.csv:2"),
-        ("0,9,3", "is no span"),
+        ("0,9,3", "is not a span"),
         ("0,0,5\n0,4,6", "before its last span has ended"),
         ("# nobody\n", "names no client"),
     ],

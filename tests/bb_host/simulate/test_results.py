@@ -61,7 +61,7 @@ def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest
 def test_a_file_in_the_place_of_the_folder_is_refused_before_any_run(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("x")
     for path in (tmp_path / "out", tmp_path / "out" / "deeper"):
-        with pytest.raises(ScenarioError, match="cannot be written: it is no folder") as caught:
+        with pytest.raises(ScenarioError, match="cannot be written: it is not a folder") as caught:
             Results(path)
         assert caught.value.where == str(path)
 

@@ -182,7 +182,9 @@ def test_the_time_that_was_asked_for_is_simulated_and_what_waited_is_told(scenar
     assert outcome.simulated_ns == for_ns and not outcome.events
 
 
-@pytest.mark.parametrize(("field", "words"), [({"latency_ns": 0}, "latency_ns: 0 is no whole number from 1")])
+@pytest.mark.parametrize(
+    ("field", "words"), [({"latency_ns": 0}, "latency_ns: 0 is not a whole number from 1")]
+)
 def test_what_no_run_can_have_is_refused(scenario, field, words):
     with pytest.raises(ScenarioError, match=words):
         simulate(scenario(2, **field), on="here")

@@ -98,7 +98,7 @@ def _varint_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> list[tuple[int, int, int, int]] | None:
-    """(tag, start, start of the body, end) of each field; None where it is no message."""
+    """(tag, start, start of the body, end) of each field; None where it is not a message."""
     found = []
     at, size = 0, len(data)
     while at < size:

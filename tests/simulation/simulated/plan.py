@@ -101,7 +101,7 @@ class MixedPlan(Plan):
     replaced: float = 0.3
     """Chance that a best-effort machine comes back from a crash with another edition."""
     spoiled: float = 1.0
-    """Times that a client of a federation answers with data that are no numbers, for a while."""
+    """Times that a client of a federation answers with data that are not numbers, for a while."""
     misshapen: float = 1.0
     """Times that its answers have another shape for a while."""
     crowd: int = 0

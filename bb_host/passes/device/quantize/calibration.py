@@ -98,7 +98,9 @@ def batches(data: Mapping[str, Array], main: Function, target: str) -> Iterator[
     size, fixed = _batch(known, main)
     total = next(iter(counts.values()))
     if fixed and total % size:
-        raise CalibrationError(f"{total} samples are no multiple of the batch of {size}", f"target {target}")
+        raise CalibrationError(
+            f"{total} samples are not a multiple of the batch of {size}", f"target {target}"
+        )
     for begin in range(0, total, size):
         part = {}
         for name, array in known.items():
@@ -155,7 +157,7 @@ def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> N
     for name in data:
         if name not in known:
             hint = suggestion(name, [n for n in known if "." not in n], "inputs: ")
-            raise CalibrationError(f"{name!r} is no input", where, hint or "leave it out")
+            raise CalibrationError(f"{name!r} is not an input", where, hint or "leave it out")
 
 
 def observe(program: Program, main: Function, target: str, data: Mapping[str, Array]) -> Observation:

@@ -194,7 +194,7 @@ class _Rewrite:
         if op.op_type in _BY_NUMBER and not self._is_number(op.inputs[1]):
             return "it divides by more than a number"
         if op.op_type in ("Conv", "ConvTranspose", "Gemm") and op.inputs[1] not in self.values.constants:
-            return "its weights are no constants"
+            return "its weights are not constants"
         if op.op_type == "Gemm" and (op.attrs.get("alpha", 1.0), op.attrs.get("beta", 1.0)) != (1.0, 1.0):
             return "its alpha or beta is not 1"
         if op.op_type == "Sum" and len(op.inputs) != 2:
@@ -204,7 +204,7 @@ class _Rewrite:
         if op.op_type == "Pad" and self._pads_with_value(op):
             return "it pads with a number that is not zero"
         if op.op_type == "Clip" and self._is_free_clip(op):
-            return "its limits are no constants"
+            return "its limits are not constants"
         if op.op_type in FOLLOWING and op.inputs[0] in self.values.constants:
             return "it rearranges a constant"
         for value in (*self._data(op), *(v for v in op.outputs[:1])):

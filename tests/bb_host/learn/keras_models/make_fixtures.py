@@ -54,7 +54,7 @@ def residual() -> Any:
 
 
 def mobile() -> Any:
-    """Depthwise convolutions, squeeze and excitation, hard activations, whose `x + 3` is no bias."""
+    """Depthwise convolutions, squeeze and excitation, hard activations, whose `x + 3` is not a bias."""
     x = keras.Input((8, 8, 3))
     h = L.Conv2D(4, 3, strides=2, padding="same", use_bias=False)(L.Rescaling(1 / 127.5, offset=-1)(x))
     h = L.ReLU(6.0)(L.BatchNormalization()(h))

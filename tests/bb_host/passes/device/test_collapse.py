@@ -109,7 +109,7 @@ CASES = {
         ),
         ["subgraph:2", "RandomNormal"],
     ),
-    "peer lists are no tensors": (
+    "peer lists are not tensors": (
         text("x: PeerIdVec", "y: PeerIdVec", "y: PeerIdVec = Identity(x)"),
         ["Identity"],
     ),

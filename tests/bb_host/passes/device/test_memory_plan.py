@@ -180,7 +180,7 @@ def test_component_graphs_have_plans_for_training_and_for_inference(tiny: tuple[
         "model.forward": [1, 2],
         "model.train": [4],
     }
-    # Parameters are resident: they are no inputs of the plan.
+    # Parameters are resident: they are not inputs of the plan.
     assert all(len(e.inputs) == 1 for e in found["model.forward"])
 
 

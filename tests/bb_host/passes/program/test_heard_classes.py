@@ -64,7 +64,7 @@ class Found(Module):
 
 
 class Open(Module):
-    """Peers that the host names: an input's name is no class of this program."""
+    """Peers that the host names: an input's name is not a class of this program."""
 
     name, home = "Open", "Sensor"
 

@@ -213,7 +213,7 @@ def _with_ops(*ops: Op) -> Callable[[Function], Function]:
         (
             "synthesize_wire_recvs",
             _with_ops(Op("Recv", keys.WIRE_DOMAIN, (), (), {}, OpFacts(wire_id="1"))),
-            "no pair",
+            "are not a pair",
         ),
         (
             "synthesize_wire_recvs",

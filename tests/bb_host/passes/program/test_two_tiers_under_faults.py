@@ -168,7 +168,7 @@ def test_relays_whose_leaves_are_gone_have_nothing_and_stay(world):
     told = [(s.peer, s.step.why) for s in sim.seen if isinstance(s.step, steps.NobodyHeard)]
     assert {peer for peer, _ in told} == own and len(told) == 8 * RELAYS, "each relay says so itself"
     assert {why for _, why in told} == {"nobody was there whom it could ask in turn"}
-    assert not of(steps.OpFailed, (s.step for s in sim.seen)), "an empty reply is no contribution"
+    assert not of(steps.OpFailed, (s.step for s in sim.seen)), "an empty reply is not a contribution"
     for leaf in leaves:
         sim.add(leaf)
     sim.run(for_ns=S)

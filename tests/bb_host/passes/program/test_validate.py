@@ -98,7 +98,7 @@ HEAD = "program P {module=P}\n\n"
                 '{slot="a.b", required_trait=model, slot_id=1}'
             ),
             errors.MalformedSlotMetadata,
-            "'a.b' is no name",
+            "'a.b' is not a valid name",
             "",
         ),
         (
