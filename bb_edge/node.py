@@ -14,6 +14,7 @@ from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, Bo
 from bb_edge.engine.entries.invokes import Invokes
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Data, Raw
+from bb_edge.engine.net.crowd import Crowd
 from bb_edge.engine.net.ingress import Entry
 from bb_edge.engine.program.program import INVOKE, Program
 from bb_edge.engine.run.bound import BoundGraph, BoundOp, OpObserver
@@ -50,6 +51,7 @@ class Node:
         parts, mains = self._parts, self._mains
         self._runtime, self._scheduler, self._peers = parts.runtime, parts.scheduler, parts.peers
         self.ingress = parts.ingress
+        self.crowd = Crowd(parts.runtime, parts.links, parts.peers, parts.ingress)
         self._identity = snapshot.Identity.of(parts.runtime.own_peer, self.program, mains)
         self._schedules = schedules_of(mains, parts.scheduler)
         self._expected = {target: expected_inputs(graph) for target, graph in mains.items()}
@@ -252,10 +254,7 @@ class Node:
         self._peers.uplink.tell(up)
 
     def peer_failed(self, peer: PeerId) -> None:
-        """Tells that the transport was refused a delivery to the peer: one failure for its health.
-
-        Raises IngressFull where too many notices wait already.
-        """
+        """Tells that the transport was refused a delivery: a failure of the peer's. Raises IngressFull."""
         self.ingress.notice(self._peers.failed, peer)
 
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:

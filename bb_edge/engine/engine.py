@@ -220,16 +220,16 @@ class Engine:
 
     def _hand_on(self) -> None:
         """Tells those who wait for peers what has changed, and those who asked what was never sent."""
-        peers = self.peers
+        peers, news = self.peers, self.peers.uplink.take_news()
         for change in peers.take_changes() if peers.changes else ():
             if isinstance(change, steps.PeerDown):
                 self.requests.peer_down(change.peer)
                 self.calls.peer_down(change.peer)
                 self.outgoing.durable.peer_down(change.peer)
             else:
-                self.sources.peer_up()
+                news = True
                 self.outgoing.durable.peer_up(change.peer)
-        if peers.uplink.take_news():
+        if news:
             self.sources.peer_up()
         while peers.restarted:
             self.requests.peer_restarted(peers.restarted.pop())

@@ -9,7 +9,7 @@ without reference that was learned first makes room.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bb_edge.ir.address import Address, peer_address
@@ -217,6 +217,16 @@ class AddressBook:
         self.truncated += max(len(merged) - self._per_peer, 0)
         self.addresses[peer] = merged[: self._per_peer]
         return True
+
+    def learn_ids(self, at: Mapping[PeerId, tuple[bytes]]) -> None:
+        """`learn` of many who have a place, each at the address of its id alone."""
+        for peer, claimed in at.items():
+            if peer in self._entries:
+                self.learn(peer, claimed)
+                continue
+            entry = self._entries[peer] = _Entry(0)
+            entry.learned_from = claimed
+            self.addresses[peer] = (Address(peer),)
 
     # --- snapshot ----------------------------------------------------------------------------------------
 

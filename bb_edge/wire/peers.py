@@ -247,6 +247,25 @@ class PeerTable:
         same = (before.addresses, before.meta) == (now.addresses, now.meta)
         return PresenceChange.NONE if same else PresenceChange.CHANGED
 
+    def take_newcomers(self, said: Mapping[PeerId, Presence], classes: tuple[str, ...]) -> bool:
+        """Takes presences of many who are up, all in these classes, as `update` would one after the other.
+
+        Returns False, changing nothing, where one of them is known, or they do not all find a place.
+        """
+        if not self._peers.keys().isdisjoint(said):
+            return False
+        if not self._places.sit_all({peer: self._size_of(one) for peer, one in said.items()}, classes):
+            return False
+        self._peers.update(said)
+        self._states.update(dict.fromkeys(said, PRESENCE.rows[_UNKNOWN, PeerEvent.CAME]))
+        self._known.clear()
+        for name in classes:
+            up = self._by_class.setdefault(name, [])
+            up.extend(said)
+            up.sort(key=BY_BYTES)
+            self._tuples.pop(name, None)
+        return True
+
     def _went_down(self, peer: PeerId, before: Presence | None, presence: Presence) -> PresenceChange:
         if before is None:
             self._remember(peer, presence)

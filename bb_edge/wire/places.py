@@ -17,7 +17,7 @@ So no flood in one class keeps another asked class out, and who was seen first s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
@@ -99,6 +99,24 @@ class Places:
             held = self._held.setdefault(name, [0, 0])
             held[0] += 1
             held[1] += size
+
+    def sit_all(self, sizes: Mapping[PeerId, int], classes: tuple[str, ...]) -> bool:
+        """Gives places to many that have none, all of these classes; False, where one would find none."""
+        size = sum(sizes.values())
+        if len(self.sizes) + len(sizes) > self._capacity or self.bytes + size > self._most_bytes:
+            return False
+        asked = self._asked_of(classes)
+        self.sizes.update(sizes)
+        self.bytes += size
+        if not asked and self._asked is not None:
+            self._heard.update(dict.fromkeys(sizes))
+            return True
+        self._counted.update(dict.fromkeys(sizes, asked))
+        for name in asked:
+            held = self._held.setdefault(name, [0, 0])
+            held[0] += len(sizes)
+            held[1] += size
+        return True
 
     def leave(self, peer: PeerId) -> None:
         """Takes a peer's place away."""

@@ -14,6 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,12 +74,15 @@ class _Kind:
     """What all nodes of a group have in common, as one of them says."""
 
     classes: tuple[str, ...]
+    hears: tuple[str, ...] | None
     meta: Mapping[str, object]
     sleeps: bool
-    members: Sequence[tuple[Member, PeerId]]
+    members: Sequence[tuple[PeerId, int, int]]
+    """The id and epoch of each, and 1, its first session; by their ids, since tables fill fastest so."""
 
-    def heard_by(self, hears: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Those of the classes that somebody hears."""
+    def heard_by(self, listener: _Kind) -> tuple[str, ...]:
+        """Those of the classes that nodes of another kind hear."""
+        hears = listener.hears
         return self.classes if hears is None else tuple(name for name in self.classes if name in hears)
 
 
@@ -178,9 +182,11 @@ class Shard:
         node = self._install(Member(group, 0))
         node.poll(0)
         sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
-        everybody = [(member, peer) for member, peer in self._everybody.items() if member.group == group]
+        epoch_of = self.scenario.epoch_of
+        members = ((member, peer) for member, peer in self._everybody.items() if member.group == group)
+        everybody = sorted((peer.to_bytes(), (peer, epoch_of(member), 1)) for member, peer in members)
         sleeps = sleeps and not node.open_rounds
-        return _Kind(node.classes, node.presence_meta, sleeps, everybody)
+        return _Kind(node.classes, node.hears, node.presence_meta, sleeps, [one for _, one in everybody])
 
     def _install(self, member: Member) -> Node:
         scenario = self.scenario
@@ -252,26 +258,19 @@ class Shard:
         if peer in self._nodes:
             self.network.connect(peer, up)
             if up:
-                self.network.arrive(self._presences(peer, self._heard(peer), self.scenario.latency_ns))
+                self._tell_all(peer, self.scenario.latency_ns)
         for listener in self._nodes:
             self._tell_later(listener, peer)
 
     def _tell_later(self, listener: PeerId, about: PeerId) -> None:
         """In a latency's time the listener knows whether the other is there, if it hears its class."""
-        if self._up[listener]:
-            self.network.arrive(self._presences(listener, [self._member_of[about]], self.scenario.latency_ns))
-
-    def _presences(self, listener: PeerId, about: Iterable[Member], after_ns: int) -> Iterator[Arrival]:
-        """What the listener is told of those members whose classes it hears."""
-        scenario, hears = self.scenario, self._nodes[listener].hears
-        at_ns = self.network.now_ns + after_ns
-        heard = [(kind, kind.heard_by(hears)) for kind in self._kinds]
-        for member in about:
-            (kind, classes), peer = heard[member.group], self._everybody[member]
-            session, up = self._sessions[peer], self._up[peer]
-            if classes and session and peer is not listener:
-                content = Presence(up, scenario.epoch_of(member), session, classes, kind.meta)
-                yield Arrival(at_ns, listener, peer, _TOLD + 2 * session + (not up), content)
+        member, session, up = self._member_of[about], self._sessions[about], self._up[about]
+        kind = self._kinds[member.group]
+        classes = kind.heard_by(self._kinds[self._member_of[listener].group])
+        if self._up[listener] and classes and session and about is not listener:
+            content = Presence(up, self.scenario.epoch_of(member), session, classes, kind.meta)
+            at_ns, number = self.network.now_ns + self.scenario.latency_ns, _TOLD + 2 * session + (not up)
+            self.network.arrive([Arrival(at_ns, listener, about, number, content)])
 
     def _take_notes(self, member: Member, node: Node) -> None:
         """What data sources found odd about their data: `bb-edge run` logs it when it starts."""
@@ -283,12 +282,24 @@ class Shard:
                 text = note.replace(f"{self._folder.name}{os.sep}", "")  # a file that the run has dealt
                 self._count_trouble("DataNotes", self.network.now_ns, name, text, (name,))
 
-    def _heard(self, listener: PeerId) -> Iterator[Member]:
-        """The members who are up in classes that the listener hears."""
-        hears = self._nodes[listener].hears
+    def _tell_all(self, listener: PeerId, after_ns: int) -> None:
+        """In so long the listener knows of all who are up now, in classes that it hears."""
+        come, own = self._nodes[listener].crowd.come, self._kinds[self._member_of[listener].group]
         for kind in self._kinds:
-            if kind.heard_by(hears):
-                yield from (member for member, peer in kind.members if self._up[peer])
+            if classes := kind.heard_by(own):
+                tell = partial(come, self._present(kind, listener), classes, kind.meta)
+                if after_ns:
+                    self.network.at(self.network.now_ns + after_ns, tell, polled=False)
+                else:
+                    tell()
+
+    def _present(self, kind: _Kind, listener: PeerId) -> Sequence[tuple[PeerId, int, int]]:
+        """Who of a kind is up, but the listener: the id, epoch and session of each."""
+        up, sessions, peers = self._up, self._sessions, kind.members
+        if not self.scenario.conditions.alike:
+            return [(p, epoch, sessions[p]) for p, epoch, _ in peers if up[p] and p is not listener]
+        own = self._kinds[self._member_of[listener].group] is kind
+        return [one for one in peers if one[0] is not listener] if own else peers
 
     def _add(self, peer: PeerId, after_ns: int) -> None:
         """Makes a node of a record; it knows in so long who is there."""
@@ -307,12 +318,7 @@ class Shard:
         if not self._up[peer]:
             self.network.connect(peer, False)
             return
-        told = self._presences(peer, self._heard(peer), after_ns)
-        if after_ns:
-            self.network.arrive(told)
-        else:
-            for arrival in told:
-                self.network.deliver(arrival)
+        self._tell_all(peer, after_ns)
 
     def runs(self, peer: PeerId) -> bool:
         """Whether it is a member of this shard, or of none, so that what is sent to it is lost here."""

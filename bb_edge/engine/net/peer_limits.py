@@ -38,13 +38,17 @@ class LimitsOfPeers:
 
     def take(self, peer: PeerId, meta: Mapping[str, object]) -> None:
         """Takes what a presence says in place of what the peer said before."""
+        self.known.pop(peer, None)
+        self.take_alike((peer,), meta)
+
+    def take_alike(self, newcomers: Iterable[PeerId], meta: Mapping[str, object]) -> None:
+        """Takes what the presences of all these say, of whom nothing is known."""
         told = meta.get(LIMITS_META)
         if told is not self._read[0]:  # a simulation tells the same of all peers of a class
             self._read = told, PeerLimits.from_meta(told)
         limits = self._read[1]
-        self.known.pop(peer, None)
         if limits is not None:
-            self.known[peer] = limits
+            self.known.update(dict.fromkeys(newcomers, limits))
 
     def forget(self, peer: PeerId) -> None:
         """The peer has no place any more."""

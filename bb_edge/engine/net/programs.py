@@ -33,13 +33,9 @@ class PeerPrograms:
         self, peer: PeerId, classes: tuple[str, ...], meta: Mapping[str, object], tell: bool = True
     ) -> None:
         """Takes what a peer's presence says of its program; with `tell`, another program is a step."""
-        last, last_classes, theirs, kinship = self._read
-        if meta is not last or classes != last_classes:
-            theirs = ProgramClaim.from_meta(meta)
-            kinship = self.claim.kinship(self._own_classes, theirs, classes)
-            self._read = meta, classes, theirs, kinship
-        if kinship is Kinship.SAME and not self.known:  # as with nearly all peers
+        if self.are_own(classes, meta):  # as nearly all peers
             return
+        _, _, theirs, kinship = self._read
         if theirs is None or kinship.talks:
             self.strangers.pop(peer, None)
             self._accept(peer, kinship, theirs, tell)
@@ -52,6 +48,15 @@ class PeerPrograms:
                 self._runtime.count("peers.other_program")
                 their = theirs.program.hex()[:16]
                 self._runtime.emit(steps.ProgramMismatch(peer, kinship.value, their, kinship.remedy))
+
+    def are_own(self, classes: tuple[str, ...], meta: Mapping[str, object]) -> bool:
+        """Whether who says so runs the node's own program, and no peer is known that runs another."""
+        last, last_classes, _, kinship = self._read
+        if meta is not last or classes != last_classes:
+            theirs = ProgramClaim.from_meta(meta)
+            kinship = self.claim.kinship(self._own_classes, theirs, classes)
+            self._read = meta, classes, theirs, kinship
+        return kinship is Kinship.SAME and not self.known
 
     def _accept(self, peer: PeerId, kinship: Kinship, theirs: ProgramClaim | None, tell: bool) -> None:
         if theirs is None or kinship is not Kinship.ACCEPTED:
