@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bb_edge.ir.address import Address, peer_address
+from bb_edge.ir.address import Address
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
 
@@ -201,11 +201,7 @@ class AddressBook:
         entry = self._entries.get(peer)
         if not raw or (entry is not None and entry.learned_from == raw):
             return False
-        if len(raw) == 1:  # as most peers have
-            alone = raw[0] == peer_address(peer)
-            new: tuple[Address, ...] = (Address(peer) if alone else Address.from_bytes(raw[0]),)
-        else:
-            new = tuple(dict.fromkeys([Address.from_bytes(data) for data in raw]))
+        new = tuple(dict.fromkeys([Address.from_bytes(data) for data in raw]))
         if entry is None:
             self._make_room(peer)
             entry = self._entries[peer] = _Entry(0)

@@ -69,7 +69,7 @@ class Link(Unacknowledged):
     )
 
     def __init__(self, peer: PeerId, last_seq: int) -> None:
-        self._pending = None  # not by `super`: a federation of 10,000 makes as many links at once
+        super().__init__()
         self.peer = peer
         self.last_seq = last_seq
         self.received = Received()

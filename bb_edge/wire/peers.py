@@ -359,10 +359,7 @@ class PeerTable:
         for name in after:
             if name not in before:
                 up = self._by_class.setdefault(name, [])
-                if up and BY_BYTES(up[-1]) < peer.to_bytes():  # as where all of a class come in their order
-                    up.append(peer)
-                else:
-                    insort(up, peer, key=BY_BYTES)
+                insort(up, peer, key=BY_BYTES)
                 self._tuples.pop(name, None)
 
     def _size_of(self, presence: Presence) -> int:

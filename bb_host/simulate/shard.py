@@ -78,7 +78,7 @@ class _Kind:
     meta: Mapping[str, object]
     sleeps: bool
     members: Sequence[tuple[PeerId, int, int]]
-    """The id and epoch of each, and 1, its first session; by their ids, since tables fill fastest so."""
+    """The id and epoch of each, and 1, its first session."""
 
     def heard_by(self, listener: _Kind) -> tuple[str, ...]:
         """Those of the classes that nodes of another kind hear."""
@@ -183,10 +183,11 @@ class Shard:
         node.poll(0)
         sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
         epoch_of = self.scenario.epoch_of
-        members = ((member, peer) for member, peer in self._everybody.items() if member.group == group)
-        everybody = sorted((peer.to_bytes(), (peer, epoch_of(member), 1)) for member, peer in members)
+        members = [(m, peer) for m, peer in self._everybody.items() if m.group == group]
         sleeps = sleeps and not node.open_rounds
-        return _Kind(node.classes, node.hears, node.presence_meta, sleeps, [one for _, one in everybody])
+        return _Kind(
+            node.classes, node.hears, node.presence_meta, sleeps, [(p, epoch_of(m), 1) for m, p in members]
+        )
 
     def _install(self, member: Member) -> Node:
         scenario = self.scenario
