@@ -12,6 +12,8 @@ from bb_edge import PeerId, install
 from bb_edge.components import ArrayDataSource, GraphModel
 from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
+from bb_edge.ir.stamped_parts import read_parts
+from bb_edge.ir.types import TENSOR_F32
 from bb_host import Compiler, DataSourceSlot, ModelSlot, Module
 from bb_host.errors import LearnError
 from bb_host.ir.proto import to_bytes
@@ -52,13 +54,37 @@ class Scales(Module):
         g.app_emit("y", self.model.forward(g, half))
 
 
+class ScalesOften(Module):
+    """As `Scales`, in more steps than Python nests calls."""
+
+    shard, model = DataSourceSlot("shard"), ModelSlot("model")
+
+    def body(self, g):
+        x, _ = self.shard.next_batch(g, after=g.input("go", "F32", ()))
+        for _ in range(1_000):
+            x = (x - 1.0) * 2.0
+        g.app_emit("y", self.model.forward(g, x))
+
+
+class ScalesTwice(Module):
+    """As `Scales`, in steps of which each reads two values made of the one before: 2**50 ways back."""
+
+    shard, model = DataSourceSlot("shard"), ModelSlot("model")
+
+    def body(self, g):
+        x, _ = self.shard.next_batch(g, after=g.input("go", "F32", ()))
+        for _ in range(50):
+            x = (x - 1.0) + (x * 2.0)
+        g.app_emit("y", self.model.forward(g, x))
+
+
 def compiler(module, batch, config):
     model = trainable(net(batch), "sparse_softmax_cross_entropy")
     bound = Compiler().bind_model("model", GraphModel, model)
     return bound.bind_data_source("shard", ArrayDataSource, config)
 
 
-@pytest.mark.parametrize("module", [Learns, Scales])
+@pytest.mark.parametrize("module", [Learns, Scales, ScalesOften, ScalesTwice])
 def test_a_source_of_other_batches_is_refused_with_both_sizes_and_the_remedy(module) -> None:
     with pytest.raises(LearnError) as error:
         compiler(module, 4, {"batch_size": 8}).compile_program(module())
@@ -66,6 +92,16 @@ def test_a_source_of_other_batches_is_refused_with_both_sizes_and_the_remedy(mod
     assert error.value.what == f"{what}; data source 'shard' gives 8 (batch_size)"
     assert "dynamic batch dimension" in error.value.hint and "batch_size=4" in error.value.hint
     assert error.value.where.startswith("test_fixed_batches.py:")
+
+
+@pytest.mark.parametrize(
+    ("module", "shape"), [(Scales, (4, 2, 2)), (ScalesOften, (4, 2, 2)), (ScalesTwice, None)]
+)
+def test_what_a_batch_has_to_be_is_known_through_any_number_of_steps(module, shape) -> None:
+    """Not through a sum of two values whose shapes nothing says: either may be a single column."""
+    program = compiler(module, 4, {}).compile_program(module())
+    (giving,) = [op for f in program.functions for op in f.ops if op.op_type == "NextBatch"]
+    assert read_parts(giving.facts.parts) == (((TENSOR_F32.wire_hash, shape, None), (0, None, None)),)
 
 
 @pytest.mark.parametrize(("batch", "size"), [(4, 4), ("N", 8)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from bb_edge.components.class_targets import IGNORE_INDEX
@@ -90,17 +90,18 @@ def _fixed_rows(
 
 def _sources(name: str, makers: Mapping[str, Op]) -> Iterator[tuple[str, Op]]:
     """The batches that a value was made of row by row, each with the op that gives it."""
-    for same in same_values(name, makers):
-        name = same
-    maker = makers.get(name)
-    if maker is None:
-        return
-    if maker.op_type == "NextBatch" and maker.domain == keys.ROLE_DATA_LOADER_DOMAIN:
-        if name == maker.outputs[0]:
-            yield name, maker
-    elif maker.op_type in _ROW_BY_ROW and maker.domain == keys.ONNX_DOMAIN:
-        for read in maker.inputs:
-            yield from _sources(read, makers)
+    left, seen = [name], set[str]()
+    while left:
+        *_, name = same_values(left.pop(), makers)
+        maker = makers.get(name)
+        if maker is None or name in seen:
+            continue
+        seen.add(name)
+        if maker.op_type == "NextBatch" and maker.domain == keys.ROLE_DATA_LOADER_DOMAIN:
+            if name == maker.outputs[0]:
+                yield name, maker
+        elif maker.op_type in _ROW_BY_ROW and maker.domain == keys.ONNX_DOMAIN:
+            left += maker.inputs
 
 
 def _with_batches(function: Function, fixed: Mapping[str, int], needs: _Needs) -> Function:
@@ -112,12 +113,14 @@ def _with_batches(function: Function, fixed: Mapping[str, int], needs: _Needs) -
         for index, op in enumerate(function.ops)
         if op.op_type == "NextBatch" and op.domain == keys.ROLE_DATA_LOADER_DOMAIN
     ]
-    read = flow.read_of(function, [name for _, op in giving for name in op.outputs])
-    stamps: dict[tuple[int, ...], Stamp] = {}  # most give the same, in the same records of types
+    given = [name for _, op in giving for name in op.outputs]
+    read = flow.read_of(function, given)
+    needed = needs.of(function, [name for name in given if name in read])
+    stamps: dict[tuple[object, ...], Stamp] = {}  # most give the same
     for index, op in giving:
-        known = [needs.of(function, name) if name in read else None for name in op.outputs]
+        known = list(map(needed.get, op.outputs))
         rows = fixed.get(op.outputs[0], -1)
-        key = (rows, *map(id, known))
+        key = (rows, *known)
         stamp = stamps.get(key)
         if stamp is None:
             parts = _parts(known, rows)
@@ -133,67 +136,86 @@ class _Needs:
 
     def __init__(self, functions: Iterable[Function]) -> None:
         self._keyed = {f.key: f for f in functions}
-        self._readers: dict[tuple[str, str], dict[str, list[Op]]] = {}
 
-    def of(self, function: Function, name: str) -> ValueType | None:
-        """The type of a value, with what is known of it where it is read."""
-        found = function.types.get(name)
-        for op in self._reading(function).get(name, ()):
-            if op.domain == keys.SYSCALL_DOMAIN:
-                if is_gate(op):
-                    found = _narrower(found, self.of(function, op.outputs[0]))
-                for key in flow.callees(op):
-                    if (body := self._keyed.get(key)) is not None:
-                        inner = body.inputs[op.inputs.index(name)]
-                        found = _narrower(found, self.of(body, inner))
-            else:
-                found = _narrower(found, self._by_element(function, op, name))
-        return found
+    def of(self, function: Function, names: Iterable[str]) -> dict[str, ValueType | None]:
+        """The types of values, with what is known of them where they are read.
 
-    def _by_element(self, function: Function, op: Op, name: str) -> ValueType | None:
-        """What the result has to be, where the shapes of the other operands are known.
-
-        The batch has the sizes of the result, or is repeated to them: one of a single column, which lacks the
-        others. The type of numbers may be another one: of a Cast.
+        The ops are walked forward to what is made of the values, and back with what is known of it.
         """
-        needed = self.of(function, op.outputs[0])
-        if needed is None or needed.shape is None:
-            return None
-        for other in op.inputs:
-            if other and other != name:
-                known = function.types.get(other)
-                if known is None or known.shape is None:
-                    return None
-        return ValueType(types.TENSOR, needed.shape)
+        followed = set(names)
+        handing = [op for op in function.ops if self._is_handed_on(op, followed)]
+        said: dict[str, list[ValueType | None]] = {}  # by the readers, the last one first
 
-    def _reading(self, function: Function) -> Mapping[str, Sequence[Op]]:
-        """Per value the ops that hand it on, as it is or element by element."""
-        found = self._readers.get(function.key)
-        if found is None:
-            found = self._readers[function.key] = {}
-            for op in function.ops:
-                if op.domain == keys.SYSCALL_DOMAIN:
-                    names = op.inputs[:1] if is_gate(op) else op.inputs if flow.callees(op) else ()
-                else:
-                    names = op.inputs if op.op_type in _ROW_BY_ROW and op.domain == keys.ONNX_DOMAIN else ()
-                for name in dict.fromkeys(names):
-                    found.setdefault(name, []).append(op)
-        return found
+        def known(name: str) -> ValueType | None:
+            found = function.types.get(name)
+            for needed in reversed(said.get(name, ())):
+                found = _narrower(found, needed)
+            return found
+
+        for op in reversed(handing):
+            if op.domain != keys.SYSCALL_DOMAIN:
+                needed = known(op.outputs[0])
+                for name in followed.intersection(op.inputs):
+                    said.setdefault(name, []).append(_operand(function, op, name, needed))
+            elif is_gate(op):
+                said.setdefault(op.inputs[0], []).append(known(op.outputs[0]))
+            else:
+                for name in followed.intersection(op.inputs):
+                    said.setdefault(name, []).extend(self._in_bodies(op, name))
+        return {name: known(name) for name in names}
+
+    @staticmethod
+    def _is_handed_on(op: Op, followed: set[str]) -> bool:
+        """Whether an op hands on one of these values, as it is or element by element; then its result too."""
+        inputs = op.inputs
+        if followed.isdisjoint(inputs):
+            return False
+        if op.domain == keys.SYSCALL_DOMAIN:
+            if not is_gate(op):
+                return bool(flow.callees(op))
+            if inputs[0] not in followed:  # it is what the gate waits for
+                return False
+        elif op.op_type not in _ROW_BY_ROW or op.domain != keys.ONNX_DOMAIN:
+            return False
+        followed.add(op.outputs[0])
+        return True
+
+    def _in_bodies(self, op: Op, name: str) -> Iterator[ValueType | None]:
+        for key in reversed(flow.callees(op)):
+            if (body := self._keyed.get(key)) is not None:
+                inner = body.inputs[op.inputs.index(name)]
+                yield self.of(body, (inner,))[inner]
+
+
+def _operand(function: Function, op: Op, name: str, needed: ValueType | None) -> ValueType | None:
+    """What an operand has to be for the result that is needed, where the shapes of the others are known.
+
+    The batch has the sizes of the result, or is repeated to them: one of a single column, which lacks the
+    others. The type of numbers may be another one: of a Cast.
+    """
+    if needed is None or needed.shape is None:
+        return None
+    for other in op.inputs:
+        if other and other != name:
+            known = function.types.get(other)
+            if known is None or known.shape is None:
+                return None
+    return ValueType(types.TENSOR, needed.shape)
 
 
 def _narrower(one: ValueType | None, other: ValueType | None) -> ValueType | None:
     """What both say of one value; the first of them where they differ, which whoever reads it refuses."""
     if one is None or other is None:
         return one or other
-    node = other.node if types.is_subtype(other.node, one.node) else one.node
-    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
-        return ValueType(node, other.shape if one.shape is None else one.shape)
-    return ValueType(
-        node,
-        tuple(
-            a if isinstance(a, int) or b is None else b for a, b in zip(one.shape, other.shape, strict=True)
-        ),
-    )
+    node, shape = one.node, one.shape
+    if types.is_subtype(other.node, node):
+        node = other.node
+    if shape is None:
+        shape = other.shape
+    elif other.shape is not None and shape != other.shape and len(shape) == len(other.shape):
+        met = zip(shape, other.shape, strict=True)
+        shape = tuple([a if isinstance(a, int) or b is None else b for a, b in met])
+    return one if node is one.node and shape == one.shape else ValueType(node, shape)
 
 
 def _parts(known: Iterable[ValueType | None], rows: int) -> str:

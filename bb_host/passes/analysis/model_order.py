@@ -155,15 +155,22 @@ class _Order:
 
 def _is_chain(function: Function, found: Sequence[tuple[int, _Use, Op]]) -> bool:
     """Whether each call waits for the one before, as in most programs: no two of them are without order."""
-    before = found[0][0]
-    for index, _, _ in found[1:]:
-        later = set(function.ops[before].outputs) - {""}
-        for op in function.ops[before + 1 : index]:
-            if not later.isdisjoint(reads(op)):
-                later.update(filter(None, op.outputs))
-        if later.isdisjoint(reads(function.ops[index])):
-            return False
-        before = index
+    calls = [index for index, _, _ in found]
+    first, last = calls[0], calls[-1]
+    behind = set(function.ops[first].outputs) - {""}  # what waits for the latest call
+    branches = flow.summary(function.ops).has_subgraphs
+    coming = iter(calls[1:])
+    call = next(coming, None)
+    for index, op in enumerate(function.ops[first + 1 : last + 1], first + 1):
+        waits = not behind.isdisjoint(reads(op) if branches else op.inputs)
+        if index == call:
+            if not waits:
+                return False
+            behind.clear()
+            call = next(coming, None)
+        if waits:
+            behind.update(op.outputs)
+            behind.discard("")
     return True
 
 
