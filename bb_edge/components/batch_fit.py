@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +18,16 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchFit"]
 
+_MOST = float(np.finfo(np.float32).max)
+
 
 class BatchFit:
     """Runs the graph `fit`: (x, target, row_weights) to the weighted sum of the rows' losses, and gradients.
 
     Each row weighs 1/batch, so that the sum is the mean over the batch. With a `chunk`, the graph gets as
     many rows at a time: the batch is cut, and its end is filled up with copies of its first row, which weigh
-    nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is. A
+    nothing. (Rows of zeros could give a nan, and 0 * nan is one.) Without, it gets the batch as it is. With a
+    `factor`, rows weigh that times as much, and so the gradient is times it; the loss is not. A
     graph that takes statistics of a `whole` batch is given no parts of one: a chunk is the largest batch. A
     batch of fewer than `fewest` rows is refused: a variance of one number is 0.
     """
@@ -36,8 +40,10 @@ class BatchFit:
         whole: bool = False,
         fewest: int = 0,
         classes: bool = False,
+        factor: float = 1.0,
     ) -> None:
         """`classes` says that targets are numbers of classes, which are looked at for each batch."""
+        self._factor = factor
         self.program = program
         self._chunk = chunk
         self._whole = whole
@@ -57,9 +63,8 @@ class BatchFit:
         """
         if (x.shape, target.shape) != self._usual:
             return None
-        gradient.add(self.program, (x, target, self._weights), self._others)
-        loss: Array = self._loss.copy()
-        return loss
+        gradient.add(self.program, (x, target, self._weights), self._others, 1.0, self._factor)
+        return self._loss_times(1.0)
 
     def add(
         self,
@@ -70,8 +75,9 @@ class BatchFit:
         statistics: Sequence[Array] = (),
         scale: float = 1.0,
     ) -> Array:
-        """Adds the batch's gradient to the sum; returns its mean loss, 0-D f32. Both are times `scale`.
+        """Adds the batch's gradient, times the factor, to the sum; returns its mean loss, 0-D f32.
 
+        Both are times `scale`.
         What the graph gives behind the gradients is written to `statistics`. ComponentError for a batch
         without rows, and for one that is smaller or larger than a graph for whole batches takes.
         """
@@ -121,17 +127,20 @@ class BatchFit:
         return total
 
     def _run(self, gradient: GradientSum, x: Array, target: Array, weights: Array, scale: float) -> Array:
-        gradient.add(self.program, (x, target, weights), self._others, scale)
-        loss: Array = self._loss.copy()
-        if scale != 1:
-            loss *= np.float32(scale)
-        return loss
+        gradient.add(self.program, (x, target, weights), self._others, scale, self._factor)
+        return self._loss_times(scale)
+
+    def _loss_times(self, scale: float) -> Array:
+        loss = self._loss.item() * (scale / self._factor)  # no call of NumPy's: it is what each step does
+        if not -_MOST < loss < _MOST:
+            loss *= math.inf  # which NumPy would warn of
+        return np.array(loss, np.float32)
 
     def _row_weights(self, size: int, counted: int, rows: int) -> Array:
         if self._weighed != (size, counted, rows):
             if self._weights.size != size:
                 self._weights = np.zeros(size, np.float32)
-            self._weights[:counted] = np.float32(1) / np.float32(rows)
+            self._weights[:counted] = np.float32(self._factor) / np.float32(rows)
             self._weights[counted:] = 0
             self._weighed = size, counted, rows
         return self._weights

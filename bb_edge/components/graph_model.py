@@ -7,12 +7,13 @@ one pass over the vector and `Params` one copy. Gradients are written straight i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from bb_edge.components.class_targets import IGNORE_INDEX
-from bb_edge.components.gradient_sum import GradientSum
+from bb_edge.components.gradient_sum import GradientSum, read_gradient
 from bb_edge.components.kept_activations import Kept, KeptActivations
 from bb_edge.components.model_graphs import ModelGraphs, prepare_graphs
 from bb_edge.components.model_layout import LAYOUT_KEYS, ModelLayout, checked_counts, room_for_parameters
@@ -145,6 +146,8 @@ class GraphModel(Model):
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
         self._adjusts = type(self).adjust_gradient is not GraphModel.adjust_gradient
         self._reads_only = self._optimizer.reads_only and not self._adjusts
+        plain = self._reads_only and not layout.statistics  # those are sums over rows by their weights
+        self._factor = self._optimizer.factor if plain else 1.0  # what gradients of batches are times
         self._activations = KeptActivations(kept_activations, kept_keys, kept_key_bytes, where)
         self.updates = 0
         """How often the parameters were changed: by a step, a delta, or others that were loaded."""
@@ -169,12 +172,12 @@ class GraphModel(Model):
         model.notes = env.unread_notes(cls)
         learned = model._tensors_learned, read["statistics"]
         tensors = model.views(model._home.vector)
-        model._graphs = prepare_graphs(env, tensors, learned)
+        model._graphs = prepare_graphs(env, tensors, learned, model._factor)
         model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
             shapes = model._shapes[: model._tensors_learned]
             spares: list[tuple[Array, Sequence[Array]]] = env.once(("gradients", counts), list)
-            model._gradient = GradientSum(model._size, lambda flat: cut(flat, shapes), spares)
+            model._gradient = GradientSum(model._size, partial(cut, shapes=shapes), spares, model._factor)
         return model
 
     @classmethod
@@ -299,7 +302,7 @@ class GraphModel(Model):
         """Returns the gradient since the last step, 1-D f32, zeros without one; the next sum begins anew."""
         if self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
-        return annotate(self._gradient.take().copy(), self._layout.metadata)
+        return annotate(self._gradient.gradient(), self._layout.metadata)
 
     def train(self, ctx: Ctx, input: Array, target: Array) -> Array:
         """Adds the gradient of the mean loss over the batch to the model's own; returns that loss.
@@ -331,10 +334,7 @@ class GraphModel(Model):
         elif self._gradient is None:
             raise self._error("it cannot be trained: the artifact has no graph 'train' or 'fit' for it")
         elif self._reads_only and (parts := self._gradient.take_parts()):
-            try:
-                self._optimizer.step_by_parts(self._home.beside(parts))
-            finally:
-                parts.clear()  # the next pass needs the memory that they lie in
+            self._optimizer.step_by_parts(self._home.beside(parts), self._gradient.factor)
             self.updates += 1
             return
         else:
@@ -444,7 +444,7 @@ class GraphModel(Model):
             "layout": self._layout.hash,
             "tensors": [[n, list(s)] for n, s in zip(self._names, self._shapes, strict=True)],
             "params": pack_array(self._home.whole()),
-            "gradient": pack_array(self._gradient.current() if self._gradient is not None else None),
+            **({"gradient": None} if self._gradient is None else self._gradient.save()),
             "optimizer": self._optimizer.counts(),
             **{name: pack_array(vector) for name, vector in self._optimizer.saved().items()},
             **self._activations.save(),
@@ -459,7 +459,7 @@ class GraphModel(Model):
         Raises ComponentStateError, changing nothing, where the bytes are damaged or those of another model.
         """
         read = StateReader(self, _VERSION, state)
-        params, gradient = read.array("params"), read.optional_array("gradient")
+        params, (gradient, factor) = read.array("params"), read_gradient(read)
         vectors = {name: read.optional_array(name) for name in self._optimizer.vectors}
         for array in (params, gradient, *vectors.values()):
             if array is not None and (array.shape != (self._size,) or array.dtype != np.float32):
@@ -468,7 +468,7 @@ class GraphModel(Model):
         activations = self._activations.read(read)
         np.copyto(self._home.whole(), params)
         if self._gradient is not None:
-            self._gradient.restore(gradient)
+            self._gradient.restore(gradient, factor)
         self._optimizer.restore(counts, vectors)
         self._activations.restore(activations)
 

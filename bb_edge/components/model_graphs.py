@@ -60,12 +60,14 @@ class ModelGraphs(NamedTuple):
         return mean_scale(target, self.class_count, ignored, where)
 
 
-def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple[int, int]) -> ModelGraphs:
+def prepare_graphs(
+    env: ComponentEnv, parameters: Sequence[Array], counts: tuple[int, int], factor: float = 1.0
+) -> ModelGraphs:
     """Prepares the graphs of the slot on its target's backend, reading `parameters` in place.
 
     `counts`: the first so many of them have gradients; of the last so many, statistics, `fit` gives the new
-    values. ComponentError where there is no `forward`, or one does not have the inputs and outputs that it
-    must.
+    values. `factor` is that of `BatchFit`. ComponentError where there is no `forward`, or one does not have
+    the inputs and outputs that it must.
     """
     forward, train, loss, fit = map(env.graph, ("forward", "train", "loss", "fit"))
     if forward is None:
@@ -104,7 +106,9 @@ def prepare_graphs(env: ComponentEnv, parameters: Sequence[Array], counts: tuple
         chunk = _count(env, fit, keys.CHUNK_KEY)
         fewest = _count(env, fit, keys.FEWEST_ROWS_KEY)
         whole, classes = statistics > 0, class_count > 0
-        batches = BatchFit(prepared(fit, 3), chunk, whole=whole, fewest=fewest, classes=classes)
+        batches = BatchFit(
+            prepared(fit, 3), chunk, whole=whole, fewest=fewest, classes=classes, factor=factor
+        )
         found = found._replace(fit=batches)
     return found._replace(class_count=class_count)
 

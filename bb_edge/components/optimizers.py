@@ -2,7 +2,8 @@
 
 All of them work in place on flat f32 vectors, `CHUNK` elements at a time, so that the memory that a step
 needs beside the vectors that it keeps does not grow with the model. Plain SGD needs none where the
-gradient may be changed: it scales it where it lies, and goes over more elements at a time.
+gradient may be changed: it scales it where it lies, and goes over more elements at a time. At a constant
+rate it need not scale: the rows of a batch weigh `Optimizer.factor` times as much, and a step is an addition.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ PLAIN_CHUNK = 64 * 1024
 
 Each call of NumPy costs as much as some 2,000 elements do, so that smaller parts take longer.
 """
+
+RATES = (1e-6, 1e6)
+"""The rates, from the least to the largest, that gradients are made times: f32 has room for both."""
 
 VELOCITY, MEAN, SQUARE = "velocity", "mean", "square"
 """Names of what is kept between steps: momentum's velocity, and Adam's two means."""
@@ -142,6 +146,10 @@ class Optimizer:
         changes = self._clip or settings["nesterov"] or (self._decay and settings["optimizer"] != "adamw")
         self.reads_only = not changes
         """Whether a step changes nothing in the gradient: `step_by_parts` can be called."""
+        rate = self._schedule.rate
+        adds = self._plain and self._constant and self.reads_only and RATES[0] <= rate <= RATES[1]
+        self.factor = -rate if adds else 1.0
+        """What gradients may be times from the start, so that a step only has to add them; else 1."""
         self._scratch = _NOTHING
         self.steps = self.total = self.rounds = 0
         self._told = False  # whether the program says which round it is
@@ -179,15 +187,22 @@ class Optimizer:
         finally:
             unhush(token)
 
-    def step_by_parts(self, parts: Sequence[tuple[int, Array, Array]]) -> None:
+    def step_by_parts(self, parts: Sequence[tuple[int, Array, Array]], factor: float = 1.0) -> None:
         """Does what `step` does, to the same bits, with a gradient in parts that are not changed.
 
         Each part is the place of its first number, its gradient, and its parameters, which are changed in
-        place; 1-D f32 arrays, which cover all parameters together. Only where `reads_only`.
+        place; 1-D f32 arrays, which cover all parameters together. Only where `reads_only`. `factor` is 1, or
+        the optimizer's own: the gradient is times it already.
         """
         token = hush()
         try:
-            self._apply(self._begin_step(), parts, PLAIN_CHUNK if self._plain else CHUNK)
+            rate = self._begin_step()
+            if factor == 1:
+                self._apply(rate, parts, PLAIN_CHUNK if self._plain else CHUNK)
+            else:
+                add = np.add
+                for _, change, parameters in parts:
+                    add(parameters, change, parameters)
         finally:
             unhush(token)
 

@@ -85,9 +85,9 @@ class BackendProgram:
         """Runs as `run_into` does, and may leave results whose number is in `lendable` where it made them.
 
         Those results are returned by number, and their outputs are as they were. They lie in the program's
-        own memory: the caller reads them, changes nothing in them, and has dropped them before the next run.
-        A program that lends nothing, as by default, returns an empty mapping. `lendable` can be hashed: it is
-        a range or a frozenset.
+        own memory: the caller changes nothing in them, and reads them until the next run begins. A program
+        that lends nothing, as by default, returns an empty mapping. `lendable` can be hashed: it is a range
+        or a frozenset.
         """
         self.run_into(inputs, outputs)
         return {}
@@ -97,8 +97,9 @@ class BackendProgram:
     ) -> Runner:
         """Returns a function of the inputs that does what `run_lending` does with these outputs, each time.
 
-        For who has one place for the results of many runs: a program finds out once how they come there. With
-        a `wiring`, the function takes the inputs of the program around it, and gives its numbers.
+        For who has one place for the results of many runs: a program finds out once how they come there. The
+        mapping is the same object as long as what it lends lies where it did. With a `wiring`, the function
+        takes the inputs of the program around it, and gives its numbers.
         """
         if wiring is None:
             return partial(self.run_lending, outputs=outputs, lendable=lendable)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,9 +27,6 @@ MAX_INTERPRETERS = 4
 
 FAILURES = (ValueError, RuntimeError, SystemError, TypeError, MemoryError, OverflowError, LookupError)
 """The exceptions that the Python classes of interpreters raise."""
-
-COPIED_BYTES = 16 << 10
-"""Bytes up to which a result is not lent: nobody gains by being lent so little."""
 
 WATCHED_RUNS = 3
 """Runs of an interpreter after which its memory is taken to stay where it is."""
@@ -109,8 +105,6 @@ class TFLiteProgram(BackendProgram):
         self._inputs = tuple(int(d["index"]) for d in inputs)
         self._outputs = tuple(int(d["index"]) for d in results)
         self.ports, self.results = _ports(inputs), _ports(results)
-        large = [-1 in shape or prod(shape) * dtype.itemsize > COPIED_BYTES for dtype, shape in self.results]
-        self._sized = tuple(zip(range(n_outputs), self._outputs, large, strict=True))
         self._signatures = tuple(shape for _, shape in self.ports)
         self._keep(tuple(tuple(int(n) for n in d["shape"]) for d in inputs), first)
         if n_outputs == 1:
@@ -193,12 +187,13 @@ class TFLiteProgram(BackendProgram):
             raise BackendRunError(f"expected {len(self._inputs)} inputs, got {len(inputs)}", self._where)
         try:
             for (memory, shape, dtype), array in zip(self._in, inputs):  # noqa: B905 (there may be no places)
+                if array is memory:
+                    continue
                 # The first comparison is quicker, and says it all but for dtypes that are not built-in ones.
                 if array.shape != shape or (array.dtype is not dtype and array.dtype != dtype):
                     self._take(inputs)
                     break
-                if array is not memory:
-                    memory[...] = array  # a small array costs np.copyto half as much again
+                memory[...] = array  # a small array costs np.copyto half as much again
             else:
                 if not self._in:
                     self._take(inputs)
@@ -239,13 +234,13 @@ class TFLiteProgram(BackendProgram):
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Copies large results once, out of the interpreter's memory: gradients are as large as the model."""
+        """Copies results once, out of the interpreter's memory: gradients are as large as the model."""
         self.run_lending(inputs, outputs, _NOTHING)
 
     def run_lending(
         self, inputs: Sequence[Array], outputs: Sequence[Array], lendable: Collection[int]
     ) -> Mapping[int, Array]:
-        """Lends large results as views: an interpreter does not run again before they are dropped."""
+        """Lends results as views of the interpreter's memory, where that is known."""
         return self.runner(outputs, lendable)(inputs)
 
     def runner(
@@ -256,14 +251,16 @@ class TFLiteProgram(BackendProgram):
         places: object = None  # those that the lists are made for
         copies: list[tuple[Array, Array]] = []  # array, memory
         few: list[tuple[int, Array]] = []  # tensor, array: results without a place, 0-D
-        others: list[tuple[int, int, bool, Array]] = []  # number, tensor, whether it is large, array
+        others: list[tuple[int, Array]] = []  # the same, of any shape
+        lent: Mapping[int, Array] = _NONE_LENT
 
         def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
-            nonlocal places
+            nonlocal places, lent
             start(pick((*inputs, *behind)))
             if places is not self._out:
                 places = self._out
-                self._sort(outputs, lendable, copies, few, others)
+                found = self._sort(outputs, lendable, copies, few, others)
+                lent = {numbers[n] if numbers else n: view for n, view in found.items()}
             for target, memory in copies:
                 target[...] = memory
             get = self._get
@@ -272,14 +269,8 @@ class TFLiteProgram(BackendProgram):
                     target[...] = get(index)
             except FAILURES as error:
                 raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
-            if not others:
-                return _NONE_LENT
-            lent: dict[int, Array] = {}
-            for number, index, large, target in others:
-                if large and number in lendable:
-                    lent[numbers[number] if numbers else number] = self._asked(index, large, target)
-                else:
-                    target[...] = self._asked(index, large, target)
+            for index, target in others:
+                target[...] = self._asked(index, target)
             return lent
 
         return run
@@ -290,25 +281,31 @@ class TFLiteProgram(BackendProgram):
         lendable: Collection[int],
         copies: list[tuple[Array, Array]],
         few: list[tuple[int, Array]],
-        others: list[tuple[int, int, bool, Array]],
-    ) -> None:
-        """Says how each result comes into the array for it."""
+        others: list[tuple[int, Array]],
+    ) -> dict[int, Array]:
+        """Says how each result comes into the array for it; returns views of those that are lent."""
         copies.clear()
         few.clear()
         others.clear()
-        for (number, index, large), target in zip(self._sized, outputs, strict=True):
-            place = self._out[number] if self._out and not (large and number in lendable) else None
+        lent: dict[int, Array] = {}
+        for number, (index, target) in enumerate(zip(self._outputs, outputs, strict=True)):
+            place = self._out[number] if self._out else None
             if place is not None and target.shape == place.shape and target.dtype == place.dtype:
-                copies.append((target, place.memory))
+                if number in lendable:
+                    lent[number] = place.memory.view()
+                    lent[number].setflags(write=False)
+                else:
+                    copies.append((target, place.memory))
             elif self._out and not target.shape and self.results[number] == (target.dtype, ()):
                 few.append((index, target))
             else:
-                others.append((number, index, large, target))
+                others.append((index, target))
+        return lent
 
-    def _asked(self, index: int, large: bool, target: Array) -> Array:
-        """A result, large ones as a read-only view; BackendRunError where the array for it is another one."""
+    def _asked(self, index: int, target: Array) -> Array:
+        """A result; BackendRunError where the array for it is another one."""
         try:
-            result: Array = self._interpreter.tensor(index)() if large else self._get(index)
+            result: Array = self._get(index)
         except FAILURES as error:
             raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
         if result.shape != target.shape or result.dtype != target.dtype:
@@ -317,8 +314,6 @@ class TFLiteProgram(BackendProgram):
                 f"{target.dtype}{list(target.shape)}",
                 self._where,
             )
-        if large:
-            result.setflags(write=False)
         return result
 
     def input_memory(self, numbers: Collection[int]) -> Mapping[int, Array]:

@@ -331,7 +331,11 @@ def test_a_batch_in_chunks_is_the_batch(batch: Any, chunk: int) -> None:
     np.testing.assert_allclose(cut.params(CTX), whole.params(CTX), rtol=1e-4, atol=1e-6)
 
 
-def test_each_chunk_has_the_same_shape_and_rows_that_fill_it_up_weigh_nothing(batch: Any) -> None:
+@pytest.mark.parametrize("config", [{}, {"momentum": 0.9}])
+def test_each_chunk_has_the_same_shape_and_rows_that_fill_it_up_weigh_nothing(
+    batch: Any, config: dict[str, Any]
+) -> None:
+    """Others weigh 1/rows; times minus the rate, where a step adds what it gets."""
     x, y = batch
     seen = []
 
@@ -348,10 +352,13 @@ def test_each_chunk_has_the_same_shape_and_rows_that_fill_it_up_weigh_nothing(ba
                 program.run_into = watched
             return program
 
-    component(chunked(model(), 4), backend=Watched()).train(CTX, x, y)
+    component(chunked(model(), 4), config={"learning_rate": 0.5, **config}, backend=Watched()).train(
+        CTX, x, y
+    )
     assert [[array.shape for array in run] for run in seen] == [[(4, 6), (4, 3), (4,)]] * 2
     weights = np.concatenate([run[2] for run in seen])
-    np.testing.assert_array_equal(weights, np.float32([1 / 7] * 7 + [0]))
+    factor = 1 if config else -0.5
+    np.testing.assert_array_equal(weights, np.float32(factor) * np.float32([1 / 7] * 7 + [0]))
     np.testing.assert_array_equal(seen[1][0][3], x[4])  # a row that is really there: its loss is finite
 
 

@@ -11,6 +11,7 @@ import pytest
 from learners import chunked, component
 
 from bb_edge.backends.numpy_backend import NumPyBackend
+from bb_edge.components import gradient_sum
 from bb_edge.components.graph_model import GraphModel
 from bb_edge.components.model_layout import ModelLayout
 from bb_edge.components.parameter_home import ParameterHome
@@ -24,6 +25,12 @@ BATCH = (
 )
 LARGE = 5
 """Gradients with more numbers are lent."""
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: Any) -> None:
+    """These gradients count as large."""
+    monkeypatch.setattr(gradient_sum, "COPIED_BYTES", 4 * LARGE)
 
 
 class Keeping(BackendProgram):
