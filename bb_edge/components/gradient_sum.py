@@ -65,6 +65,7 @@ class GradientSum:
         self._spares = [] if spares is None else spares
         self._flat: Array
         self._views: Sequence[Array] | None
+        self._in_vector: list[tuple[int, Array]]  # all gradients as one part
         self._starts = list(accumulate((view.size for view in self._take_memory()), initial=0))
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
@@ -85,6 +86,7 @@ class GradientSum:
             self._flat = np.zeros(self._size, np.float32)
             views = self._views_of(self._flat)
         self._views = views
+        self._in_vector = [(0, self._flat[: sum(view.size for view in views)])]
         return views
 
     def release(self) -> None:
@@ -95,7 +97,7 @@ class GradientSum:
         if not self.filled and self._views is not None:
             if len(self._spares) < SPARES:
                 self._spares.append((self._flat, self._views))
-            self._flat, self._views = _NOTHING, None
+            self._flat, self._views, self._in_vector = _NOTHING, None, []
 
     def add(
         self,
@@ -220,8 +222,10 @@ class GradientSum:
         until the next pass. The list is the same one as long as the arrays in it are.
         """
         if not self._is_lent:
-            adds = self.filled and self.factor != 1
-            return [(0, self.take()[: self._starts[-1]])] if adds else []
+            if not self.filled or self.factor == 1:
+                return []
+            self.filled = False
+            return self._in_vector
         self._is_lent = self.filled = False
         return self._parts
 

@@ -398,8 +398,8 @@ class GraphModel(Model):
         self._given.reserve()
 
     def release(self) -> None:
-        self._given.release()
-        self._optimizer.release()
+        for each in (self._given, self._optimizer, self._home):
+            each.release()
         if self._gradient is not None:
             self._gradient.release()
 

@@ -35,7 +35,8 @@ class ParameterHome:
         self._numbers: Mapping[int, tuple[int, int]] = {}  # by place of a tensor: its number and its size
         self._moved: dict[int, Array] = {}  # by place: a tensor in the program's memory, 1-D
         self._read = False  # whether the program has read the parameters as they are
-        self._paired: tuple[object, list[tuple[int, Array, Array]]] = None, []  # while they are away
+        # What `beside` gave last, and for which list, unless the next time something may be moved.
+        self._paired: tuple[object, list[tuple[int, Array, Array]]] = None, []
 
     def trained_by(self, fit: BatchFit | None, tensors: Sequence[Array]) -> None:
         """Says what trains them, its program's residents in the order of `tensors`, views of the vector."""
@@ -82,19 +83,21 @@ class ParameterHome:
         Those may be changed there. What the program lends gradients of is moved into its memory first, where
         it has read the parameters as they are. Given the same list, it returns the same one.
         """
+        if self._paired[0] is parts:
+            self._read = self.away
+            return self._paired[1]
         if self.away:
-            if self._paired[0] is parts:
-                return self._paired[1]
             sizes = {at: gradient.size for at, gradient in parts}
             if any(sizes.get(at) != memory.size for at, memory in self._moved.items()):
                 self.whole()  # a part is longer than what has moved
-        if self._read and not self.away and self._program is not None:
-            wanted = {}
+        wanted = {}
+        if not self.away and self._program is not None:
             for at, gradient in parts:
                 number, size = self._numbers.get(at, (-1, 0))
                 if size == gradient.size:
                     wanted[number] = at
-            found = self._program.move_residents(frozenset(wanted)) if wanted else {}
+        if self._read and wanted and self._program is not None:
+            found = self._program.move_residents(frozenset(wanted))
             self._moved = {wanted[number]: memory.reshape(-1) for number, memory in found.items()}
             self.away = bool(found)
         self._read = self.away  # what is not moved changes now
@@ -103,9 +106,13 @@ class ParameterHome:
             (at, gradient, moved[at] if at in moved else vector[at : at + gradient.size])
             for at, gradient in parts
         ]
-        if self.away:
+        if self.away or not wanted:
             self._paired = parts, paired
         return paired
+
+    def release(self) -> None:
+        """Lets go of gradients that `beside` was given."""
+        self._paired = None, []
 
     def copy_sent(self, target: Array) -> None:
         """Copies those that travel, from wherever they are."""
