@@ -64,7 +64,8 @@ class BatchFit:
         if (x.shape, target.shape) != self._usual:
             return None
         gradient.add(self.program, (x, target, self._weights), self._others, 1.0, self._factor)
-        return self._loss_times(1.0)
+        loss = self._loss.item() / self._factor  # no further call: it is what each step does
+        return np.array(loss, np.float32) if -_MOST < loss < _MOST else self._loss_times(1.0)
 
     def add(
         self,
@@ -131,7 +132,7 @@ class BatchFit:
         return self._loss_times(scale)
 
     def _loss_times(self, scale: float) -> Array:
-        loss = self._loss.item() * (scale / self._factor)  # no call of NumPy's: it is what each step does
+        loss = self._loss.item() / self._factor * scale
         if not -_MOST < loss < _MOST:
             loss *= math.inf  # which NumPy would warn of
         return np.array(loss, np.float32)

@@ -320,7 +320,7 @@ class GraphModel(Model):
         if self._statistic_views:
             np.copyto(self._home.vector[self._size - self._statistics.size :], self._statistics)
             self.updates += 1
-        self._home.was_read()
+        self._home.read = True
         return loss
 
     def step(self, ctx: Ctx, grads: Array | None = None) -> None:

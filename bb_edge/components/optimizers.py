@@ -196,10 +196,11 @@ class Optimizer:
         """
         token = hush()
         try:
-            rate = self._begin_step()
             if factor == 1:
-                self._apply(rate, parts, PLAIN_CHUNK if self._plain else CHUNK)
+                self._apply(self._begin_step(), parts, PLAIN_CHUNK if self._plain else CHUNK)
             else:
+                self.steps += 1
+                self.total += 1
                 add = np.add
                 for _, change, parameters in parts:
                     add(parameters, change, parameters)

@@ -34,7 +34,8 @@ class ParameterHome:
         self._program: BackendProgram | None = None
         self._numbers: Mapping[int, tuple[int, int]] = {}  # by place of a tensor: its number and its size
         self._moved: dict[int, Array] = {}  # by place: a tensor in the program's memory, 1-D
-        self._read = False  # whether the program has read the parameters as they are
+        self.read = False
+        """Whether nobody has changed the vector since the program began to run: who runs it says so."""
         # What `beside` gave last, and for which list, unless the next time something may be moved.
         self._paired: tuple[object, list[tuple[int, Array, Array]]] = None, []
 
@@ -45,13 +46,9 @@ class ParameterHome:
             self._numbers = {at: (n, each.size) for n, (at, each) in enumerate(zip(places, tensors))}  # noqa: B905
             self._program = fit.program
 
-    def was_read(self) -> None:
-        """Says that the program has run, and nobody has changed the vector since it began to."""
-        self._read = True
-
     def whole(self) -> Array:
         """Returns the vector with all parameters in it, to be read or changed."""
-        self._read = False
+        self.read = False
         if self.away:
             for at, values in self._moved.items():
                 self.vector[at : at + values.size] = values
@@ -84,7 +81,7 @@ class ParameterHome:
         it has read the parameters as they are. Given the same list, it returns the same one.
         """
         if self._paired[0] is parts:
-            self._read = self.away
+            self.read = self.away
             return self._paired[1]
         if self.away:
             sizes = {at: gradient.size for at, gradient in parts}
@@ -96,11 +93,11 @@ class ParameterHome:
                 number, size = self._numbers.get(at, (-1, 0))
                 if size == gradient.size:
                     wanted[number] = at
-        if self._read and wanted and self._program is not None:
+        if self.read and wanted and self._program is not None:
             found = self._program.move_residents(frozenset(wanted))
             self._moved = {wanted[number]: memory.reshape(-1) for number, memory in found.items()}
             self.away = bool(found)
-        self._read = self.away  # what is not moved changes now
+        self.read = self.away  # what is not moved changes now
         moved, vector = self._moved, self.vector
         paired = [
             (at, gradient, moved[at] if at in moved else vector[at : at + gradient.size])

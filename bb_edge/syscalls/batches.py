@@ -177,14 +177,15 @@ def _hold_labels(op: BoundOp, component: DataSource, slot: str) -> None:
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:
     """Returns a `next_batch` that afterwards reports what the source has left out, and what it notes."""
     kind = type(component)
-    if kind.take_left_out is DataSource.take_left_out and kind.take_notes is DataSource.take_notes:
+    leaves_out = kind.take_left_out is not DataSource.take_left_out
+    if not leaves_out and kind.take_notes is DataSource.take_notes:
         return method
 
     def next_batch(ctx: OpContext) -> object:
         try:
             return method(ctx)
         finally:
-            for left_out in component.take_left_out():
+            for left_out in component.take_left_out() if leaves_out else ():
                 if left_out.samples:
                     ctx.runtime.count("data.left_out", left_out.samples)
                 else:

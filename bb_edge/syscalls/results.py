@@ -85,7 +85,16 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
             )
         return tuple([check(value) for check, value in zip(ones, result)])  # noqa: B905 (some are left out)
 
-    return several
+    if len(ones) != 2:
+        return several
+    first, second = ones
+
+    def two(result: object) -> object:
+        if type(result) is tuple and len(result) == 2:  # most ops of several outputs have two
+            return first(result[0]), second(result[1])
+        return several(result)
+
+    return two
 
 
 def sized(check: Check, definition: OpDef, keywords: Mapping[str, object]) -> Check:

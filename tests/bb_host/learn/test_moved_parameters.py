@@ -189,7 +189,7 @@ def test_who_holds_the_parameters_sees_every_step() -> None:
 def test_a_home_without_a_program_is_its_vector() -> None:
     vector = np.zeros(3, np.float32)
     home = ParameterHome(vector, ModelLayout({"w": vector}))
-    home.was_read()
+    home.read = True
     ((at, gradient, parameters),) = home.beside([(0, np.ones(3, np.float32))])
     assert (at, gradient.size, home.away) == (0, 3, False)
     parameters += 1
