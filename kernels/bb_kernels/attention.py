@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -94,26 +95,10 @@ def _attention(call: Call) -> Prepared:
     """
     q, k, v = _heads(call, 0, "q_num_heads"), _heads(call, 1, "kv_num_heads"), _heads(call, 2, "kv_num_heads")
     dtype = call.spec(0).dtype
-    if k.heads < 1 or q.heads % k.heads or (k.batch, k.heads, k.length) != (v.batch, v.heads, v.length):
-        raise KernelShapeError(f"Attention: Q {q.shape}, K {k.shape} and V {v.shape} do not fit")
-    if k.size != q.size or k.batch != q.batch:
-        raise KernelShapeError(f"Attention: Q {q.shape} and K {k.shape} do not fit")
-    past = call.spec(4).shape[2] if call.has(4) else 0
-    has_past = call.has(4)
-    if has_past != call.has(5) or (has_past and call.has(6)):
-        raise KernelShapeError(
-            "Attention: past_key and past_value go together, and not with nonpad_kv_seqlen"
-        )
-    keys = past + k.length
-    if has_past and (
-        call.spec(4).shape != (k.batch, k.heads, past, k.size)
-        or call.spec(5).shape != (*v.shape[:2], past, v.size)
-    ):
-        raise KernelShapeError(
-            f"Attention: past {call.spec(4).shape} and {call.spec(5).shape} do not fit K and V"
-        )
+    past = _past_of(call, q, k, v)
     if call.int_attr("softmax_precision", 1) not in (1, 10, 11):
         raise KernelAttributeError("Attention: softmax_precision must name float32, float16 or float64")
+    keys, has_past = past + k.length, call.has(4)
     group = q.heads // k.heads
     scores_shape = (q.batch, q.heads, q.length, keys)
     scale = np.array(call.float_attr("scale", 1.0 / float(np.sqrt(q.size))), dtype)
@@ -123,36 +108,11 @@ def _attention(call: Call) -> Prepared:
         q.length, keys, call.int_attr("is_causal", 0) != 0,
         call.int_attr("left_window_size", -1), call.int_attr("right_window_size", -1),
     )  # fmt: skip
-    padded = call.has(6)
-    static_mask = None
     if not frontier.open:
         bounded(call, q.length * keys, "scores to mask")
-    if not frontier.open and not padded:
-        static_mask = ~frontier.allowed(np.array(past))
-    if call.has(3):
-        _check_mask(call, scores_shape)
-    mask_keys = call.spec(3).shape[-1] if call.has(3) and call.spec(3).shape else keys
-    low, places = np.array(-np.inf, dtype), np.arange(bounded(call, keys, "keys") if padded else 0)
+    low = np.array(-np.inf, dtype)
+    hide = _hiding(call, frontier, past, scores_shape, low)
     n, n_out = len(call.inputs), call.n_outputs
-
-    def bias(scores: Array, mask: Array | None, lengths: Array | None, hidden: Array) -> None:
-        if static_mask is not None:
-            np.copyto(scores, low, where=static_mask)
-        if lengths is not None:
-            seen = places < lengths[:, None, None]
-            if not frontier.open:
-                seen = seen & frontier.allowed(lengths.astype(np.int64) - q.length)
-            np.copyto(scores, low, where=~seen[:, None])
-        if mask is None:
-            return
-        part = scores[..., :mask_keys] if mask_keys not in (1, keys) else scores
-        if mask.dtype == BOOL:
-            np.logical_not(mask, hidden)
-            np.copyto(part, low, where=hidden)
-        else:
-            np.add(part, mask, part, casting="unsafe")
-        if part is not scores:
-            np.copyto(scores[..., mask_keys:], low)
 
     def run(*arrays: Any) -> None:
         query, key, value, mask, past_key, past_value, lengths = arrays[:n] + (None,) * (7 - n)
@@ -178,17 +138,9 @@ def _attention(call: Call) -> Prepared:
             np.tanh(scores, scores)
             np.multiply(scores, cap, scores)
         _tap(outs[3], scores, mode == 1)
-        bias(scores, mask, lengths, hidden)
+        hide(scores, mask, lengths, hidden)
         _tap(outs[3], scores, mode == 2)
-        max_reduce(scores, 3, None, row, True)
-        np.equal(row, low, flags)
-        np.copyto(row, 0, where=flags)  # a query that sees no key: all weights become 0, not NaN
-        np.subtract(scores, row, scores)
-        np.exp(scores, scores)
-        add_reduce(scores, 3, None, row, True)
-        np.equal(row, 0, flags)
-        np.copyto(row, 1, where=flags)
-        np.divide(scores, row, scores)
+        _softmax(scores, row, flags, low)
         _tap(outs[3], scores, mode == 3)
         np.matmul(grouped, value[:, :, None], result.reshape(q.batch, k.heads, group, q.length, v.size))
         if outs[0] is not None:
@@ -208,6 +160,81 @@ def _attention(call: Call) -> Prepared:
     inverted = call.spec(3).shape if call.has(3) and call.spec(3).dtype == BOOL else ()
     masks = (TensorSpec(BOOL, row_shape), TensorSpec(BOOL, inverted))
     return Prepared(outputs, run, (*(TensorSpec(dtype, s) for s in scratch), *masks))
+
+
+def _past_of(call: Call, q: _Heads, k: _Heads, v: _Heads) -> int:
+    """Return how many keys come from the past; raise where the inputs of Attention do not fit each other."""
+    if k.heads < 1 or q.heads % k.heads or (k.batch, k.heads, k.length) != (v.batch, v.heads, v.length):
+        raise KernelShapeError(f"Attention: Q {q.shape}, K {k.shape} and V {v.shape} do not fit")
+    if k.size != q.size or k.batch != q.batch:
+        raise KernelShapeError(f"Attention: Q {q.shape} and K {k.shape} do not fit")
+    has_past = call.has(4)
+    past = call.spec(4).shape[2] if has_past else 0
+    if has_past != call.has(5) or (has_past and call.has(6)):
+        raise KernelShapeError(
+            "Attention: past_key and past_value go together, and not with nonpad_kv_seqlen"
+        )
+    if has_past and (
+        call.spec(4).shape != (k.batch, k.heads, past, k.size)
+        or call.spec(5).shape != (*v.shape[:2], past, v.size)
+    ):
+        raise KernelShapeError(
+            f"Attention: past {call.spec(4).shape} and {call.spec(5).shape} do not fit K and V"
+        )
+    return past
+
+
+def _hiding(
+    call: Call, frontier: _Frontier, past: int, scores_shape: tuple[int, ...], low: Array
+) -> Callable[[Array, Array | None, Array | None, Array], None]:
+    """Return ``hide(scores, mask, lengths, hidden)``: writes ``low`` where a query may not see a key.
+
+    A mask of floats is added instead. ``hidden`` is room for a mask of bools, inverted.
+    """
+    queries, keys = scores_shape[-2:]
+    padded = call.has(6)
+    static_mask = None if frontier.open or padded else ~frontier.allowed(np.array(past))
+    if call.has(3):
+        _check_mask(call, scores_shape)
+    mask_keys = call.spec(3).shape[-1] if call.has(3) and call.spec(3).shape else keys
+    places = np.arange(bounded(call, keys, "keys") if padded else 0)
+
+    def hide(scores: Array, mask: Array | None, lengths: Array | None, hidden: Array) -> None:
+        if static_mask is not None:
+            np.copyto(scores, low, where=static_mask)
+        if lengths is not None:
+            seen = places < lengths[:, None, None]
+            if not frontier.open:
+                seen = seen & frontier.allowed(lengths.astype(np.int64) - queries)
+            np.copyto(scores, low, where=~seen[:, None])
+        if mask is None:
+            return
+        part = scores[..., :mask_keys] if mask_keys not in (1, keys) else scores
+        if mask.dtype == BOOL:
+            np.logical_not(mask, hidden)
+            np.copyto(part, low, where=hidden)
+        else:
+            np.add(part, mask, part, casting="unsafe")
+        if part is not scores:
+            np.copyto(scores[..., mask_keys:], low)
+
+    return hide
+
+
+def _softmax(scores: Array, row: Array, flags: Array, low: Array) -> None:
+    """Turn scores into weights in place, along the last axis; ``row`` and ``flags`` are scratch of one key.
+
+    A query that sees no key gets weights of 0, not NaN.
+    """
+    max_reduce(scores, 3, None, row, True)
+    np.equal(row, low, flags)
+    np.copyto(row, 0, where=flags)
+    np.subtract(scores, row, scores)
+    np.exp(scores, scores)
+    add_reduce(scores, 3, None, row, True)
+    np.equal(row, 0, flags)
+    np.copyto(row, 1, where=flags)
+    np.divide(scores, row, scores)
 
 
 def _tap(target: Array | None, scores: Array, here: bool) -> None:
