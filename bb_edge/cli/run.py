@@ -17,8 +17,12 @@ from bb_edge.user_modules import add_load
 
 # The engine, and what writes its steps, are imported once a node runs: other verbs do without them.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bb_edge.cli.launch import Launch
     from bb_edge.cli.render import Log, Output
+    from bb_edge.cli.step_log import StepLog
+    from bb_edge.state.keeper import Keeper
 
 
 def add_parser(verbs: Any) -> None:
@@ -164,7 +168,6 @@ class Hangups:
 
 
 def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, stop: StopAtStart | None) -> int:
-    from bb_edge.cli.bootstraps import counts
     from bb_edge.cli.service import Service
     from bb_edge.cli.step_log import StepLog
     from bb_edge.transport.driver import Driver
@@ -220,30 +223,41 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
         output.log(
             "info", f"{name} runs {', '.join(node.targets)} as {launch.peer}", module=launch.program.module
         )
-        ends = launch.ends
-        most = config.give_up_after
 
         def over() -> bool:
-            return report.unfinished <= 0 or 0 < most <= report.in_vain
+            return report.unfinished <= 0 or _gives_up(launch, report)
 
-        driver.run(over if ends else None)
+        driver.run(over if launch.ends else None)
         if saved is not None:
             unsaved = saved.finish()
     if config.summary:
-        memory = board.memory.info()
-        output.record(
-            {
-                "summary": name,
-                "peak_rss_bytes": memory.peak_rss_bytes,
-                "protocol": transport.protocol,
-                "polls": driver.polls,
-                "log_lines_omitted": output.omitted,
-                "transport": dict(transport.counters),
-                "counters": node.counters
-                | counts(node.bootstraps)
-                | ({} if keeper is None else keeper.counters),
-            }
-        )
+        _summarize(launch, output, driver.polls, keeper)
+    return _outcome(launch, output, report, keeper, unsaved)
+
+
+def _summarize(launch: Launch, output: Output, polls: int, keeper: Keeper | None) -> None:
+    """Writes the record of `--summary`."""
+    from bb_edge.cli.bootstraps import counts
+
+    node, transport = launch.node, launch.transport
+    output.record(
+        {
+            "summary": launch.config.peer or "",
+            "peak_rss_bytes": launch.board.memory.info().peak_rss_bytes,
+            "protocol": transport.protocol,
+            "polls": polls,
+            "log_lines_omitted": output.omitted,
+            "transport": dict(transport.counters),
+            "counters": node.counters | counts(node.bootstraps) | ({} if keeper is None else keeper.counters),
+        }
+    )
+
+
+def _outcome(
+    launch: Launch, output: Output, report: StepLog, keeper: Keeper | None, unsaved: Sequence[str]
+) -> int:
+    """Logs what a run that is over leaves undone; returns the exit code. `unsaved` are slots of models."""
+    config, node = launch.config, launch.node
     failed, waiting = False, ""
     if keeper is not None:
         from bb_edge.cli.kept import still_waiting, tell_lost
@@ -257,19 +271,24 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
             f"what changed since was not saved (slot {', '.join(unsaved)}): the file of --save-model is older"
             " than the model",
         )
-    gave_up = ends and over() and report.unfinished > 0
+    gave_up = launch.ends and report.unfinished > 0 and _gives_up(launch, report)
     if gave_up:
         output.log(
             "error",
-            f"given up ({config.called('give_up_after')}): {report.in_vain_text(most)}",
+            f"given up ({config.called('give_up_after')}): {report.in_vain_text(config.give_up_after)}",
         )
     rounds = node.counters.get("rounds.ended", 0)
-    in_vain = ends and report.unfinished <= 0 and 0 < rounds == node.counters.get("rounds.failed", 0)
+    in_vain = launch.ends and report.unfinished <= 0 and 0 < rounds == node.counters.get("rounds.failed", 0)
     if in_vain:
         output.log(
             "error", f"an op has failed in each of {rounds} rounds: OpFailed above says which, and why"
         )
-    output.log("info", f"{name} has stopped{waiting}")
+    output.log("info", f"{config.peer or ''} has stopped{waiting}")
     if failed or unsaved or output.lost:
         return Exit.FAILED
     return Exit.NO_RESULT if gave_up or in_vain else Exit.DONE
+
+
+def _gives_up(launch: Launch, report: StepLog) -> bool:
+    """Whether as many rounds in a row as `--give-up-after` allows have had no result."""
+    return 0 < launch.config.give_up_after <= report.in_vain
