@@ -56,10 +56,10 @@ def rows(listed: object) -> list[Descriptor]:
     return descriptors
 
 
-def fields_of(payload: bytes, max_items: int = 16 * MAX_ROWS) -> dict[str, object]:
+def fields_of(payload: bytes) -> dict[str, object]:
     """Returns the map of texts that a payload holds. ComponentError for another payload."""
     try:
-        fields = cbor.loads(payload, max_items=max_items)
+        fields = cbor.loads(payload, max_items=16 * MAX_ROWS)
     except cbor.CborError as error:
         raise ComponentError(error.what, "control plane") from error
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):

@@ -33,10 +33,10 @@ def to_itself(peer: PeerId) -> bytes:
     return encode(Envelope(src_peer=peer.to_bytes()))
 
 
-def in_one_chunk(envelope: bytes, transfer: int = 0) -> bytes:
+def in_one_chunk(envelope: bytes) -> bytes:
     """The envelope as the only chunk of a transfer."""
     return b"".join(
-        bytes(part) for chunk in cut(envelope, len(envelope), transfer) for part in (chunk.head, chunk.data)
+        bytes(part) for chunk in cut(envelope, len(envelope), 0) for part in (chunk.head, chunk.data)
     )
 
 

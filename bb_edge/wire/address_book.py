@@ -143,12 +143,6 @@ class AddressBook:
             self._check_length(peer, (*self.addresses[peer], address))
             self.addresses[peer] += (address,)
 
-    def forget_address(self, peer: PeerId, address: Address) -> None:
-        """Removes an address; the peer stays, even without any. Raises UnknownPeerError."""
-        entry = self._entry(peer)
-        self.addresses[peer] = tuple(a for a in self.addresses[peer] if a != address)
-        entry.learned_from = ()
-
     def _entry(self, peer: PeerId) -> _Entry:
         entry = self._entries.get(peer)
         if entry is None:
@@ -162,7 +156,7 @@ class AddressBook:
             raise AddressBookFullError(
                 f"{len(addresses)} addresses, {self._per_peer} at most",
                 f"peer {peer}",
-                "forget an address first, or raise limits.peer_addresses (--config; in Python NodeConfig)",
+                "name fewer addresses, or raise limits.peer_addresses (--config; in Python NodeConfig)",
             )
 
     def _make_room(self, peer: PeerId) -> None:

@@ -196,7 +196,7 @@ class Compiler(Suggests):
     def with_stage(self, stage: Stage, after: str) -> Compiler:
         """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
 
-        UnknownStage, at the author's line, where `after` is none, a stage of that name is there, or it is no
+        UnknownStage, at the author's line, where `after` is none, a stage of that name is there, or it is not a
         stage.
         """
         where = f"{short_line(author_line())}, with_stage"

@@ -68,7 +68,7 @@ class Explanation:
 
 
 def pass_name(text: str, compiler: Compiler) -> str:
-    """The name of a pass, given as such or as its number from 1 to 17. UnknownStage where there is none."""
+    """The name of a pass, given as such or as its number among canonical ones. UnknownStage for others."""
     if text.isdigit() and 1 <= int(text) <= len(CANONICAL_PASS_NAMES):
         return CANONICAL_PASS_NAMES[int(text) - 1]
     known = (*LEAVABLE_PASS_NAMES, *(s.NAME for _, s in compiler.extra), STAMP.name, *_BUILDING)

@@ -46,20 +46,14 @@ def test_an_empty_list_is_refused() -> None:
     assert A not in book
 
 
-def test_single_addresses_come_and_go() -> None:
+def test_an_address_is_added_once_to_a_known_peer() -> None:
     book = AddressBook()
     with pytest.raises(UnknownPeerError):
         book.register_address(A, at(1))
-    with pytest.raises(UnknownPeerError):
-        book.forget_address(A, at(1))
     book.add_peer(A, [at(1)])
     book.register_address(A, at(2))
     book.register_address(A, at(2))
-    book.forget_address(A, at(1))
-    assert book.lookup(A) == (at(2),)
-    book.forget_address(A, at(2))
-    assert book.lookup(A) is None  # known, but nowhere to be reached
-    assert book.references(A) == 1
+    assert book.lookup(A) == (at(1), at(2))
 
 
 def test_peers_below_at_and_above_the_capacity() -> None:
@@ -103,14 +97,6 @@ def test_a_list_without_news_is_not_rewritten() -> None:
     assert not book.learn(A, raw(2, 1))
     assert not book.learn(A, ())
     assert book.lookup(A) is before
-
-
-def test_a_forgotten_address_can_be_learned_again() -> None:
-    book = AddressBook()
-    book.learn(A, raw(1))
-    book.forget_address(A, at(1))
-    assert book.learn(A, raw(1))
-    assert book.lookup(A) == (at(1),)
 
 
 def test_learned_addresses_are_cut_at_the_limit_and_counted() -> None:

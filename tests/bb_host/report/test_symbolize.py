@@ -137,7 +137,7 @@ def test_names_are_found_as_a_whole():
     ],
 )
 def test_what_is_no_source_map_is_refused(data):
-    with pytest.raises(SourceMapError, match=re.escape("no source map")):
+    with pytest.raises(SourceMapError, match=re.escape("not a source map")):
         SourceMap(data, "x.map.json")
 
 
@@ -158,7 +158,7 @@ def test_the_command_line(built, log, tmp_path, capsys):
     assert record["line"] == log.splitlines()[1]
     assert [source["op"] for source in record["sources"]] == ["Add"]
     assert main(["symbolize", str(tmp_path / "log"), str(tmp_path / "log")]) == 1
-    assert "no source map" in capsys.readouterr().err
+    assert "not a source map" in capsys.readouterr().err
 
 
 def test_a_log_of_another_artifact_is_said(built, tmp_path, capsys):
