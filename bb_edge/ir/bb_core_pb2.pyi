@@ -41,8 +41,6 @@ RESPONSE: CorrelationKind.ValueType  # 2
 class WireCorrelation(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    KIND_FIELD_NUMBER: builtins.int
-    WIRE_REQ_ID_FIELD_NUMBER: builtins.int
     kind: CorrelationKind.ValueType
     wire_req_id: builtins.int
     def __init__(
@@ -53,7 +51,7 @@ class WireCorrelation(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["kind", b"kind", "wire_req_id", b"wire_req_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["kind", "wire_req_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -63,10 +61,6 @@ class SlotFill(message.Message):
 
     DESCRIPTOR: descriptor.Descriptor
 
-    DEST_SUFFIX_FIELD_NUMBER: builtins.int
-    PAYLOAD_FIELD_NUMBER: builtins.int
-    TRIGGER_ONLY_FIELD_NUMBER: builtins.int
-    TYPE_HASH_FIELD_NUMBER: builtins.int
     dest_suffix: builtins.bytes
     """binary multiaddr: /site/<id> or /component/<ref>/op/<name>"""
     payload: builtins.bytes
@@ -83,7 +77,7 @@ class SlotFill(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dest_suffix", b"dest_suffix", "payload", b"payload", "trigger_only", b"trigger_only", "type_hash", b"type_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dest_suffix", "payload", "trigger_only", "type_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -91,12 +85,6 @@ class SlotFill(message.Message):
 class EdgeRttReport(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    NEXT_HOP_SITE_ID_FIELD_NUMBER: builtins.int
-    CHAIN_ID_FIELD_NUMBER: builtins.int
-    HOP_INDEX_FIELD_NUMBER: builtins.int
-    SRTT_NS_FIELD_NUMBER: builtins.int
-    RTTVAR_NS_FIELD_NUMBER: builtins.int
-    SAMPLE_COUNT_FIELD_NUMBER: builtins.int
     next_hop_site_id: builtins.int
     chain_id: builtins.int
     hop_index: builtins.int
@@ -115,7 +103,7 @@ class EdgeRttReport(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["chain_id", b"chain_id", "hop_index", b"hop_index", "next_hop_site_id", b"next_hop_site_id", "rttvar_ns", b"rttvar_ns", "sample_count", b"sample_count", "srtt_ns", b"srtt_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["chain_id", "hop_index", "next_hop_site_id", "rttvar_ns", "sample_count", "srtt_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -125,9 +113,6 @@ class Ack(message.Message):
 
     DESCRIPTOR: descriptor.Descriptor
 
-    EPOCH_FIELD_NUMBER: builtins.int
-    UP_TO_FIELD_NUMBER: builtins.int
-    ALSO_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     up_to: builtins.int
     @builtins.property
@@ -141,7 +126,7 @@ class Ack(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["also", b"also", "epoch", b"epoch", "up_to", b"up_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["also", "epoch", "up_to"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -154,8 +139,6 @@ class Failure(message.Message):
 
     DESCRIPTOR: descriptor.Descriptor
 
-    CODE_FIELD_NUMBER: builtins.int
-    DETAIL_FIELD_NUMBER: builtins.int
     code: builtins.int
     detail: builtins.str
     """UTF-8, 200 bytes at most"""
@@ -167,7 +150,7 @@ class Failure(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["code", b"code", "detail", b"detail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", "detail"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -175,19 +158,6 @@ class Failure(message.Message):
 class WireEnvelope(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    DEST_PEER_ADDRESSES_FIELD_NUMBER: builtins.int
-    FILLS_FIELD_NUMBER: builtins.int
-    CORRELATION_FIELD_NUMBER: builtins.int
-    REMAINING_DEADLINE_NS_FIELD_NUMBER: builtins.int
-    EDGE_RTT_REPORTS_FIELD_NUMBER: builtins.int
-    SRC_PEER_BYTES_FIELD_NUMBER: builtins.int
-    SCHEMA_VERSION_FIELD_NUMBER: builtins.int
-    SRC_PEER_ADDRESSES_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
-    SEQ_FIELD_NUMBER: builtins.int
-    ACKS_FIELD_NUMBER: builtins.int
-    BASE_FIELD_NUMBER: builtins.int
-    FAILURE_FIELD_NUMBER: builtins.int
     remaining_deadline_ns: builtins.int
     src_peer_bytes: builtins.bytes
     schema_version: builtins.int
@@ -225,8 +195,8 @@ class WireEnvelope(message.Message):
         base: builtins.int = ...,
         failure: Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", b"correlation", "failure", b"failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", "failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", b"acks", "base", b"base", "correlation", b"correlation", "dest_peer_addresses", b"dest_peer_addresses", "edge_rtt_reports", b"edge_rtt_reports", "epoch", b"epoch", "failure", b"failure", "fills", b"fills", "remaining_deadline_ns", b"remaining_deadline_ns", "schema_version", b"schema_version", "seq", b"seq", "src_peer_addresses", b"src_peer_addresses", "src_peer_bytes", b"src_peer_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", "base", "correlation", "dest_peer_addresses", "edge_rtt_reports", "epoch", "failure", "fills", "remaining_deadline_ns", "schema_version", "seq", "src_peer_addresses", "src_peer_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...

@@ -119,24 +119,6 @@ class AttributeProto(message.Message):
     SPARSE_TENSORS: AttributeProto.AttributeType.ValueType  # 12
     TYPE_PROTOS: AttributeProto.AttributeType.ValueType  # 14
 
-    NAME_FIELD_NUMBER: builtins.int
-    REF_ATTR_NAME_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    TYPE_FIELD_NUMBER: builtins.int
-    F_FIELD_NUMBER: builtins.int
-    I_FIELD_NUMBER: builtins.int
-    S_FIELD_NUMBER: builtins.int
-    T_FIELD_NUMBER: builtins.int
-    G_FIELD_NUMBER: builtins.int
-    SPARSE_TENSOR_FIELD_NUMBER: builtins.int
-    TP_FIELD_NUMBER: builtins.int
-    FLOATS_FIELD_NUMBER: builtins.int
-    INTS_FIELD_NUMBER: builtins.int
-    STRINGS_FIELD_NUMBER: builtins.int
-    TENSORS_FIELD_NUMBER: builtins.int
-    GRAPHS_FIELD_NUMBER: builtins.int
-    SPARSE_TENSORS_FIELD_NUMBER: builtins.int
-    TYPE_PROTOS_FIELD_NUMBER: builtins.int
     name: builtins.str
     ref_attr_name: builtins.str
     doc_string: builtins.str
@@ -188,9 +170,9 @@ class AttributeProto(message.Message):
         sparse_tensors: abc.Iterable[SparseTensorProto] | None = ...,
         type_protos: abc.Iterable[TypeProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "f", b"f", "g", b"g", "i", b"i", "name", b"name", "ref_attr_name", b"ref_attr_name", "s", b"s", "sparse_tensor", b"sparse_tensor", "t", b"t", "tp", b"tp", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "g", "i", "name", "ref_attr_name", "s", "sparse_tensor", "t", "tp", "type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "f", b"f", "floats", b"floats", "g", b"g", "graphs", b"graphs", "i", b"i", "ints", b"ints", "name", b"name", "ref_attr_name", b"ref_attr_name", "s", b"s", "sparse_tensor", b"sparse_tensor", "sparse_tensors", b"sparse_tensors", "strings", b"strings", "t", b"t", "tensors", b"tensors", "tp", b"tp", "type", b"type", "type_protos", b"type_protos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "floats", "g", "graphs", "i", "ints", "name", "ref_attr_name", "s", "sparse_tensor", "sparse_tensors", "strings", "t", "tensors", "tp", "type", "type_protos"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -198,10 +180,6 @@ class AttributeProto(message.Message):
 class ValueInfoProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: builtins.int
-    TYPE_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     doc_string: builtins.str
     @builtins.property
@@ -216,9 +194,9 @@ class ValueInfoProto(message.Message):
         doc_string: builtins.str | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "name", b"name", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name", "type"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "metadata_props", b"metadata_props", "name", b"name", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "metadata_props", "name", "type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -226,16 +204,6 @@ class ValueInfoProto(message.Message):
 class NodeProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    INPUT_FIELD_NUMBER: builtins.int
-    OUTPUT_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    OP_TYPE_FIELD_NUMBER: builtins.int
-    DOMAIN_FIELD_NUMBER: builtins.int
-    OVERLOAD_FIELD_NUMBER: builtins.int
-    ATTRIBUTE_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
-    DEVICE_CONFIGURATIONS_FIELD_NUMBER: builtins.int
     name: builtins.str
     op_type: builtins.str
     domain: builtins.str
@@ -265,9 +233,9 @@ class NodeProto(message.Message):
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
         device_configurations: abc.Iterable[NodeDeviceConfigurationProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "domain", b"domain", "name", b"name", "op_type", b"op_type", "overload", b"overload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "op_type", "overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", b"attribute", "device_configurations", b"device_configurations", "doc_string", b"doc_string", "domain", b"domain", "input", b"input", "metadata_props", b"metadata_props", "name", b"name", "op_type", b"op_type", "output", b"output", "overload", b"overload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "device_configurations", "doc_string", "domain", "input", "metadata_props", "name", "op_type", "output", "overload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -275,8 +243,6 @@ class NodeProto(message.Message):
 class IntIntListEntryProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
     key: builtins.int
     @builtins.property
     def value(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
@@ -286,9 +252,9 @@ class IntIntListEntryProto(message.Message):
         key: builtins.int | None = ...,
         value: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -296,9 +262,6 @@ class IntIntListEntryProto(message.Message):
 class NodeDeviceConfigurationProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    CONFIGURATION_ID_FIELD_NUMBER: builtins.int
-    SHARDING_SPEC_FIELD_NUMBER: builtins.int
-    PIPELINE_STAGE_FIELD_NUMBER: builtins.int
     configuration_id: builtins.str
     pipeline_stage: builtins.int
     @builtins.property
@@ -310,9 +273,9 @@ class NodeDeviceConfigurationProto(message.Message):
         sharding_spec: abc.Iterable[ShardingSpecProto] | None = ...,
         pipeline_stage: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["configuration_id", b"configuration_id", "pipeline_stage", b"pipeline_stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration_id", b"configuration_id", "pipeline_stage", b"pipeline_stage", "sharding_spec", b"sharding_spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage", "sharding_spec"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -320,10 +283,6 @@ class NodeDeviceConfigurationProto(message.Message):
 class ShardingSpecProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    TENSOR_NAME_FIELD_NUMBER: builtins.int
-    DEVICE_FIELD_NUMBER: builtins.int
-    INDEX_TO_DEVICE_GROUP_MAP_FIELD_NUMBER: builtins.int
-    SHARDED_DIM_FIELD_NUMBER: builtins.int
     tensor_name: builtins.str
     @builtins.property
     def device(self) -> containers.RepeatedScalarFieldContainer[builtins.int]: ...
@@ -339,9 +298,9 @@ class ShardingSpecProto(message.Message):
         index_to_device_group_map: abc.Iterable[IntIntListEntryProto] | None = ...,
         sharded_dim: abc.Iterable[ShardedDimProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name", b"tensor_name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["device", b"device", "index_to_device_group_map", b"index_to_device_group_map", "sharded_dim", b"sharded_dim", "tensor_name", b"tensor_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "index_to_device_group_map", "sharded_dim", "tensor_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -349,8 +308,6 @@ class ShardingSpecProto(message.Message):
 class ShardedDimProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    AXIS_FIELD_NUMBER: builtins.int
-    SIMPLE_SHARDING_FIELD_NUMBER: builtins.int
     axis: builtins.int
     @builtins.property
     def simple_sharding(self) -> containers.RepeatedCompositeFieldContainer[SimpleShardedDimProto]: ...
@@ -360,9 +317,9 @@ class ShardedDimProto(message.Message):
         axis: builtins.int | None = ...,
         simple_sharding: abc.Iterable[SimpleShardedDimProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["axis", b"axis"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["axis"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["axis", b"axis", "simple_sharding", b"simple_sharding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["axis", "simple_sharding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -370,9 +327,6 @@ class ShardedDimProto(message.Message):
 class SimpleShardedDimProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    DIM_VALUE_FIELD_NUMBER: builtins.int
-    DIM_PARAM_FIELD_NUMBER: builtins.int
-    NUM_SHARDS_FIELD_NUMBER: builtins.int
     dim_value: builtins.int
     dim_param: builtins.str
     num_shards: builtins.int
@@ -383,22 +337,18 @@ class SimpleShardedDimProto(message.Message):
         dim_param: builtins.str | None = ...,
         num_shards: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["dim", b"dim", "dim_param", b"dim_param", "dim_value", b"dim_value", "num_shards", b"num_shards"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dim", b"dim", "dim_param", b"dim_param", "dim_value", b"dim_value", "num_shards", b"num_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_dim: _TypeAlias = typing.Literal["dim_value", "dim_param"]  # noqa: Y015
-    _WhichOneofArgType_dim: _TypeAlias = typing.Literal["dim", b"dim"]  # noqa: Y015
+    _WhichOneofArgType_dim: _TypeAlias = typing.Literal["dim"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_dim) -> _WhichOneofReturnType_dim | None: ...
 
 @typing.final
 class TrainingInfoProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    INITIALIZATION_FIELD_NUMBER: builtins.int
-    ALGORITHM_FIELD_NUMBER: builtins.int
-    INITIALIZATION_BINDING_FIELD_NUMBER: builtins.int
-    UPDATE_BINDING_FIELD_NUMBER: builtins.int
     @builtins.property
     def initialization(self) -> GraphProto: ...
     @builtins.property
@@ -415,9 +365,9 @@ class TrainingInfoProto(message.Message):
         initialization_binding: abc.Iterable[StringStringEntryProto] | None = ...,
         update_binding: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["algorithm", b"algorithm", "initialization", b"initialization"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["algorithm", b"algorithm", "initialization", b"initialization", "initialization_binding", b"initialization_binding", "update_binding", b"update_binding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization", "initialization_binding", "update_binding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -425,18 +375,6 @@ class TrainingInfoProto(message.Message):
 class ModelProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    IR_VERSION_FIELD_NUMBER: builtins.int
-    OPSET_IMPORT_FIELD_NUMBER: builtins.int
-    PRODUCER_NAME_FIELD_NUMBER: builtins.int
-    PRODUCER_VERSION_FIELD_NUMBER: builtins.int
-    DOMAIN_FIELD_NUMBER: builtins.int
-    MODEL_VERSION_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    GRAPH_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
-    TRAINING_INFO_FIELD_NUMBER: builtins.int
-    FUNCTIONS_FIELD_NUMBER: builtins.int
-    CONFIGURATION_FIELD_NUMBER: builtins.int
     ir_version: builtins.int
     producer_name: builtins.str
     producer_version: builtins.str
@@ -471,9 +409,9 @@ class ModelProto(message.Message):
         functions: abc.Iterable[FunctionProto] | None = ...,
         configuration: abc.Iterable[DeviceConfigurationProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "domain", b"domain", "graph", b"graph", "ir_version", b"ir_version", "model_version", b"model_version", "producer_name", b"producer_name", "producer_version", b"producer_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "graph", "ir_version", "model_version", "producer_name", "producer_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration", b"configuration", "doc_string", b"doc_string", "domain", b"domain", "functions", b"functions", "graph", b"graph", "ir_version", b"ir_version", "metadata_props", b"metadata_props", "model_version", b"model_version", "opset_import", b"opset_import", "producer_name", b"producer_name", "producer_version", b"producer_version", "training_info", b"training_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration", "doc_string", "domain", "functions", "graph", "ir_version", "metadata_props", "model_version", "opset_import", "producer_name", "producer_version", "training_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -481,9 +419,6 @@ class ModelProto(message.Message):
 class DeviceConfigurationProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: builtins.int
-    NUM_DEVICES_FIELD_NUMBER: builtins.int
-    DEVICE_FIELD_NUMBER: builtins.int
     name: builtins.str
     num_devices: builtins.int
     @builtins.property
@@ -495,9 +430,9 @@ class DeviceConfigurationProto(message.Message):
         num_devices: builtins.int | None = ...,
         device: abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["name", b"name", "num_devices", b"num_devices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["name", "num_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["device", b"device", "name", b"name", "num_devices", b"num_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "name", "num_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -505,8 +440,6 @@ class DeviceConfigurationProto(message.Message):
 class StringStringEntryProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    KEY_FIELD_NUMBER: builtins.int
-    VALUE_FIELD_NUMBER: builtins.int
     key: builtins.str
     value: builtins.str
     def __init__(
@@ -515,9 +448,9 @@ class StringStringEntryProto(message.Message):
         key: builtins.str | None = ...,
         value: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -525,8 +458,6 @@ class StringStringEntryProto(message.Message):
 class TensorAnnotation(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    TENSOR_NAME_FIELD_NUMBER: builtins.int
-    QUANT_PARAMETER_TENSOR_NAMES_FIELD_NUMBER: builtins.int
     tensor_name: builtins.str
     @builtins.property
     def quant_parameter_tensor_names(self) -> containers.RepeatedCompositeFieldContainer[StringStringEntryProto]: ...
@@ -536,9 +467,9 @@ class TensorAnnotation(message.Message):
         tensor_name: builtins.str | None = ...,
         quant_parameter_tensor_names: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name", b"tensor_name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["quant_parameter_tensor_names", b"quant_parameter_tensor_names", "tensor_name", b"tensor_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["quant_parameter_tensor_names", "tensor_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -546,16 +477,6 @@ class TensorAnnotation(message.Message):
 class GraphProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    NODE_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    INITIALIZER_FIELD_NUMBER: builtins.int
-    SPARSE_INITIALIZER_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    INPUT_FIELD_NUMBER: builtins.int
-    OUTPUT_FIELD_NUMBER: builtins.int
-    VALUE_INFO_FIELD_NUMBER: builtins.int
-    QUANTIZATION_ANNOTATION_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     doc_string: builtins.str
     @builtins.property
@@ -588,9 +509,9 @@ class GraphProto(message.Message):
         quantization_annotation: abc.Iterable[TensorAnnotation] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "name", b"name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "initializer", b"initializer", "input", b"input", "metadata_props", b"metadata_props", "name", b"name", "node", b"node", "output", b"output", "quantization_annotation", b"quantization_annotation", "sparse_initializer", b"sparse_initializer", "value_info", b"value_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "initializer", "input", "metadata_props", "name", "node", "output", "quantization_annotation", "sparse_initializer", "value_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -682,8 +603,6 @@ class TensorProto(message.Message):
     class Segment(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        BEGIN_FIELD_NUMBER: builtins.int
-        END_FIELD_NUMBER: builtins.int
         begin: builtins.int
         end: builtins.int
         def __init__(
@@ -692,27 +611,12 @@ class TensorProto(message.Message):
             begin: builtins.int | None = ...,
             end: builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["begin", "end"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["begin", b"begin", "end", b"end"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["begin", "end"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    DIMS_FIELD_NUMBER: builtins.int
-    DATA_TYPE_FIELD_NUMBER: builtins.int
-    SEGMENT_FIELD_NUMBER: builtins.int
-    FLOAT_DATA_FIELD_NUMBER: builtins.int
-    INT32_DATA_FIELD_NUMBER: builtins.int
-    STRING_DATA_FIELD_NUMBER: builtins.int
-    INT64_DATA_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    RAW_DATA_FIELD_NUMBER: builtins.int
-    EXTERNAL_DATA_FIELD_NUMBER: builtins.int
-    DATA_LOCATION_FIELD_NUMBER: builtins.int
-    DOUBLE_DATA_FIELD_NUMBER: builtins.int
-    UINT64_DATA_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
     data_type: builtins.int
     name: builtins.str
     doc_string: builtins.str
@@ -757,9 +661,9 @@ class TensorProto(message.Message):
         uint64_data: abc.Iterable[builtins.int] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["data_location", b"data_location", "data_type", b"data_type", "doc_string", b"doc_string", "name", b"name", "raw_data", b"raw_data", "segment", b"segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "doc_string", "name", "raw_data", "segment"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["data_location", b"data_location", "data_type", b"data_type", "dims", b"dims", "doc_string", b"doc_string", "double_data", b"double_data", "external_data", b"external_data", "float_data", b"float_data", "int32_data", b"int32_data", "int64_data", b"int64_data", "metadata_props", b"metadata_props", "name", b"name", "raw_data", b"raw_data", "segment", b"segment", "string_data", b"string_data", "uint64_data", b"uint64_data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "dims", "doc_string", "double_data", "external_data", "float_data", "int32_data", "int64_data", "metadata_props", "name", "raw_data", "segment", "string_data", "uint64_data"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -767,9 +671,6 @@ class TensorProto(message.Message):
 class SparseTensorProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    VALUES_FIELD_NUMBER: builtins.int
-    INDICES_FIELD_NUMBER: builtins.int
-    DIMS_FIELD_NUMBER: builtins.int
     @builtins.property
     def values(self) -> TensorProto: ...
     @builtins.property
@@ -783,9 +684,9 @@ class SparseTensorProto(message.Message):
         indices: TensorProto | None = ...,
         dims: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["indices", b"indices", "values", b"values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["indices", "values"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dims", b"dims", "indices", b"indices", "values", b"values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dims", "indices", "values"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -797,9 +698,6 @@ class TensorShapeProto(message.Message):
     class Dimension(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        DIM_VALUE_FIELD_NUMBER: builtins.int
-        DIM_PARAM_FIELD_NUMBER: builtins.int
-        DENOTATION_FIELD_NUMBER: builtins.int
         dim_value: builtins.int
         dim_param: builtins.str
         denotation: builtins.str
@@ -810,15 +708,14 @@ class TensorShapeProto(message.Message):
             dim_param: builtins.str | None = ...,
             denotation: builtins.str | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["denotation", b"denotation", "dim_param", b"dim_param", "dim_value", b"dim_value", "value", b"value"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", b"denotation", "dim_param", b"dim_param", "dim_value", b"dim_value", "value", b"value"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         _WhichOneofReturnType_value: _TypeAlias = typing.Literal["dim_value", "dim_param"]  # noqa: Y015
-        _WhichOneofArgType_value: _TypeAlias = typing.Literal["value", b"value"]  # noqa: Y015
+        _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]  # noqa: Y015
         def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
-    DIM_FIELD_NUMBER: builtins.int
     @builtins.property
     def dim(self) -> containers.RepeatedCompositeFieldContainer[TensorShapeProto.Dimension]: ...
     def __init__(
@@ -828,7 +725,7 @@ class TensorShapeProto(message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dim", b"dim"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dim"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -840,8 +737,6 @@ class TypeProto(message.Message):
     class Tensor(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        ELEM_TYPE_FIELD_NUMBER: builtins.int
-        SHAPE_FIELD_NUMBER: builtins.int
         elem_type: builtins.int
         @builtins.property
         def shape(self) -> TensorShapeProto: ...
@@ -851,9 +746,9 @@ class TypeProto(message.Message):
             elem_type: builtins.int | None = ...,
             shape: TensorShapeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type", "shape", b"shape"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type", "shape", b"shape"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -861,7 +756,6 @@ class TypeProto(message.Message):
     class Sequence(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        ELEM_TYPE_FIELD_NUMBER: builtins.int
         @builtins.property
         def elem_type(self) -> TypeProto: ...
         def __init__(
@@ -869,9 +763,9 @@ class TypeProto(message.Message):
             *,
             elem_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -879,8 +773,6 @@ class TypeProto(message.Message):
     class Map(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        KEY_TYPE_FIELD_NUMBER: builtins.int
-        VALUE_TYPE_FIELD_NUMBER: builtins.int
         key_type: builtins.int
         @builtins.property
         def value_type(self) -> TypeProto: ...
@@ -890,9 +782,9 @@ class TypeProto(message.Message):
             key_type: builtins.int | None = ...,
             value_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["key_type", b"key_type", "value_type", b"value_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["key_type", b"key_type", "value_type", b"value_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -900,7 +792,6 @@ class TypeProto(message.Message):
     class Optional(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        ELEM_TYPE_FIELD_NUMBER: builtins.int
         @builtins.property
         def elem_type(self) -> TypeProto: ...
         def __init__(
@@ -908,9 +799,9 @@ class TypeProto(message.Message):
             *,
             elem_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -918,8 +809,6 @@ class TypeProto(message.Message):
     class SparseTensor(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        ELEM_TYPE_FIELD_NUMBER: builtins.int
-        SHAPE_FIELD_NUMBER: builtins.int
         elem_type: builtins.int
         @builtins.property
         def shape(self) -> TensorShapeProto: ...
@@ -929,9 +818,9 @@ class TypeProto(message.Message):
             elem_type: builtins.int | None = ...,
             shape: TensorShapeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type", "shape", b"shape"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", b"elem_type", "shape", b"shape"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -939,8 +828,6 @@ class TypeProto(message.Message):
     class Opaque(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
-        DOMAIN_FIELD_NUMBER: builtins.int
-        NAME_FIELD_NUMBER: builtins.int
         domain: builtins.str
         name: builtins.str
         def __init__(
@@ -949,19 +836,12 @@ class TypeProto(message.Message):
             domain: builtins.str | None = ...,
             name: builtins.str | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["domain", b"domain", "name", b"name"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["domain", "name"]  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["domain", b"domain", "name", b"name"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "name"]  # noqa: Y015
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    TENSOR_TYPE_FIELD_NUMBER: builtins.int
-    SEQUENCE_TYPE_FIELD_NUMBER: builtins.int
-    MAP_TYPE_FIELD_NUMBER: builtins.int
-    OPTIONAL_TYPE_FIELD_NUMBER: builtins.int
-    SPARSE_TENSOR_TYPE_FIELD_NUMBER: builtins.int
-    OPAQUE_TYPE_FIELD_NUMBER: builtins.int
-    DENOTATION_FIELD_NUMBER: builtins.int
     denotation: builtins.str
     @builtins.property
     def tensor_type(self) -> TypeProto.Tensor: ...
@@ -986,20 +866,18 @@ class TypeProto(message.Message):
         opaque_type: TypeProto.Opaque | None = ...,
         denotation: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["denotation", b"denotation", "map_type", b"map_type", "opaque_type", b"opaque_type", "optional_type", b"optional_type", "sequence_type", b"sequence_type", "sparse_tensor_type", b"sparse_tensor_type", "tensor_type", b"tensor_type", "value", b"value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", b"denotation", "map_type", b"map_type", "opaque_type", b"opaque_type", "optional_type", b"optional_type", "sequence_type", b"sequence_type", "sparse_tensor_type", b"sparse_tensor_type", "tensor_type", b"tensor_type", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_value: _TypeAlias = typing.Literal["tensor_type", "sequence_type", "map_type", "optional_type", "sparse_tensor_type", "opaque_type"]  # noqa: Y015
-    _WhichOneofArgType_value: _TypeAlias = typing.Literal["value", b"value"]  # noqa: Y015
+    _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
 @typing.final
 class OperatorSetIdProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    DOMAIN_FIELD_NUMBER: builtins.int
-    VERSION_FIELD_NUMBER: builtins.int
     domain: builtins.str
     version: builtins.int
     def __init__(
@@ -1008,9 +886,9 @@ class OperatorSetIdProto(message.Message):
         domain: builtins.str | None = ...,
         version: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["domain", b"domain", "version", b"version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["domain", "version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["domain", b"domain", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1018,18 +896,6 @@ class OperatorSetIdProto(message.Message):
 class FunctionProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    NAME_FIELD_NUMBER: builtins.int
-    INPUT_FIELD_NUMBER: builtins.int
-    OUTPUT_FIELD_NUMBER: builtins.int
-    ATTRIBUTE_FIELD_NUMBER: builtins.int
-    ATTRIBUTE_PROTO_FIELD_NUMBER: builtins.int
-    NODE_FIELD_NUMBER: builtins.int
-    DOC_STRING_FIELD_NUMBER: builtins.int
-    OPSET_IMPORT_FIELD_NUMBER: builtins.int
-    DOMAIN_FIELD_NUMBER: builtins.int
-    OVERLOAD_FIELD_NUMBER: builtins.int
-    VALUE_INFO_FIELD_NUMBER: builtins.int
-    METADATA_PROPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     doc_string: builtins.str
     domain: builtins.str
@@ -1066,8 +932,8 @@ class FunctionProto(message.Message):
         value_info: abc.Iterable[ValueInfoProto] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", b"doc_string", "domain", b"domain", "name", b"name", "overload", b"overload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "overload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", b"attribute", "attribute_proto", b"attribute_proto", "doc_string", b"doc_string", "domain", b"domain", "input", b"input", "metadata_props", b"metadata_props", "name", b"name", "node", b"node", "opset_import", b"opset_import", "output", b"output", "overload", b"overload", "value_info", b"value_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "attribute_proto", "doc_string", "domain", "input", "metadata_props", "name", "node", "opset_import", "output", "overload", "value_info"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
