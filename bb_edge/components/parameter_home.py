@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -36,6 +38,7 @@ class ParameterHome:
         self._moved: dict[int, Array] = {}  # by place: a tensor in the program's memory, 1-D
         self.read = False
         """Whether nobody has changed the vector since the program began to run: who runs it says so."""
+        self._pieces: list[Array] = []  # where those that travel are, while some are away
         # What `beside` gave last, and for which list, unless the next time something may be moved.
         self._paired: tuple[object, list[tuple[int, Array, Array]]] = None, []
 
@@ -52,7 +55,7 @@ class ParameterHome:
         if self.away:
             for at, values in self._moved.items():
                 self.vector[at : at + values.size] = values
-            self.away, self._moved, self._paired = False, {}, (None, [])
+            self.away, self._moved, self._pieces, self._paired = False, {}, [], (None, [])
             if self._program is not None:
                 self._program.return_residents()
         return self.vector
@@ -97,6 +100,7 @@ class ParameterHome:
             found = self._program.move_residents(frozenset(wanted))
             self._moved = {wanted[number]: memory.reshape(-1) for number, memory in found.items()}
             self.away = bool(found)
+            self._pieces = self._pieces_of_sent()
         self.read = self.away  # what is not moved changes now
         moved, vector = self._moved, self.vector
         paired = [
@@ -113,11 +117,18 @@ class ParameterHome:
 
     def copy_sent(self, target: Array) -> None:
         """Copies those that travel, from wherever they are."""
-        done = 0
+        if self.away:
+            np.concatenate(self._pieces, out=target)
+        else:
+            target[...] = self._sent
+
+    def _pieces_of_sent(self) -> list[Array]:
+        """Those that travel in order, each piece from where it is."""
+        pieces: list[Array] = []
+        done, size = 0, self._sent.size
         for start, values in sorted(self._moved.items()):
             at = start - self._first
-            if 0 <= at < target.size:  # what travels is made of whole tensors
-                target[done:at] = self._sent[done:at]
+            if 0 <= at < size:  # what travels is made of whole tensors
+                pieces += [self._sent[done:at], values] if at > done else [values]
                 done = at + values.size
-                target[at:done] = values
-        target[done:] = self._sent[done:]
+        return [*pieces, self._sent[done:]]
