@@ -196,8 +196,8 @@ class Compiler(Suggests):
     def with_stage(self, stage: Stage, after: str) -> Compiler:
         """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
 
-        Raises UnknownStage, at the author's line, where no stage is called `after`, where one is called as this
-        one is, and where it has no `NAME` or `run`.
+        Raises UnknownStage, at the author's line, where no stage is called `after`, where another one has
+        this name, and where it has no `NAME` or `run`.
         """
         where = f"{short_line(author_line())}, with_stage"
         name = getattr(stage, "NAME", None)

@@ -236,23 +236,24 @@ class GradientBuilder:
 
     def reduce_to(self, gradient: str, from_value: str, to_value: str) -> str:
         """Sums a gradient in the shape of `from_value` over the axes along which `to_value` was broadcast."""
-        big, small = self.shape(from_value), self.shape(to_value)
-        if big is None or small is None or not _is_settled(big, small):
-            return self._reduce_at_run_time(gradient, to_value)
-        lead = len(big) - len(small)
-        ones = [lead + i for i, dim in enumerate(small) if dim == 1 and big[lead + i] != 1]
-        return self._sum_axes(gradient, lead, ones)
+        return self._reduced(gradient, from_value, to_value, 0)
 
     def reduce_leading(self, gradient: str, from_value: str, to_value: str) -> str:
         """Sums a product's gradient over the axes before the last two along which `to_value` was broadcast.
 
         The gradient's last two axes are those of `to_value`, the others those of `from_value`.
         """
+        return self._reduced(gradient, from_value, to_value, 2)
+
+    def _reduced(self, gradient: str, from_value: str, to_value: str, kept: int) -> str:
+        """Sums over the axes along which `to_value` was broadcast, but for the last `kept` ones."""
         big, small = self.shape(from_value), self.shape(to_value)
-        if big is None or small is None or not _is_settled(big[:-2], small[:-2]):
+        if big is None or small is None:
             return self._reduce_at_run_time(gradient, to_value)
-        lead = len(big) - len(small)
-        ones = [lead + i for i, dim in enumerate(small[:-2]) if dim == 1 and big[lead + i] != 1]
+        lead, dims = len(big) - len(small), small[: len(small) - kept]
+        if not _is_settled(big[: len(big) - kept], dims):
+            return self._reduce_at_run_time(gradient, to_value)
+        ones = [lead + i for i, dim in enumerate(dims) if dim == 1 and big[lead + i] != 1]
         return self._sum_axes(gradient, lead, ones)
 
     def _sum_axes(self, gradient: str, lead: int, ones: Sequence[int]) -> str:

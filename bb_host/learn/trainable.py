@@ -271,21 +271,21 @@ def trainable(
     Raises ModelImportError, NotDifferentiableError, LearnError, each at the line that calls it.
     """
     settings = TrainableSettings(
-        loss,
-        learning_rate,
-        momentum,
-        learning,
-        frozen,
-        train,
-        config,
-        optimizer,
-        batch_norm,
-        train_last,
-        personal,
-        sent,
-        huber_delta,
-        output,
-        ignore_index,
+        loss=loss,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        learning=learning,
+        frozen=frozen,
+        train=train,
+        config=config,
+        optimizer=optimizer,
+        batch_norm=batch_norm,
+        train_last=train_last,
+        personal=personal,
+        sent=sent,
+        huber_delta=huber_delta,
+        output=output,
+        ignore_index=ignore_index,
     )
     try:
         return make_trainable(model, settings)
