@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from bb_edge.components.presence_selector import near_of, sample_of
+from bb_edge.components.presence_selector import ViewSelector
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.contracts import PeerSelector
 from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ __all__ = ["ConstantView"]
 _MAX_PEERS = 65_536
 
 
-class ConstantView(PeerSelector):
+class ConstantView(ViewSelector):
     """Has a fixed list of peers in view, whether they are up or not, in the order given.
 
     Configuration: `peers`, ids in base58 text; `names`, names that ids are hashed from. The node itself is
@@ -48,12 +47,6 @@ class ConstantView(PeerSelector):
                 except PeerIdError as error:
                     raise env.error(f"{text!r} is not a peer id: {error}", key) from error
         return cls(tuple(peers))
-
-    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
-        return sample_of(ctx, self.current_view(ctx), n, min)
-
-    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
-        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         own = ctx.own_peer

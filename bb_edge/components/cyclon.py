@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from bb_edge.components.peer_lists import Descriptor, learn, own_addresses, peers_of, rows
-from bb_edge.components.presence_selector import load_generators, near_of, sample_of
+from bb_edge.components.presence_selector import ViewSelector, load_generators, sample_of
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
+from bb_edge.roles.contracts import ProtocolComponent
 from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting
 from bb_edge.wire import cbor
@@ -32,7 +32,7 @@ S = 1_000_000_000
 _STATE_VERSION = 1
 
 
-class Cyclon(PeerSelector, ProtocolComponent):
+class Cyclon(ViewSelector, ProtocolComponent):
     """Samples peers from a view that it renews by gossip.
 
     Configuration: the view has `view_size` (8) peers, of which `shuffle_size` (4) are exchanged every
@@ -96,12 +96,6 @@ class Cyclon(PeerSelector, ProtocolComponent):
         return table.opset()
 
     # --- the view -------------------------------------------------------------------------------------
-
-    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
-        return sample_of(ctx, self.current_view(ctx), n, min)
-
-    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
-        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         return tuple(sorted(self._view))

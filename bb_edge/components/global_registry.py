@@ -11,7 +11,6 @@ then it shows that it is alive three times within its time-to-live. A peer that 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -25,12 +24,12 @@ from bb_edge.components.peer_lists import (
     peer_of,
     rows,
 )
-from bb_edge.components.presence_selector import load_generators, near_of, sample_of
+from bb_edge.components.presence_selector import ViewSelector, load_generators
 from bb_edge.components.state import StateReader, pack_state
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.roles.adoption import Adoption
 from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.contracts import PeerSelector, ProtocolComponent
+from bb_edge.roles.contracts import ProtocolComponent
 from bb_edge.roles.errors import ComponentError, ComponentStateError
 from bb_edge.roles.settings import Setting
 from bb_edge.wire import cbor
@@ -67,7 +66,7 @@ def _number(fields: dict[str, object], key: str) -> int:
     return value
 
 
-class _Registry(PeerSelector, ProtocolComponent):
+class _Registry(ViewSelector, ProtocolComponent):
     """The opset that both sides share; a side that does not serve an op refuses it."""
 
     @classmethod
@@ -89,15 +88,6 @@ class _Registry(PeerSelector, ProtocolComponent):
 
     def leave(self, ctx: ProtocolCtx, sender: PeerId, payload: bytes) -> None:
         raise ComponentError(f"{self.TYPE_NAME} is not the registry's server", "registry", "ask the server")
-
-    @abstractmethod
-    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]: ...
-
-    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
-        return sample_of(ctx, self.current_view(ctx), n, min)
-
-    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
-        return near_of(self.current_view(ctx), key, n)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from heapq import nsmallest
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.roles.context import Ctx
 
-__all__ = ["PresenceSelector", "load_generators", "near_of", "sample_of"]
+__all__ = ["PresenceSelector", "ViewSelector", "load_generators", "near_of", "sample_of"]
 
 
 def load_generators() -> None:
@@ -53,7 +54,20 @@ def near_of(peers: Iterable[PeerId], key: bytes, n: int) -> tuple[PeerId, ...]:
     return tuple(nsmallest(n, peers, key=distance))
 
 
-class PresenceSelector(PeerSelector):
+class ViewSelector(PeerSelector):
+    """Chooses among the peers of `current_view`, which such a selector knows at once."""
+
+    @abstractmethod
+    def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]: ...
+
+    def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
+        return sample_of(ctx, self.current_view(ctx), n, min)
+
+    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
+        return near_of(self.current_view(ctx), key, n)
+
+
+class PresenceSelector(ViewSelector):
     """Has the peers in view that are up and whose presence lists the slot's class.
 
     The node itself is in view only where that class is not the asking partition's: a node that gossips does
@@ -78,14 +92,10 @@ class PresenceSelector(PeerSelector):
         return cls(env.peer_class, env.own_class, env.settings(cls)["known"])
 
     def sample(self, ctx: Ctx, *, n: int, min: int = 0) -> tuple[PeerId, ...]:
-        least = min - self.resting(ctx) if min else 0
-        return sample_of(ctx, self.current_view(ctx), n, least)
+        return super().sample(ctx, n=n, min=min - self.resting(ctx) if min else 0)
 
     def resting(self, ctx: Ctx) -> int:
         return 0 if self.sees_absent else ctx.peers.resting(self._peer_class)
-
-    def near_key(self, ctx: Ctx, key: bytes, *, n: int) -> tuple[PeerId, ...]:
-        return near_of(self.current_view(ctx), key, n)
 
     def current_view(self, ctx: Ctx) -> tuple[PeerId, ...]:
         peers = (ctx.peers.known_peers if self.sees_absent else ctx.peers.up_peers)(self._peer_class)
