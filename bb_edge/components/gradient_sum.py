@@ -75,6 +75,8 @@ class GradientSum:
         self._placed: list[tuple[int, Array]] = []  # of it: where in the vector each belongs, its numbers
         self._parts: list[tuple[int, Array]] = []  # those, and what lies in the vector
         self._is_lent = False
+        # What a program lent last to be added; of each part the sum, what comes to it, and memory for it.
+        self._sums: tuple[object, list[tuple[Array, Array, Array]]] = None, []
         self.filled = False
         """Whether a pass has added to it since the last step."""
 
@@ -92,7 +94,7 @@ class GradientSum:
     def release(self) -> None:
         """Gives back the memory of a sum that nothing was added to; `add` and `take` take it again."""
         self._collect()
-        self._mapping, self._placed, self._parts = {}, [], []
+        self._mapping, self._placed, self._parts, self._sums = {}, [], [], (None, [])
         self._spare, self._spare_views, self._runs, self._spare_runs = None, (), None, None
         if not self.filled and self._views is not None:
             if len(self._spares) < SPARES:
@@ -154,14 +156,16 @@ class GradientSum:
             or bound[0] is not program
         ):
             bound = self._spare_runs = self._bind(program, others, self._spare_views, factor)
+            self._sums = None, []
         lent = bound[3](inputs)
-        parts = self._whole(self._spare, self._place(lent, others))
+        if lent is not self._sums[0]:
+            parts = self._whole(self._spare, self._place(lent, others))
+            cuts = [(slice(start, start + values.size), values) for start, values in parts]
+            self._sums = lent, [(self._flat[cut], values, self._spare[cut]) for cut, values in cuts]
         token = hush()  # a warning that is raised would leave a sum of which a part is added
         try:
-            for start, values in parts:
-                part = self._flat[start : start + values.size]
+            for part, values, free in self._sums[1]:
                 if scale != 1:
-                    free = self._spare[start : start + values.size]
                     values = np.multiply(values, np.float32(scale), out=free)
                 np.add(part, values, out=part)
         finally:
