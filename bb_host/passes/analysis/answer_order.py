@@ -57,6 +57,9 @@ class _Orderer:
         }
         gates: dict[int, tuple[str, ...]] = {}
         for number, answer in self.answers.items():
+            if number in asks:
+                self.before[answer].add(asks[number])  # no input says so, and analyses read ops in order
+        for number, answer in self.answers.items():
             ask = asks.get(number)
             if ask is None:
                 continue
