@@ -221,7 +221,8 @@ class Admission:
         if arrival.kind is Kind.ENTRY:
             if peer is not self._senders.last:
                 self._senders.starts(peer, message)
-            target, args = self._routing.target(message), (peer, message, deadline_ns)
+            port, args = self._routing.port_of(message), (peer, message, deadline_ns)
+            target = "" if port is None else port.graph.target
             self._ingress.offer(
                 Entry(target, self._routing.fill, args, None, size, peer, deadline_ns, cause=raw.cause)
             )

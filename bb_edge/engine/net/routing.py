@@ -82,29 +82,13 @@ class Routing:
 
     # --- to sites -------------------------------------------------------------------------------------
 
-    def target(self, message: Envelope) -> str:
-        """The target that an envelope is for: that of its first known site, "" without one."""
+    def port_of(self, message: Envelope) -> Port | None:
+        """The port of an envelope's first known site: it names the envelope's target and sender's class."""
         for fill in message.fills:
             port = self._ports.get(fill.route.site)
             if port is not None:
-                return port.graph.target
-        return ""
-
-    def sender_class(self, message: Envelope) -> str:
-        """The class that sends such an envelope: that of its first known site, "" where none names one."""
-        for fill in message.fills:
-            port = self._ports.get(fill.route.site)
-            if port is not None:
-                return port.sender_class
-        return ""
-
-    def sole_class(self, message: Envelope) -> str:
-        """The class of which one peer should ask this: that of its first known site, "" without one."""
-        for fill in message.fills:
-            port = self._ports.get(fill.route.site)
-            if port is not None:
-                return port.sender_class if port.sole else ""
-        return ""
+                return port
+        return None
 
     def fill(self, execution: Execution, peer: PeerId, message: Envelope, deadline_ns: int) -> None:
         """Writes an envelope's fills into its execution; a fill that fails does not hold up its siblings."""

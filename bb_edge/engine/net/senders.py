@@ -79,11 +79,11 @@ class Senders:
             return Refusal.OTHER_PROGRAM
         if not peers.are_told or peer == self._runtime.own_peer:
             return None
-        wanted = self._routing.sender_class(arrival.message)
-        if not wanted:
+        port = self._routing.port_of(arrival.message)
+        if port is None or not port.sender_class:
             return None
         presence = peers.presences.get(peer)
-        if presence is not None and wanted in presence.classes:
+        if presence is not None and port.sender_class in presence.classes:
             if self._unknown:
                 self._unknown.pop(peer, None)
             return None
@@ -97,14 +97,17 @@ class Senders:
         """What the peer, and the log, are told."""
         if refusal is Refusal.OTHER_PROGRAM:
             return self._peers.programs.why(arrival.raw.peer)
-        return f"it is not known as a {self._routing.sender_class(arrival.message)}"
+        port = self._routing.port_of(arrival.message)
+        assert port is not None, "another class is refused at a port alone"
+        return f"it is not known as a {port.sender_class}"
 
     def starts(self, peer: PeerId, message: Envelope) -> None:
         """An envelope of the peer is taken that starts an execution: says so where two ask by turns."""
         if message.kind != envelope.REQUEST or peer == self._runtime.own_peer:
             return
         self.last = peer
-        peer_class = self._routing.sole_class(message)
+        port = self._routing.port_of(message)
+        peer_class = port.sender_class if port is not None and port.sole else ""
         asking = self._asking.get(peer_class)
         if asking is None:
             if peer_class:
