@@ -123,7 +123,6 @@ def _compile(arguments: argparse.Namespace) -> int:
     from bb_host.diagnostics import Policy
     from bb_host.passes.device.budget import Limits
     from bb_host.passes.tensor.shapes import parse_shapes
-    from bb_host.report.targets import table, timings
     from bb_host.source_file import read_source
 
     policy = Policy.parse(arguments.warnings)
@@ -171,7 +170,15 @@ def _compile(arguments: argparse.Namespace) -> int:
     written = build.write(arguments.out, arguments.file, arguments.force)
     if arguments.json:
         print(json.dumps({**_report(build, written), "warnings": [w.to_dict() for w in shown]}))
-        return 0
+    else:
+        _print_report(build, written, arguments)
+    return 0
+
+
+def _print_report(build: Build, written: Sequence[Path], arguments: argparse.Namespace) -> None:
+    """Prints the written files, and what was asked to be shown of them."""
+    from bb_host.report.targets import table, timings
+
     print(f"{build.module}: {', '.join(str(path) for path in written if path.suffix == '.onnx')}")
     if build.artifacts:
         print(table([a.report for a in build.artifacts]))
@@ -183,7 +190,6 @@ def _compile(arguments: argparse.Namespace) -> int:
             print(f"\n{artifact.budget.table()}")
     if arguments.timings:
         print(timings(build.passes))
-    return 0
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
