@@ -24,7 +24,7 @@ class InstallPlan:
     `asked` are the names of targets and the config that it was made of; `config` has besides room for the
     planned sizes of `raised` sites, and the tensor budget. With `once=Kept()` it
     also keeps what the first node made of the program and others may use: decoded construction states,
-    layouts, checks. That is for who installs many nodes; one alone would hold its parameters twice. Their
+    layouts, checks. For hosts that install many nodes: one alone would hold its parameters twice. Their
     frames are made when they run, not at install (`many`): most of many nodes need one of their forty.
 
     Raises UnknownTargetError, LoadError, and InstallError where the targets plan what never fits.

@@ -78,13 +78,13 @@ def install(
 ) -> Node:
     """Makes a node that runs `targets` of a program.
 
-    `plan` is one that was made of this program, these targets and this config, for who installs many nodes.
+    `plan` was made of this program, these targets and this config, by a host that installs many nodes.
 
     `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
     `seed` feeds the node's generator (None: the operating system's entropy), `clock_offset_ns` turns
     monotonic into wall time. `incarnation` is entropy that differs at every start, for epochs and request
     ids; without it they follow the seed, as simulations want it. `epoch`, of 56 bits and not 0, is the node's
-    first one in place of one that is drawn, for who tells it of nodes that are not installed yet.
+    first one in place of one that is drawn, for hosts that tell it of nodes not installed yet.
 
     `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
     it is done inline, so that a simulation stays deterministic.

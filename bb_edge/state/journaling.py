@@ -111,7 +111,7 @@ class Journaling:
         """Answers what the writer has written, and begins the next write.
 
         With `wait` it waits for the write that is under way, and for no other: what it answers makes room
-        for who waits for some, and the next rows share one write and sync meanwhile.
+        for whatever waits for some, and the next rows share one write and sync meanwhile.
         """
         assert self._writer is not None
         if wait or self._writer.done:

@@ -13,7 +13,7 @@ from bb_host.learn.trainable import Construction, TrainableModel, TrainableSetti
 class ModelFile:
     """A model as `trainable` makes it with its defaults, or one that only runs where it has no gradient.
 
-    It warns of nothing that only matters to who trains it: `trainable` does.
+    It gives no warning that matters only when the model is trained: `trainable` does.
     """
 
     def __init__(self, model: TrainableModel) -> None:

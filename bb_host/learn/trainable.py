@@ -315,7 +315,7 @@ class TrainableSettings(NamedTuple):
 
 
 def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: TrainableSettings) -> TrainableModel:
-    """`trainable`, for who has no author's line: errors name the model's file alone."""
+    """`trainable` for callers without an author's line: errors name the model's file alone."""
     if given.optimizer not in OPTIMIZERS:
         raise LearnError(
             f"unknown optimizer {given.optimizer!r}", "trainable", f"known: {', '.join(OPTIMIZERS)}"

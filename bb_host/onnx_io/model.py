@@ -101,7 +101,7 @@ def read_model(model: onnx.ModelProto, supports: Supports, name: str = "") -> Fu
 def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     """The model in that opset of ONNX at least, by ONNX's own converter; itself where it is no older.
 
-    What the converter cannot bring there stays as it is, for who needs it to refuse.
+    What the converter cannot bring there stays as it is, for whatever needs it to refuse.
     """
     known = next((o.version for o in model.opset_import if o.domain in ONNX_DOMAINS), 0)
     if known >= version:

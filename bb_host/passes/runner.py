@@ -1,4 +1,4 @@
-"""The runner of all passes: in order, each timed and checked, and shown to who wants to see it."""
+"""Runs passes in order; times and checks each, and shows it to an observer."""
 
 from __future__ import annotations
 

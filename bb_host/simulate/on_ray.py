@@ -1,4 +1,4 @@
-"""Shards as actors of Ray, for who has a cluster. Needs the extra `[ray]`; nothing else here imports it."""
+"""Shards as actors of Ray, on a cluster. Needs the extra `[ray]`; nothing else here imports it."""
 
 from __future__ import annotations
 

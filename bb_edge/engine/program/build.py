@@ -123,7 +123,7 @@ class _Ops:
             if site < 0:
                 continue
             waits, pulls = int(only_constants or site not in constants), ()
-            if only_constants:  # pulled by who reads it, else by what starts it
+            if only_constants:  # pulled by its reader, else by what starts it
                 self._constant_arrivals.setdefault(index, []).append(len(self._ops))
                 if is_unread:
                     waits, pulls = LAZY, (index,)

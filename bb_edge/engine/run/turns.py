@@ -58,7 +58,7 @@ class Turns:
             self._ends_ns = self._begun_ns + self._length_ns
 
     def over(self) -> bool:
-        """Whether the poll has taken long enough; asked after ops that may take long, of who has a clock.
+        """Whether the poll has taken long enough; asked after ops that may take long, of nodes with a clock.
 
         What a long op gave can mostly leave with it: cheap ops have until `late`.
         """

@@ -199,7 +199,7 @@ class _Solver:
     def _behind_gates(
         self, error: TypeConstraintFailed, function: Function, terms: Terms, version: int
     ) -> TypeConstraintFailed:
-        """The refusal of who reads a value behind a gate, where the gate is what was found to contradict.
+        """The refusal of the reader of a value behind a gate, where the gate is what was found to contradict.
 
         A gate is recorded for `after=`: its author knows the call that takes the value.
         """
