@@ -66,6 +66,7 @@ class GradientSum:
         self._flat: Array
         self._views: Sequence[Array] | None
         self._in_vector: list[tuple[int, Array]]  # all gradients as one part
+        self._by_tensor: list[tuple[int, Array]]
         self._starts = list(accumulate((view.size for view in self._take_memory()), initial=0))
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
@@ -89,6 +90,8 @@ class GradientSum:
             views = self._views_of(self._flat)
         self._views = views
         self._in_vector = [(0, self._flat[: sum(view.size for view in views)])]
+        starts = accumulate((view.size for view in views), initial=0)
+        self._by_tensor = [(at, view.reshape(-1)) for at, view in zip(starts, views)]  # noqa: B905
         return views
 
     def release(self) -> None:
@@ -99,7 +102,7 @@ class GradientSum:
         if not self.filled and self._views is not None:
             if len(self._spares) < SPARES:
                 self._spares.append((self._flat, self._views))
-            self._flat, self._views, self._in_vector = _NOTHING, None, []
+            self._flat, self._views, self._in_vector, self._by_tensor = _NOTHING, None, [], []
 
     def add(
         self,
@@ -229,7 +232,8 @@ class GradientSum:
             if not self.filled or self.factor == 1:
                 return []
             self.filled = False
-            return self._in_vector
+            # By tensor where the program lent some, for parameters may be in its memory, too.
+            return self._by_tensor if self._sums[0] else self._in_vector
         self._is_lent = self.filled = False
         return self._parts
 
