@@ -1,4 +1,4 @@
-"""Functions that are named by what they hold: equal ones have one name."""
+"""Names functions by what they hold, so that equal ones have one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has arrived: the bytes of an envelope, and what reading them has shown."""
+"""Inbound envelopes: their bytes, and what reading them has shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who should slow down: what peers have asked of this node, and what this node asks of peers.
+"""Tracks who should slow down: what peers have asked of this node, and what this node asks of peers.
 
 Rule W22 of the specification.
 """

@@ -1,4 +1,4 @@
-"""Why a request has not left before its deadline."""
+"""The reasons why a request has not left before its deadline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a passed deadline says of a peer: that it did not answer, or that this node could not ask it."""
+"""Decides what a passed deadline says of a peer: it did not answer, or this node could not ask it."""
 
 from __future__ import annotations
 

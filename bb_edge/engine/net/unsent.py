@@ -1,4 +1,4 @@
-"""What has not left: what waits for room, in its order, and what never will leave, each with a reason.
+"""Units that have not left: those that wait for room, in order, and those that never will, with a reason.
 
 Requests and replies are kept until they are acknowledged, within `outbound_queue` and as many bytes as
 `ingress_bytes`. What finds no room waits here until earlier ones are acknowledged or over. So a request to

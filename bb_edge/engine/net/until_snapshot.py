@@ -1,4 +1,4 @@
-"""What waits until a snapshot is on disk, and the wish for one.
+"""Holds back what must wait until a snapshot is on disk, and asks for one.
 
 A node that crashes goes back to its last snapshot. What must not have happened yet for a node that goes back
 waits for the next one.

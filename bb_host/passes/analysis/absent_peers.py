@@ -1,4 +1,4 @@
-"""Peers that a selector has in view though they are away: durable sends alone wait for them.
+"""Refuses requests and sends that do not wait, to peers that a selector has in view though they are away.
 
 A request asks those that are up, and what is sent without `durable` reaches nobody who is away.
 """

@@ -1,4 +1,4 @@
-"""A request waits for what its answers will need.
+"""Orders a request behind the values that its answers will read.
 
 Ops that run once per answer see the asking execution's values. A value that is not there yet when an
 answer comes would starve them, and whether it is there would be a matter of luck: so the request is sent

@@ -1,4 +1,4 @@
-"""Which backend runs the tensor ops of a program, and which operators its class has."""
+"""Finds which backend runs the tensor ops of a program, and which operators its class has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program was compiled for is stamped on the ops that give batches, for whoever configures a shard."""
+"""Stamps ops that give batches with what the program was compiled for, for whoever configures a shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of `If` and `Loop` that hold more than tensor work become functions of the program.
+"""Makes functions of the program of `If` and `Loop` bodies that hold more than tensor work.
 
 A body of tensor ops alone stays as it is recorded: a backend runs it whole. Any other one is run by the
 engine, op by op, and is a function from here on, so that every later pass sees into it as into any function:

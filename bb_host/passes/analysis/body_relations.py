@@ -1,4 +1,4 @@
-"""The types of what loops and branches yield: those of their bodies, which are solved before."""
+"""Type relations of loops and branches: they yield the types of their bodies, which are solved before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Composite holds: followed back from where it is used to the Bundle ops that made it."""
+"""Finds what a Composite holds: follows it back from its use to the Bundle ops that made it."""
 
 from __future__ import annotations
 

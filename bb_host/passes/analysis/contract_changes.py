@@ -1,4 +1,4 @@
-"""What travels between two classes of one program, and no longer in another version of it: for people.
+"""Describes in words how what two classes exchange differs between two versions of a program.
 
 Contracts are digests (`identity.contracts`), which say that something differs and not what. Both programs are
 there where one is compiled to accept the other, so that ports can be compared one by one; of an artifact that

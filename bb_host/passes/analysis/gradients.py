@@ -1,7 +1,7 @@
-"""A backward pass needs a forward pass of its model: in its own execution, or under the same key.
+"""Checks that each backward pass has a forward pass: in its own execution, or under the same key.
 
-There are the activations. What cannot work is refused here, where the author's line is known; a device would
-fail at the op, each time.
+That is where activations are kept. What cannot work is refused here, where the author's line is known; a
+device would fail at the op, each time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose presence each target needs: the classes of peers that it sends to, receives from or selects.
+"""Finds whose presence each target needs: the classes that it sends to, receives from or selects.
 
 1. Both sides of a wire edge hear each other. A slot that names a class of peers, as selectors do, hears that
    class. A component that can call its like on other nodes may call every class of the program: a slot of its

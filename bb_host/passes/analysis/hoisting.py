@@ -1,4 +1,4 @@
-"""Pure sub-modules under names that their bodies give: equal bodies become one."""
+"""Names pure sub-modules by what their bodies hold, so that equal bodies become one function."""
 
 from __future__ import annotations
 

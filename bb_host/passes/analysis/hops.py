@@ -1,4 +1,4 @@
-"""How many hops a request takes until its reply is back: the longest way through what is asked meanwhile."""
+"""Counts the hops of a request until its reply is back: the longest way through what is asked meanwhile."""
 
 from __future__ import annotations
 

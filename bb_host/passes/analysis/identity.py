@@ -1,4 +1,4 @@
-"""Which program it is, and what its classes say to each other: two digests that peers compare.
+"""Computes the two digests that peers compare: of the program, and of what its classes exchange.
 
 `program_digest` is of the recorded program with what is bound to its slots: ops, names, types of inputs and
 outputs, slots with their types and configuration. Weights are in it by name, dtype and shape, not by value:

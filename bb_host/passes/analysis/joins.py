@@ -1,4 +1,4 @@
-"""Which executions a value can be in, and whether the inputs of each op ever meet in one.
+"""Finds which executions each value can be in, and refuses ops whose inputs never meet in one.
 
 An execution is named by its entry: an entry op, or the invoke that brings the function's inputs. A value
 may be in several (what `Any` or a stateful op passes on). The answers of a request are in a child of the

@@ -1,4 +1,4 @@
-"""Permits that an execution takes while it holds others of the same limit: it may wait for itself.
+"""Warns of executions that take permits of a limit while they hold some: they may wait for themselves.
 
 An acquire that depends on others of its limit comes while the execution holds theirs, unless a release that
 does not depend on it gives some back. Where these are all permits that there are, it waits for ever; where

@@ -1,4 +1,4 @@
-"""What one codec compressed and another decompresses: of two types, or of two classes; or nothing does."""
+"""Finds values that one codec compressed and another one, or none, decompresses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Syscalls that meet in a named place: both halves are there, and agree; counters are told apart.
+"""Checks syscalls that meet under a name: both halves are there and agree, and counters are distinct.
 
-Places belong to a partition: what a client stashes, the server cannot flush.
+Names belong to a partition: what a client stashes, the server cannot flush.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""On which class of devices each op runs, and to which class each list of peers leads.
+"""Decides on which class of devices each op runs, and of which class the peers of each list are.
 
 In this order, a later rule only when no earlier one places more: the slot's `at=`, of loops and branches the
 slots' in their bodies; the class of data and control inputs; the scope `with g.at(…)`; the class of the

@@ -1,4 +1,4 @@
-"""How many elements a Slice can yield, as far as its bounds are constants, against what its reader takes."""
+"""Holds what a Slice yields, as far as its bounds are constants, against what its reader takes."""
 
 from __future__ import annotations
 

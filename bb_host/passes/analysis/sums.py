@@ -1,4 +1,4 @@
-"""Which sum each op of an aggregator is about, and the layout of what it is given.
+"""Finds which sum each op of an aggregator works on, and the layout of what it is given.
 
 1. One sum per asking execution, where that is plain: a slot has one `Aggregate`; all its `Contribute`s run in
    that execution or handle answers to its requests, one of them at least the latter; and a single entry

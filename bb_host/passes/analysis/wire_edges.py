@@ -1,4 +1,4 @@
-"""Which halves of wire ops belong together, once there are partitions."""
+"""Pairs the halves of wire ops, once there are partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a value of a graph can be there: what the collapse of ONNX ops must not make later.
+"""Finds when each value of a graph can be there, which the collapse of ONNX ops must not delay.
 
 Each value has its set of *arrivals*: the function inputs and the results of ops other than ONNX ones that
 must have come before it can be computed. Two values with equal arrivals are there at the same time. Sets

@@ -1,4 +1,4 @@
-"""Recurrent layers with the batch first: exporters transpose for them, and back.
+"""Puts recurrent layers batch first (ONNX's layout 1), without the transposes of exporters around them.
 
 1. An LSTM, GRU or RNN of a `Transpose` that swaps steps and batch reads what lies before it, in ONNX's layout
 1; a `Transpose` of each result follows, which other passes move on. 2. States that it begins with are

@@ -1,4 +1,4 @@
-"""Runs of ONNX ops become one call of a backend function each (BackendSubgraph).
+"""Replaces runs of ONNX ops by one call of a backend function each (BackendSubgraph).
 
 1. Two ONNX ops on one backend join where one reads the other's result and both have the same *arrivals*
    (`arrivals.py`): whatever the group hands out was computable at the very moment at which the whole group

@@ -1,4 +1,4 @@
-"""Fixing the shapes of inputs.
+"""Fixes the shapes of a model's inputs.
 
 1. Each named input gets the given dims; a dim that the model fixes must agree. 2. A symbolic dim that is
 fixed by one input is fixed in all. 3. All other types are inferred anew.
