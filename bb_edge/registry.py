@@ -99,10 +99,7 @@ class Registry:
                 "derive it from a Contract: Aggregator, Codec, …",
             )
         known = self._classes.get(cls.TYPE_NAME)
-        same_place = known is not None and (known.__module__, known.__qualname__) == (
-            cls.__module__,
-            cls.__qualname__,
-        )
+        same_place = known is not None and _place_of(known) == _place_of(cls)
         if known is not None and known is not cls and not same_place:
             raise RegistryError(
                 f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} is taken by "
@@ -240,6 +237,12 @@ def forgotten_register(type_name: str) -> str:
             )
         kinds += kind.__subclasses__()
     return ""
+
+
+def _place_of(cls: type) -> tuple[str, str]:
+    """Where a class is defined: a file that is imported under two names, as with --load, defines it twice."""
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return os.path.realpath(file) if file else cls.__module__, cls.__qualname__
 
 
 def _author_line(cls: object) -> str:

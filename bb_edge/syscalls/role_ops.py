@@ -7,6 +7,8 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bb_edge.engine import steps
 from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
@@ -64,6 +66,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, method_name(op.spec.op_type))
+    if not type(component).__module__.startswith("bb_edge."):
+        method = _lending(method)
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, component, method)
     if isinstance(component, Model) and op.spec.op_type == "Params":
@@ -88,6 +92,26 @@ def _held(
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
     return keywords, sized(check, definition, keywords)
+
+
+def _lending(method: Callable[..., object]) -> Callable[..., object]:
+    """Returns a method of an author's component that gets arrays which cannot be written to.
+
+    Other ops read the same arrays: what is written into one of them would change what those see.
+    """
+
+    def call(ctx: OpContext, *inputs: object, **keywords: object) -> object:
+        return method(ctx, *map(_lent, inputs), **keywords)
+
+    return call
+
+
+def _lent(value: object) -> object:
+    if not isinstance(value, np.ndarray) or not value.flags.writeable:
+        return value
+    lent = value.view()
+    lent.flags.writeable = False
+    return lent
 
 
 def _counting(component: Model, method: Callable[..., object]) -> Callable[..., object]:

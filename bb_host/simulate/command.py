@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     programs = [load(artifact.data) for artifact in artifacts]
     base = _scenario(arguments, artifacts, modules)
     if arguments.plot is not None:  # before hours have passed
-        _check_topic(Columns.parse(arguments.plot).topic, programs)
+        _check_columns(Columns.parse(arguments.plot), programs)
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
         raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
     runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
@@ -68,14 +69,29 @@ def _failed(outcome: Outcome) -> bool:
     return 0 < outcome.counters.get("rounds.ended", 0) == outcome.counters.get("rounds.failed", 0)
 
 
-def _check_topic(topic: str, programs: Sequence[Program]) -> None:
-    """ScenarioError for a topic that no node of the program says anything under."""
-    ops = [op for program in programs for graph in program.graphs.values() for op in graph.ops]
-    said = [op.attrs["name"] for op in ops if op.op_type in ("AppEmit", "AppNotify", OUTPUT_OP)]
-    names = {name.decode() if isinstance(name, bytes) else str(name) for name in said}
-    if topic not in names:
-        hint = suggestion(topic, sorted(names), "topics: ") or "it has none: record g.app_emit(TOPIC, value)"
+def _check_columns(columns: Columns, programs: Sequence[Program]) -> None:
+    """ScenarioError for a topic that no node of the program says anything under, and for a part that its
+    bundles do not have.
+    """
+    parts: dict[str, set[float]] = {}  # by topic; without end where it is no bundle
+    for graph in (graph for program in programs for graph in program.graphs.values()):
+        bundles = {op.outputs[0]: len(op.inputs) for op in graph.ops if op.op_type == "Bundle"}
+        for op in graph.ops:
+            if op.op_type in ("AppEmit", "AppNotify", OUTPUT_OP):
+                name = op.attrs["name"]
+                topic = name.decode() if isinstance(name, bytes) else str(name)
+                parts.setdefault(topic, set()).add(bundles.get(op.inputs[0], inf) if op.inputs else inf)
+    topic = columns.topic
+    if topic not in parts:
+        hint = suggestion(topic, sorted(parts), "topics: ") or "it has none: record g.app_emit(TOPIC, value)"
         raise ScenarioError(f"the program emits nothing under {topic!r}", "--plot", hint)
+    most = max(parts[topic])
+    if beyond := [index for index in columns.names if index >= most]:
+        raise ScenarioError(
+            f"the events of {topic!r} have {most} parts, and none at {beyond[0]}",
+            "--plot",
+            f"count from 0: 0 to {most - 1:.0f}",
+        )
 
 
 def _run(
@@ -164,10 +180,7 @@ def _finish(
         print(f"bb-host: --plot: no event of {columns.topic!r} has a number at {missing}", file=sys.stderr)
     if not arguments.json:
         for label, (outcome, told) in runs.items():
-            rows = [] if columns is None else columns.rows(outcome.events)
-            last = (
-                ", ".join(f"{name} {value:.6g}" for name, value in rows[-1].items()) if rows else "no numbers"
-            )
+            last = _last(columns, outcome.events)
             print(
                 f"{label + ': ' if label else ''}{told['simulated_s']:,.2f} s simulated in "
                 f"{told['seconds']:,.1f} s, {outcome.awake:,} nodes woke, "
@@ -175,6 +188,15 @@ def _finish(
             )
     if not results.draw(columns, events):
         print("bb-host: no picture: matplotlib is not installed", file=sys.stderr)
+
+
+def _last(columns: Columns | None, events: Sequence[Event]) -> str:
+    """The last numbers of a run in words; of several nodes their mean."""
+    numbers = last_numbers(events, columns)
+    names = () if columns is None else columns.names.values()
+    last = ", ".join(f"{name} {float(numbers[name]):.6g}" for name in names if name in numbers)
+    nodes = 0 if columns is None else len(columns.rows(events))
+    return (last or "no numbers") + (f" (mean of {nodes:,} nodes)" if nodes > 1 else "")
 
 
 # --- from the command line to a scenario ------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -85,7 +88,10 @@ _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def _finite(value: object) -> bool:
-    return all(map(_finite, value)) if isinstance(value, list) else value not in _NOT_FINITE
+    """Whether no number in a value is inf or nan; of what is too long to be shown nothing is known."""
+    if isinstance(value, list):
+        return all(map(_finite, value))
+    return not (isinstance(value, str) and value in _NOT_FINITE)
 
 
 def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> dict[str, Any]:
@@ -110,15 +116,23 @@ def summary(outcome: Outcome, seconds: float, about: Mapping[str, object]) -> di
 def last_numbers(events: Sequence[Event], named: Columns | None = None) -> dict[str, float | str]:
     """The last value of each number in events, under the names of `--plot`: `round[1]`, or what it names.
 
-    Of one topic it is the last event's that has the number. JSON has no infinities: they stay texts.
+    Of one topic it is the last event's that has the number; where several nodes emit it, the mean over those
+    of each node. JSON has no infinities: they stay texts.
     """
-    found: dict[str, float | str] = {}
+    found: dict[str, dict[str, float | str]] = {}  # by name and node
     for event in events:
-        value = event.value if isinstance(event.value, list) else [event.value]
         own = named.names if named is not None and named.topic == event.topic else {}
-        for index in _numbers(value)[:MOST_NUMBERS]:
-            found[own.get(index, f"{event.topic}[{index}]")] = value[index]
-    return found
+        for index, number in list(_numbers(event.value).items())[:MOST_NUMBERS]:
+            found.setdefault(own.get(index, f"{event.topic}[{index}]"), {})[event.node] = number
+    return {name: _mean(list(of_nodes.values())) for name, of_nodes in found.items()}
+
+
+def _mean(numbers: Sequence[float | str]) -> float | str:
+    """The mean as events hold numbers; of one number that number."""
+    if len(numbers) == 1:
+        return numbers[0]
+    mean = sum(map(float, numbers)) / len(numbers)
+    return mean if isfinite(mean) else json.dumps(mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +170,32 @@ class Columns:
         first = next(event for event in events if event.topic == topic and isinstance(event.value, list))
         return cls(topic, {index: f"{topic}[{index}]" for index in _numbers(first.value)})
 
-    def rows(self, events: Sequence[Event]) -> list[dict[str, float]]:
-        """The named numbers of each event of the topic; what is not a number is left out."""
-        found = []
+    def rows(self, events: Sequence[Event]) -> dict[str, list[dict[str, float]]]:
+        """The named numbers of each event of the topic, by node; what is not a number is left out."""
+        found: dict[str, list[dict[str, float]]] = {}
         for event in events:
             if event.topic == self.topic:
-                value = event.value if isinstance(event.value, list) else [event.value]
-                numbers = set(_numbers(value))
-                found.append({name: float(value[i]) for i, name in self.names.items() if i in numbers})
+                numbers = _numbers(event.value)
+                row = {name: float(numbers[i]) for i, name in self.names.items() if i in numbers}
+                found.setdefault(event.node, []).append(row)
         return found
 
     def without(self, events: Sequence[Event]) -> str:
         """The columns that no event of the topic has a number for, `3 and 9`; "" where all are there."""
-        found = {name for row in self.rows(events) for name in row}
+        found = {name for rows in self.rows(events).values() for row in rows for name in row}
         return " and ".join(str(index) for index, name in self.names.items() if name not in found)
 
 
-def _numbers(value: Sequence[object]) -> list[int]:
-    return [i for i, part in enumerate(value) if _is_number(part)]
+def _numbers(value: object) -> dict[int, float | str]:
+    """The numbers of an event's value by their places: one by itself, and one in a list of its own, too."""
+    parts = value if isinstance(value, list) else [value]
+    found = {}
+    for index, part in enumerate(parts):
+        while isinstance(part, list) and len(part) == 1:  # a tensor of shape [1]
+            (part,) = part
+        if _is_number(part):
+            found[index] = part
+    return found
 
 
 def _is_number(value: object) -> bool:
@@ -183,7 +205,11 @@ def _is_number(value: object) -> bool:
 
 
 def draw(path: Path, columns: Columns, runs: Mapping[str, Sequence[Event]]) -> bool:
-    """Draws the columns of each run, over the events of their topic, to a PNG; False without matplotlib."""
+    """Draws the columns of each run, over the events of their topic, to a PNG; False without matplotlib.
+
+    Where several nodes emit the topic each has a thin line of its own, over its own events, and a thick one
+    is the mean of those that have come so far.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -193,17 +219,33 @@ def draw(path: Path, columns: Columns, runs: Mapping[str, Sequence[Event]]) -> b
 
     names = list(columns.names.values())
     figure, axes = pyplot.subplots(len(names), 1, figsize=(7, 2.4 * len(names)), sharex=True, squeeze=False)
-    for label, events in runs.items():
-        rows = columns.rows(events)
+    several = False
+    for number, (label, events) in enumerate(runs.items()):
+        of_nodes = list(columns.rows(events).values())
+        several |= len(of_nodes) > 1
         for name, axis in zip(names, axes[:, 0], strict=True):
-            axis.plot(range(1, len(rows) + 1), [row.get(name, float("nan")) for row in rows], label=label)
+            lines = [[row.get(name) for row in rows] for rows in of_nodes]
+            for line in lines if len(lines) > 1 else ():
+                numbers = [_NOTHING if x is None else x for x in line]
+                axis.plot(range(1, len(line) + 1), numbers, color=f"C{number % 10}", alpha=0.3, linewidth=0.8)
+            mean = [_mean_of(there) for there in zip_longest(*lines)]
+            axis.plot(range(1, len(mean) + 1), mean, color=f"C{number % 10}", label=label)
     for name, axis in zip(names, axes[:, 0], strict=True):
         axis.set_ylabel(name)
         axis.grid(alpha=0.3)
-    axes[-1, 0].set_xlabel(columns.topic)
+    axes[-1, 0].set_xlabel(f"events {columns.topic!r}" + (" of each node, and their mean" if several else ""))
     if len(runs) > 1:
         axes[0, 0].legend(fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
     return True
+
+
+def _mean_of(numbers: Sequence[float | None]) -> float:
+    """The mean of those that are there; what no line is drawn to where none is."""
+    there = [x for x in numbers if x is not None]
+    return sum(there) / len(there) if there else _NOTHING
+
+
+_NOTHING = float("nan")

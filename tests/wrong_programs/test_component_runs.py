@@ -67,6 +67,29 @@ def test_what_a_method_raises_names_its_line():
     assert marked(text), text
 
 
+class Scales(Codec):
+    """Writes into the value that it was given, which others read."""
+
+    TYPE_NAME = "acme.Scales"
+
+    @classmethod
+    def construct(cls, env):
+        return cls()
+
+    def compress(self, ctx, t):
+        t *= 2  # <-
+        return t
+
+    def decompress(self, ctx, code):
+        return code
+
+
+def test_what_others_read_too_cannot_be_written_to():
+    text = failure(to_bytes(Compiler().bind_codec("codec", Scales).compile_program(Coded())), "Coded", Scales)
+    assert text.startswith("slot 'codec' (acme.Scales.compress): ValueError: output array is read-only, at ")
+    assert marked(text), text
+
+
 def backend_of(give, method="execute"):
     def execute(self, graph, inputs, attrs=None):
         return {name: give(X + 1) for name in graph.output}  # <-

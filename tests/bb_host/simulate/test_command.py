@@ -358,7 +358,7 @@ def test_numbers_that_are_not_finite_are_said_and_shown():
     assert not_finite(events).startswith(f"{first}a smaller learning rate")
     assert not_finite(events, in_the_data=True).startswith(f"{first}the data hold NaN")
     columns = Columns.of(events)
-    assert columns is not None and [row["round[1]"] for row in columns.rows(events)[::2]] == [
+    assert columns is not None and [row["round[1]"] for row in columns.rows(events)["server"][::2]] == [
         0.5,
         float("inf"),
     ]
@@ -384,7 +384,7 @@ def test_a_topic_of_numbers_and_of_lists_is_shown_by_its_lists():
     events = [Event(1, "server", "round", 0.5), Event(2, "server", "round", [1.0, 0.25])]
     columns = Columns.of(events)
     assert columns is not None
-    assert columns.rows(events) == [{"round[0]": 0.5}, {"round[0]": 1.0, "round[1]": 0.25}]
+    assert columns.rows(events) == {"server": [{"round[0]": 0.5}, {"round[0]": 1.0, "round[1]": 0.25}]}
 
 
 def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(program, rows, tmp_path):
