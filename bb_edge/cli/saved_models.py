@@ -148,8 +148,9 @@ class SavedModels:
                 self._output.log(
                     "error",
                     f"the model in slot {model.slot!r} was not saved: it holds inf or nan in"
-                    f" {', '.join(map(repr, strange))}; {model.slot}.npz stays as it was. Start again from it"
-                    " with a lower learning rate or with clip_norm",
+                    f" {', '.join(map(repr, strange))}; {self._left(f'{model.slot}.npz')} with a lower"
+                    " learning rate or with clip_norm, and look at what it is trained on (a mean over no"
+                    " answers is nan)",
                 )
                 continue
             counters = self._node.counters
@@ -173,6 +174,15 @@ class SavedModels:
                 (self._folder / f"{model.slot}.npz").chmod(0o644)
             model.written(arrays, updates)
             self.written += 1
+
+    def _left(self, name: str) -> str:
+        """What there is to start again from where a model is not written."""
+        from bb_shims import StorageError
+
+        with suppress(StorageError):
+            if name in self._storage.list():
+                return f"{name} stays as it was. Start again from it"
+        return f"there is no {name} from before. Start anew"
 
 
 def open_saved(

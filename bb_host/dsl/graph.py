@@ -169,7 +169,7 @@ class Graph(PortGraph, _Named):
         """`with g.rounds(20) as start:`: after bootstrap, then whenever a round has ended. None: for ever.
 
         A round whose requests asked nobody does not count: behind a back-off it is run again, with the same
-        number, and what it emitted comes again.
+        number, and what it emitted comes again. What it has trained by then stays trained.
         """
         given: tuple[tuple[str, object], ...] = (("times", times), ("pause_ns", pause_ns))
         for what, number in given:

@@ -141,6 +141,9 @@ class Request(Suggests):
     def responses(self) -> Output:
         """All answers, stacked along a new first axis in order of arrival; a tuple where the reply was a
         list.
+
+        0 rows where nobody answered or was asked: their mean is NaN, and a model that is trained on it is
+        lost. Let what needs answers wait for `g.when(g.onnx.size(r.responses) > 0)`.
         """
         if self._reply is None:
             raise unreplied_error("responses", self.port)

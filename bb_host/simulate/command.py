@@ -164,7 +164,8 @@ def _run(
     if outcome.waits:
         print(f"bb-host: {label or 'the run'}: {outcome.waits}", file=sys.stderr)
     notes = outcome.trouble.get("DataNotes")
-    if strange := not_finite(outcome.events, notes is not None and NOT_FINITE in notes.text):
+    no_rows = "RoundBackedOff" in outcome.trouble and any(map(_reads_batches, artifacts))
+    if strange := not_finite(outcome.events, notes is not None and NOT_FINITE in notes.text, no_rows):
         print(f"bb-host: {label or 'the run'}: {strange}", file=sys.stderr)
     return outcome, found
 
@@ -209,6 +210,13 @@ class _Compiled(NamedTuple):
     target: str
     data: bytes
     source_map: bytes
+
+
+def _reads_batches(artifact: _Compiled) -> bool:
+    """Whether it has rounds, and reads the answers to a request as one batch."""
+    graphs = load(artifact.data).graphs.values()
+    rounds = any(op.op_type == "Repeat" for graph in graphs for op in graph.ops)
+    return rounds and any(graph.stacks for graph in graphs)
 
 
 def _lines_of_requests(artifacts: Sequence[_Compiled]) -> list[str]:

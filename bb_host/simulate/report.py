@@ -65,21 +65,27 @@ def event_record(event: Event) -> dict[str, Any]:
 
 
 _DIVERGED = "a smaller learning rate, or clip_norm, may keep training finite"
+_NO_ROWS = (
+    "in a round that reached nobody (RoundBackedOff above) r.responses has 0 rows, whose mean is NaN: let"
+    f" what needs answers wait for g.when(g.onnx.size(r.responses) > 0). Otherwise {_DIVERGED}"
+)
 _IN_THE_DATA = "the data hold NaN or infinities, as DataNotes says above: repair them first"
 
 
-def not_finite(events: Sequence[Event], in_the_data: bool = False) -> str:
+def not_finite(events: Sequence[Event], in_the_data: bool = False, no_rows: bool = False) -> str:
     """A sentence about events that hold inf or nan, which training that diverges leads to; "" without any.
 
-    `in_the_data` says that the data have held some, too.
+    `in_the_data` says that the data have held some, too; `no_rows` that a round has read no answers as a
+    batch.
     """
     strange = [event for event in events if not _finite(event.value)]
     if not strange:
         return ""
     first = strange[0]
+    why = _IN_THE_DATA if in_the_data else _NO_ROWS if no_rows else _DIVERGED
     return (
         f"{len(strange):,} of {len(events):,} events hold inf or nan, {first.topic!r} of {first.node} at"
-        f" {first.at_ns / 1e9:.3f} s first: {_IN_THE_DATA if in_the_data else _DIVERGED}"
+        f" {first.at_ns / 1e9:.3f} s first: {why}"
     )
 
 

@@ -275,6 +275,9 @@ class FullDisk:
             raise StorageFullError(name, "write", "no space left", "free some space")
         self.files[name] = data
 
+    def list(self):
+        return sorted(self.files)
+
     def close(self):
         pass
 
@@ -550,6 +553,17 @@ def test_a_saved_model_is_not_replaced_by_one_that_has_diverged(saving, node, ca
     diverge(node)
     invoke(node, delta=np.ones(15, np.float32))
     saved.beat(1)
-    assert "slot 'first' was not saved: it holds inf or nan in 'w1'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "slot 'first' was not saved: it holds inf or nan in 'w1'; first.npz stays as it was. Start" in said
     assert saved.finish() == ["first"]
     assert disk.files["first.npz"] == before
+
+
+def test_a_model_that_was_never_saved_is_not_said_to_be_there(saving, node, capsys):
+    disk, saved = saving()
+    diverge(node)
+    invoke(node, delta=np.ones(15, np.float32))
+    saved.beat(0)
+    said = capsys.readouterr().err
+    assert "there is no first.npz from before. Start anew" in said and "stays as it was" not in said
+    assert set(disk.files) == {"second.npz"}

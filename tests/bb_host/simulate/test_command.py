@@ -357,6 +357,7 @@ def test_numbers_that_are_not_finite_are_said_and_shown():
     first = "2 of 3 events hold inf or nan, 'round' of server at 1.000 s first: "
     assert not_finite(events).startswith(f"{first}a smaller learning rate")
     assert not_finite(events, in_the_data=True).startswith(f"{first}the data hold NaN")
+    assert not_finite(events, no_rows=True).startswith(f"{first}in a round that reached nobody")
     columns = Columns.of(events)
     assert columns is not None and [row["round[1]"] for row in columns.rows(events)["server"][::2]] == [
         0.5,
@@ -394,3 +395,40 @@ def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(pr
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     assert 'under `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
+
+
+NEIGHBOURS = """
+from bb_edge.components import PresenceSelector
+from bb_host import S, Compiler, Module, PeerSelectorSlot
+
+
+class Neighbours(Module):
+    peers = PeerSelectorSlot("peers", PresenceSelector)
+
+    def body(self, g):
+        with g.rounds(2) as start:
+            peers = self.peers.sample(g, n=2, after=start)
+            r = g.request("ask", peers, g.onnx.cast(start.round, to=1), deadline_ns=5 * S)
+            r.reply(r.value)
+            heard = {heard}
+            g.app_emit("mean", g.onnx.reduce_mean(r.responses, [0], keepdims=0), after=heard)
+
+
+def program():
+    return Neighbours(), Compiler()
+"""
+
+
+@pytest.mark.parametrize(
+    ("heard", "strange"), [("start.round", True), ("g.when(g.onnx.size(r.responses) > 0)", False)]
+)
+def test_the_mean_over_no_answers_is_named_and_can_wait_for_some(heard, strange, tmp_path, capsys):
+    path = tmp_path / "neighbours.py"
+    path.write_text(NEIGHBOURS.format(heard=heard))
+    assert main(["simulate", str(path), "--clients", "3", "--quiet"]) == 0
+    said, told = capsys.readouterr()
+    assert "RoundBackedOff" in told
+    assert ("in a round that reached nobody" in told and "r.responses has 0 rows" in told) == strange
+    means = [line.rpartition("  ")[2] for line in said.splitlines() if " mean  " in line]
+    assert means.count("1.0") == means.count("2.0") == 3
+    assert means.count('"NaN"') == 3 * strange and len(means) == 6 + 3 * strange
