@@ -131,12 +131,17 @@ class StoredSamples(DataSource):
         return (batch,) if y is None else (batch, y)
 
     def wrong_label(self, classes: int, ignored: int) -> tuple[str, str] | None:
-        if self._y is None or (sample := first_wrong(self._y, classes, ignored)) is None:
+        labels = self._labels()
+        if labels is None or (sample := first_wrong(labels, classes, ignored)) is None:
             return None
-        label = self._y[sample]
+        label = labels[sample]
         shown = f"label {label}" if label.ndim == 0 else f"labels {label.tolist()!r:.60}"
         what = f"{self._place_of(sample)} has {shown}, the model has {classes} classes, 0 to {classes - 1}"
         return what, remedy(ignored)
+
+    def _labels(self) -> Array | None:
+        """Returns the labels of all samples, None for samples without labels."""
+        return self._y
 
     def _place_of(self, sample: int) -> str:
         return f"sample {sample}"

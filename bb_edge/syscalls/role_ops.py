@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, wraps
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -100,6 +100,7 @@ def _lending(method: Callable[..., object]) -> Callable[..., object]:
     Other ops read the same arrays: what is written into one of them would change what those see.
     """
 
+    @wraps(method)
     def call(ctx: OpContext, *inputs: object, **keywords: object) -> object:
         return method(ctx, *map(_lent, inputs), **keywords)
 

@@ -95,6 +95,16 @@ class DealtSource(ArrayDataSource):
         y = hand.arrays["y"].take(rows, 0)
         return x, hot(y, self._classes) if self._classes else y
 
+    def _labels(self) -> Array | None:
+        if self._hand is None or self._y is None or self._classes:  # one-hot rows were looked at when made
+            return super()._labels()
+        return self._hand.arrays["y"].take(self._hand.numbers, 0)
+
+    def _place_of(self, sample: int) -> str:
+        if self._hand is None:
+            return super()._place_of(sample)
+        return f"row {self._hand.numbers[sample]} of {self._hand.file}"
+
     @classmethod
     def read_file(cls, path: Path, max_bytes: int) -> Mapping[str, Array]:
         hand = cls.given.get(path)
