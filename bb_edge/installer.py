@@ -134,7 +134,7 @@ def install(
     dealt = program.dealt_with(classes)
     core = wiring.core(runtime, slots, classes, program.identity, durable, dealt, epoch)
     bound = installer.bound(core, slots, durable)
-    node, parts = wiring.node(core, bound, slots, program, durable, plan.raised)
+    node, parts = wiring.node(core, bound, slots, program, durable, plan.raised, plan.once)
     if body is not None:
         snapshots.restore(parts, body, now_ns)
     elif adopt is not None:
@@ -221,7 +221,8 @@ class _Installer:
         kind = self.registry.lookup(binding.type_name, where)
         once = self.plan.once
         state = once(("state", target.name, slot), lambda: construction(target.states.get(slot), where))
-        config, tensors = {**deepcopy(state[0]), **self.overrides.get(slot, {})}, dict(state[1])
+        own = self.overrides.get(slot, {})
+        config, tensors = {**deepcopy(state[0]), **own}, dict(state[1])
         functions = self.program.functions
 
         def graph(suffix: str) -> FunctionProto | None:
@@ -244,8 +245,9 @@ class _Installer:
             tensor_bytes=self.runtime.config.tensor_bytes,
             once=lambda key, make: once((target.name, slot, key), make),
             compiled=state[0],
+            alike=not own,
         )
-        for key in sorted(kind.COMPILED & self.overrides.get(slot, {}).keys()):
+        for key in sorted(kind.COMPILED & own.keys()):
             if config[key] != (compiled := state[0].get(key, (settings_of(kind) or {})[key].default)):
                 raise env.error(
                     f"the graphs were compiled with {compiled}, not {config[key]!r}",

@@ -47,6 +47,7 @@ from bb_edge.engine.run.turns import Turns
 from bb_edge.engine.run.waiting import WaitingRoom
 from bb_edge.engine.runtime import Runtime
 from bb_edge.inputs import decode_input
+from bb_edge.ir.once import Once
 from bb_edge.node import Node
 from bb_edge.renewal import renewal
 from bb_edge.roles import Component, PeerSelector, ProtocolComponent
@@ -146,8 +147,12 @@ def node(
     program: Program,
     durable: bool,
     raised_sites: tuple[RaisedSite, ...],
+    once: Once,
 ) -> tuple[Node, Parts]:
-    """Makes the rest, on top of bound ops. LoadError for entry ops with attributes that are none."""
+    """Makes the rest, on top of bound ops; `once` is the plan's.
+
+    LoadError for entry ops with attributes that are none.
+    """
     runtime, scheduler = core.runtime, core.scheduler
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)
     failures = Failures(runtime, core.peers, core.outgoing)
@@ -214,8 +219,9 @@ def node(
         ),
         core.wish.want,
     )
-    sends = {site: value for graph in graphs.values() for site, value in values_of(graph.slot.ops).items()}
-    naming = Naming(graphs, scheduler.pool.active, sorted(sends.items()))
+    found = once("sends", lambda: [values_of(graph.slot.ops) for graph in graphs.values()])
+    sends = sorted({site: value for of_graph in found for site, value in of_graph.items()}.items())
+    naming = Naming(graphs, scheduler.pool.active, sends)
     parts = Parts(**vars(core), admission=admission, sources=sources, bootstraps=bootstraps, naming=naming)
     made = Node(Engine(parts), parts, bound.graphs, bound.mains, program, observer, raised_sites)
     for target in bound.mains:

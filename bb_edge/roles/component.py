@@ -33,7 +33,7 @@ class ComponentEnv:
     device's own), `compiled` the artifact's alone, `tensors` the initializers of a GRAPH state in order,
     `graph(suffix)` a function that the artifact brings for the slot (`forward`, `train`, `loss`), `seed` a
     64-bit number of this node and slot, `tensor_bytes` what a backend may allocate in one run for shapes that
-    depend on data (0: no limit).
+    depend on data (0: no limit). `alike` says that the configuration is the artifact's own, on each node.
     `once(key, make)` is for what a component makes of its graphs and tensors alone, and never changes: nodes
     that are installed by the thousand share it.
     The readers below raise `ComponentError` naming slot and key.
@@ -41,6 +41,8 @@ class ComponentEnv:
 
     # No dataclass: programs that are tensor work alone start without that module (docs/decisions.md).
     __slots__ = (
+        "_fits",
+        "alike",
         "backend",
         "compiled",
         "config",
@@ -71,7 +73,10 @@ class ComponentEnv:
         tensor_bytes: int = 0,
         once: Once = each_time,
         compiled: Mapping[str, object] | None = None,
+        alike: bool = False,
     ) -> None:
+        self._fits: type[Component] | None = None  # what it was checked for last
+        self.alike = alike
         self.slot = slot
         self.once = once
         self.tensor_bytes = tensor_bytes
@@ -109,6 +114,11 @@ class ComponentEnv:
 
         Behind them one for each that has a doubtful one (`doubtful_settings`).
         """
+        if self.alike:
+            return list(self.once(("notes", kind), lambda: self._notes(kind)))
+        return self._notes(kind)
+
+    def _notes(self, kind: type[Component]) -> list[str]:
         where = self.error("").where
         unread, doubtful = kind.unread_settings(self.config), kind.doubtful_settings(self.config)
         return [
@@ -118,6 +128,15 @@ class ComponentEnv:
 
     def check(self, kind: type[Component]) -> None:
         """Raises ComponentError, which names the key, for a configuration that a class does not take."""
+        if self._fits is kind:
+            return
+        if self.alike:
+            self.once(("fits", kind), lambda: self._check(kind))
+        else:
+            self._check(kind)
+        self._fits = kind
+
+    def _check(self, kind: type[Component]) -> None:
         wrong = misfit(kind, self.config, True, self.compiled)
         if wrong is not None:
             raise self.error(wrong.what, wrong.key, wrong.hint)
@@ -126,6 +145,7 @@ class ComponentEnv:
         """Returns a copy with `config` over the configuration, for a component that builds another one."""
         changed = copy.copy(self)
         changed.config = {**self.config, **config}
+        changed._fits, changed.alike = None, False
         changed.compiled = {key: value for key, value in self.compiled.items() if key not in config}
         return changed
 

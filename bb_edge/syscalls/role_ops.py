@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -57,15 +57,17 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         raise OpError(f"slot {slot!r} has no component", where=op.spec.name, hint="bind it at compile time")
     component = components[index]
     definition = op.spec.definition or _own_op(op, component)
-    if not offers(component, op.spec.op_type):
-        raise OpError(f"{component.TYPE_NAME} does not offer {op.spec.op_type}", where=f"slot {slot!r}")
+    # It follows from the op and the class that it calls, but for an opset of the component's own.
+    once, key = each_time if op.spec.definition is None else env.once, (id(op.spec), type(component))
+    held = once(key, lambda: _held(op, env.graph.slot, component, definition))
+    keywords, op.check = held.keywords, held.check
     op.component = op.touches = index
     op.busy_key = -1 if component.concurrent else index
     op.later_ns = _deadline(op)
     op.takes_first = len(definition.outputs) > 1 and len(op.outs) == 1
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
-    method = getattr(component, method_name(op.spec.op_type))
+    method = getattr(component, held.method)
     if not type(component).__module__.startswith("bb_edge."):
         method = _lending(method)
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
@@ -78,20 +80,25 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         method = _noting(component, slot, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         method = batches.bind(op, component, slot, method, env.once)
-    # It follows from the op and the class that it calls, but for an opset of the component's own.
-    once, key = each_time if op.spec.definition is None else env.once, (id(op.spec), type(component))
-    keywords, op.check = once(key, lambda: _held(op, env.graph.slot, component, definition))
     return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
 
 
-def _held(
-    op: BoundOp, graph: GraphSlot, component: Component, definition: OpDef
-) -> tuple[dict[str, object], Check]:
-    """The keywords of an op's calls, and the check of their results."""
+class _Held(NamedTuple):
+    """The name of the method that an op calls, the keywords of its calls, and the check of their results."""
+
+    method: str
+    keywords: dict[str, object]
+    check: Check
+
+
+def _held(op: BoundOp, graph: GraphSlot, component: Component, definition: OpDef) -> _Held:
+    if not offers(component, op.spec.op_type):
+        slot = op.spec.meta.get(keys.SLOT_KEY, "")
+        raise OpError(f"{component.TYPE_NAME} does not offer {op.spec.op_type}", where=f"slot {slot!r}")
     known, promised = graph.output_types, _promised(component, definition)
     keywords = attributes(op, definition)
     check = checker(definition, [known.get(s) or p for s, p in zip_longest(op.outs, promised)])
-    return keywords, sized(check, definition, keywords)
+    return _Held(method_name(op.spec.op_type), keywords, sized(check, definition, keywords))
 
 
 def _lending(method: Callable[..., object]) -> Callable[..., object]:

@@ -112,6 +112,10 @@ class _PooledBackend(NumPyBackend):
         )
 
 
+def _later(_model: GraphModel) -> None:
+    """Takes no memory for a copy of the parameters yet: a node that sleeps would give it back at once."""
+
+
 class PoolingRegistry(Registry):
     """The components of another registry, but NumPy backends that share their programs, and data sources that
     are given their rows.
@@ -126,7 +130,7 @@ class PoolingRegistry(Registry):
         self._instead: dict[type[Component], type[Component]] = {
             NumPyBackend: type("PooledBackend", (_PooledBackend,), {"pool": _Pool()}),
             ArrayDataSource: DealtSource,
-            GraphModel: type("PlacedModel", (GraphModel,), {"room": staticmethod(room)}),
+            GraphModel: type("PlacedModel", (GraphModel,), {"room": staticmethod(room), "reserve": _later}),
         }
 
     def lookup(self, type_name: str, where: str = "") -> type[Component]:

@@ -67,7 +67,7 @@ class DealtSource(ArrayDataSource):
     them would be a tenth of what its node holds.
     """
 
-    given: ClassVar[dict[Path, Hand]] = {}
+    given: ClassVar[dict[str, Hand]] = {}
     """What the next node to be installed finds under a path, in this process."""
 
     _hand: Hand | None = None
@@ -77,9 +77,9 @@ class DealtSource(ArrayDataSource):
     def construct(cls, env: ComponentEnv) -> ArrayDataSource:
         made = super().construct(env)  # with a copy of the rows, and all that is checked of them
         path = env.config.get("path")
-        hand = cls.given.get(Path(path)) if isinstance(path, str) else None
+        hand = cls.given.get(path) if isinstance(path, str) else None
         if isinstance(made, DealtSource) and hand is not None:
-            made._hand, made._classes = hand, env.settings(cls)["one_hot"]
+            made._hand, made._classes = hand, env.integer("one_hot", 0)
             made._x, made._y = _NOTHING, None if made._y is None else _NOTHING
             made.notes = [note.replace(str(path), hand.file or str(path)) for note in made.notes]
         return made
@@ -107,7 +107,7 @@ class DealtSource(ArrayDataSource):
 
     @classmethod
     def read_file(cls, path: Path, max_bytes: int) -> Mapping[str, Array]:
-        hand = cls.given.get(path)
+        hand = cls.given.get(str(path))
         if hand is None:
             return super().read_file(path, max_bytes)
         arrays: dict[str, Array] = {
@@ -133,7 +133,7 @@ def check_takes_rows(kind: type[Component], slot: str) -> None:
 
 
 @contextlib.contextmanager
-def handed_over(kind: type[Component], path: Path, hand: Hand) -> Iterator[None]:
+def handed_over(kind: type[Component], path: str, hand: Hand) -> Iterator[None]:
     """In the block, a component of that kind finds its rows where it is told that they are."""
     if kind is DealtSource and all(array.dtype.kind in NUMBERS for array in hand.arrays.values()):
         DealtSource.given[path] = hand
@@ -146,7 +146,7 @@ def handed_over(kind: type[Component], path: Path, hand: Hand) -> Iterator[None]
     try:
         yield
     finally:
-        path.unlink()
+        Path(path).unlink()
 
 
 def read_rows(path: Path) -> Rows:

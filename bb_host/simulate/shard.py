@@ -122,6 +122,7 @@ class Shard:
         self._stuck = self._waited = ""
         self._kinds: list[_Kind] = []
         self._folder = tempfile.TemporaryDirectory(prefix="bb-simulate-", dir=folder)
+        self._rows_in = str(Path(self._folder.name))
         self.resting = Resting(Path(self._folder.name) / "aside", shares=folder is not None)
         self.network = Network(
             scenario, self, self._nodes, self.slow, self.outgoing.append, self.resting, self._busy
@@ -199,9 +200,9 @@ class Shard:
         given: dict[str, str] = {}  # by the path of its rows, the author's file
         with contextlib.ExitStack() as files:
             for slot, file in dealt.items():
-                path = Path(self._folder.name) / f"{group.name(member.number)}.{slot}.npz"
-                components.setdefault(slot, {})[file.key] = str(path)
-                given[str(path)] = file.path
+                path = os.path.join(self._rows_in, f"{group.name(member.number)}.{slot}.npz")
+                components.setdefault(slot, {})[file.key] = path
+                given[path] = file.path
                 kind = self._registry.lookup(target.bindings[slot].type_name)
                 files.enter_context(handed_over(kind, path, file.hand_of(member.number)))
             try:

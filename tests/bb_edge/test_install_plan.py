@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import ClassVar
 
 import pytest
 from arrays import f32
@@ -18,6 +19,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.once import Kept, each_time
 from bb_edge.loading import load
 from bb_edge.node import Node
+from bb_edge.roles import Component, ComponentEnv, ComponentError, Setting
 from bb_edge.transport.in_process import Simulation
 
 
@@ -93,3 +95,41 @@ def test_what_is_kept_is_made_once_and_what_is_not_each_time():
     kept = Kept()
     assert kept("a", make) is kept("a", make) and kept("b", make) == [2]
     assert each_time("a", make) == [3] and each_time("a", make) == [4]
+
+
+def test_what_the_artifact_configures_is_checked_once_and_what_a_node_does_each_time():
+    checked: list[int] = []
+
+    class Counted(Component):
+        TYPE_NAME = "test.Counted"
+        CONFIG: ClassVar = {"most": Setting.integer(1, 1)}
+
+        @classmethod
+        def wrong_settings(cls, config, complete):
+            checked.append(config["most"])
+            return []
+
+        @classmethod
+        def unread_settings(cls, config):
+            return {"most": "it is not read"}
+
+    kept = Kept()
+
+    def env(most: int, alike: bool) -> ComponentEnv:
+        return ComponentEnv(slot="slot", config={"most": most}, compiled={"most": 3}, once=kept, alike=alike)
+
+    for of_node in (env(3, True), env(3, True)):
+        assert of_node.settings(Counted) == of_node.settings(Counted) == {"most": 3}
+        notes = of_node.unread_notes(Counted)
+        assert notes == ["slot 'slot', key 'most' has no effect: it is not read"]
+        notes.clear()  # they are the node's own
+        assert of_node.with_config({"most": 5}).settings(Counted) == {"most": 5}
+    assert checked == [3, 5, 5]
+    for most in (4, 6):
+        own = env(most, False)
+        assert own.settings(Counted) == own.settings(Counted) == {"most": most}
+    assert checked == [3, 5, 5, 4, 6]
+    with pytest.raises(ComponentError, match="must lie in"):
+        env(0, False).check(Counted)
+    with pytest.raises(ComponentError, match="must lie in"):
+        env(3, True).with_config({"most": 0}).check(Counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +105,15 @@ def test_nodes_that_give_memory_back_after_each_turn_compute_the_same(learning, 
     released = shown(simulate(learning, 1, "here"))
     monkeypatch.setattr(GraphModel, "release", lambda model: None)
     assert shown(simulate(learning, 1, "here")) == released
+
+
+def test_a_model_takes_memory_for_what_it_gives_when_it_gives_it() -> None:
+    kind = PoolingRegistry(Registry(), room).lookup("bb.GraphModel")
+    tensors = {"w": np.ones((1 << 14, 4), np.float32)}
+    for model, takes in ((GraphModel(tensors), True), (kind(tensors), False)):
+        tracemalloc.start()
+        model.reserve()
+        held, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (held >= tensors["w"].nbytes) is takes
+        assert model.params(None).tobytes() == tensors["w"].tobytes()

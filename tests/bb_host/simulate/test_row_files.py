@@ -28,10 +28,10 @@ def test_rows_in_memory_are_those_of_a_file(tmp_path: Path, order: str, scenario
     (dealt,) = scenario(4).dealt
     hand = RowFile(type(dealt)("shard", data, dealt.rule), scenario(4)).hand_of(2)
     path = tmp_path / "client-2.npz"
-    with handed_over(ArrayDataSource, path, hand):
+    with handed_over(ArrayDataSource, str(path), hand):
         assert path.exists()
         found = read(ArrayDataSource, path, batch_size=5)
-    with handed_over(DealtSource, path, hand):
+    with handed_over(DealtSource, str(path), hand):
         assert not path.exists()
         assert read(DealtSource, path, batch_size=5) == found
         with pytest.raises(ComponentError, match=r"holds 512 bytes, max_bytes is 500"):
@@ -59,9 +59,9 @@ def test_a_source_that_shares_its_rows_gives_the_batches_of_one_that_has_them(tm
         arrays["y"] = rng.integers(0, 3, 50)
     hand, path = Hand(arrays, np.array([7, 7, 49, 0, 12, 31, 30, 2, 7], np.uint8)), tmp_path / "dealt.npz"
     env = ComponentEnv(slot="shard", config={"path": str(path), **config}, seed=3)
-    with handed_over(ArrayDataSource, path, hand):
+    with handed_over(ArrayDataSource, str(path), hand):
         own = ArrayDataSource.construct(env)
-    with handed_over(DealtSource, path, hand):
+    with handed_over(DealtSource, str(path), hand):
         shares = DealtSource.construct(env)
     held = sum(v.nbytes for v in vars(shares).values() if isinstance(v, np.ndarray))
     assert held <= 8  # no rows: the number of samples alone
@@ -80,7 +80,7 @@ def test_a_source_that_shares_its_rows_gives_the_batches_of_one_that_has_them(tm
 def test_what_a_source_notes_of_its_rows_names_the_file_that_they_are_of(tmp_path: Path) -> None:
     path = tmp_path / "client-0.npz"
     hand = Hand({"x": np.array([[1.0], [np.nan]], np.float32)}, np.arange(2), "sensors.npz")
-    with handed_over(DealtSource, path, hand):
+    with handed_over(DealtSource, str(path), hand):
         env = ComponentEnv(slot="shard", config={"path": str(path)}, seed=3)
         (note,) = DealtSource.construct(env).notes
     assert "slot 'shard', sensors.npz: 1 of 2 samples" in note and str(path) not in note
@@ -89,7 +89,7 @@ def test_what_a_source_notes_of_its_rows_names_the_file_that_they_are_of(tmp_pat
 def test_rows_that_are_no_numbers_are_refused_as_they_are_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "client-0.npz"
     with (
-        handed_over(DealtSource, path, Hand({"x": np.zeros(3, "datetime64[s]")}, np.arange(2))),
+        handed_over(DealtSource, str(path), Hand({"x": np.zeros(3, "datetime64[s]")}, np.arange(2))),
         pytest.raises(ComponentError, match="not numbers"),
     ):
         read(DealtSource, path)
