@@ -23,7 +23,7 @@ DESCRIPTOR: descriptor.FileDescriptor
 
 class _CorrelationKind:
     ValueType = typing.NewType("ValueType", builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
+    V: _TypeAlias = ValueType
 
 class _CorrelationKindEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_CorrelationKind.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
@@ -49,11 +49,10 @@ class WireCorrelation(message.Message):
         kind: CorrelationKind.ValueType = ...,
         wire_req_id: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["kind", "wire_req_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["kind", "wire_req_id"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class SlotFill(message.Message):
@@ -75,11 +74,10 @@ class SlotFill(message.Message):
         trigger_only: builtins.bool = ...,
         type_hash: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dest_suffix", "payload", "trigger_only", "type_hash"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dest_suffix", "payload", "trigger_only", "type_hash"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class EdgeRttReport(message.Message):
@@ -101,11 +99,10 @@ class EdgeRttReport(message.Message):
         rttvar_ns: builtins.int = ...,
         sample_count: builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["chain_id", "hop_index", "next_hop_site_id", "rttvar_ns", "sample_count", "srtt_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["chain_id", "hop_index", "next_hop_site_id", "rttvar_ns", "sample_count", "srtt_ns"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class Ack(message.Message):
@@ -124,11 +121,10 @@ class Ack(message.Message):
         up_to: builtins.int = ...,
         also: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["also", "epoch", "up_to"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["also", "epoch", "up_to"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class Failure(message.Message):
@@ -148,11 +144,10 @@ class Failure(message.Message):
         code: builtins.int = ...,
         detail: builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["code", "detail"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["code", "detail"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class WireEnvelope(message.Message):
@@ -195,8 +190,7 @@ class WireEnvelope(message.Message):
         base: builtins.int = ...,
         failure: Failure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", "failure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["correlation", "failure"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", "base", "correlation", "dest_peer_addresses", "edge_rtt_reports", "epoch", "failure", "fills", "remaining_deadline_ns", "schema_version", "seq", "src_peer_addresses", "src_peer_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["acks", "base", "correlation", "dest_peer_addresses", "edge_rtt_reports", "epoch", "failure", "fills", "remaining_deadline_ns", "schema_version", "seq", "src_peer_addresses", "src_peer_bytes"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...

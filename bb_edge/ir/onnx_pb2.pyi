@@ -24,7 +24,7 @@ DESCRIPTOR: descriptor.FileDescriptor
 
 class _Version:
     ValueType = typing.NewType("ValueType", builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
+    V: _TypeAlias = ValueType
 
 class _VersionEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Version.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
@@ -64,7 +64,7 @@ IR_VERSION: Version.ValueType  # 14
 
 class _OperatorStatus:
     ValueType = typing.NewType("ValueType", builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
+    V: _TypeAlias = ValueType
 
 class _OperatorStatusEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_OperatorStatus.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
@@ -82,7 +82,7 @@ class AttributeProto(message.Message):
 
     class _AttributeType:
         ValueType = typing.NewType("ValueType", builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
+        V: _TypeAlias = ValueType
 
     class _AttributeTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[AttributeProto._AttributeType.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
@@ -170,11 +170,10 @@ class AttributeProto(message.Message):
         sparse_tensors: abc.Iterable[SparseTensorProto] | None = ...,
         type_protos: abc.Iterable[TypeProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "g", "i", "name", "ref_attr_name", "s", "sparse_tensor", "t", "tp", "type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "g", "i", "name", "ref_attr_name", "s", "sparse_tensor", "t", "tp", "type"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "floats", "g", "graphs", "i", "ints", "name", "ref_attr_name", "s", "sparse_tensor", "sparse_tensors", "strings", "t", "tensors", "tp", "type", "type_protos"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "floats", "g", "graphs", "i", "ints", "name", "ref_attr_name", "s", "sparse_tensor", "sparse_tensors", "strings", "t", "tensors", "tp", "type", "type_protos"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class ValueInfoProto(message.Message):
@@ -194,11 +193,10 @@ class ValueInfoProto(message.Message):
         doc_string: builtins.str | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name", "type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name", "type"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "metadata_props", "name", "type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "metadata_props", "name", "type"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class NodeProto(message.Message):
@@ -233,11 +231,10 @@ class NodeProto(message.Message):
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
         device_configurations: abc.Iterable[NodeDeviceConfigurationProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "op_type", "overload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "op_type", "overload"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "device_configurations", "doc_string", "domain", "input", "metadata_props", "name", "op_type", "output", "overload"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "device_configurations", "doc_string", "domain", "input", "metadata_props", "name", "op_type", "output", "overload"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class IntIntListEntryProto(message.Message):
@@ -252,11 +249,10 @@ class IntIntListEntryProto(message.Message):
         key: builtins.int | None = ...,
         value: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["key"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class NodeDeviceConfigurationProto(message.Message):
@@ -273,11 +269,10 @@ class NodeDeviceConfigurationProto(message.Message):
         sharding_spec: abc.Iterable[ShardingSpecProto] | None = ...,
         pipeline_stage: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage", "sharding_spec"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage", "sharding_spec"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class ShardingSpecProto(message.Message):
@@ -298,11 +293,10 @@ class ShardingSpecProto(message.Message):
         index_to_device_group_map: abc.Iterable[IntIntListEntryProto] | None = ...,
         sharded_dim: abc.Iterable[ShardedDimProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "index_to_device_group_map", "sharded_dim", "tensor_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "index_to_device_group_map", "sharded_dim", "tensor_name"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class ShardedDimProto(message.Message):
@@ -317,11 +311,10 @@ class ShardedDimProto(message.Message):
         axis: builtins.int | None = ...,
         simple_sharding: abc.Iterable[SimpleShardedDimProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["axis"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["axis"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["axis", "simple_sharding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["axis", "simple_sharding"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class SimpleShardedDimProto(message.Message):
@@ -337,12 +330,12 @@ class SimpleShardedDimProto(message.Message):
         dim_param: builtins.str | None = ...,
         num_shards: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dim", "dim_param", "dim_value", "num_shards"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_dim: _TypeAlias = typing.Literal["dim_value", "dim_param"]  # noqa: Y015
-    _WhichOneofArgType_dim: _TypeAlias = typing.Literal["dim"]  # noqa: Y015
+    _WhichOneofReturnType_dim: _TypeAlias = typing.Literal["dim_value", "dim_param"]
+    _WhichOneofArgType_dim: _TypeAlias = typing.Literal["dim"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_dim) -> _WhichOneofReturnType_dim | None: ...
 
 @typing.final
@@ -365,11 +358,10 @@ class TrainingInfoProto(message.Message):
         initialization_binding: abc.Iterable[StringStringEntryProto] | None = ...,
         update_binding: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization", "initialization_binding", "update_binding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization", "initialization_binding", "update_binding"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class ModelProto(message.Message):
@@ -409,11 +401,10 @@ class ModelProto(message.Message):
         functions: abc.Iterable[FunctionProto] | None = ...,
         configuration: abc.Iterable[DeviceConfigurationProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "graph", "ir_version", "model_version", "producer_name", "producer_version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "graph", "ir_version", "model_version", "producer_name", "producer_version"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration", "doc_string", "domain", "functions", "graph", "ir_version", "metadata_props", "model_version", "opset_import", "producer_name", "producer_version", "training_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["configuration", "doc_string", "domain", "functions", "graph", "ir_version", "metadata_props", "model_version", "opset_import", "producer_name", "producer_version", "training_info"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class DeviceConfigurationProto(message.Message):
@@ -430,11 +421,10 @@ class DeviceConfigurationProto(message.Message):
         num_devices: builtins.int | None = ...,
         device: abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["name", "num_devices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["name", "num_devices"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "name", "num_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["device", "name", "num_devices"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class StringStringEntryProto(message.Message):
@@ -448,11 +438,10 @@ class StringStringEntryProto(message.Message):
         key: builtins.str | None = ...,
         value: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["key", "value"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["key", "value"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class TensorAnnotation(message.Message):
@@ -467,11 +456,10 @@ class TensorAnnotation(message.Message):
         tensor_name: builtins.str | None = ...,
         quant_parameter_tensor_names: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["quant_parameter_tensor_names", "tensor_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["quant_parameter_tensor_names", "tensor_name"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class GraphProto(message.Message):
@@ -509,11 +497,10 @@ class GraphProto(message.Message):
         quantization_annotation: abc.Iterable[TensorAnnotation] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "initializer", "input", "metadata_props", "name", "node", "output", "quantization_annotation", "sparse_initializer", "value_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["doc_string", "initializer", "input", "metadata_props", "name", "node", "output", "quantization_annotation", "sparse_initializer", "value_info"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class TensorProto(message.Message):
@@ -521,7 +508,7 @@ class TensorProto(message.Message):
 
     class _DataType:
         ValueType = typing.NewType("ValueType", builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
+        V: _TypeAlias = ValueType
 
     class _DataTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[TensorProto._DataType.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
@@ -588,7 +575,7 @@ class TensorProto(message.Message):
 
     class _DataLocation:
         ValueType = typing.NewType("ValueType", builtins.int)
-        V: _TypeAlias = ValueType  # noqa: Y015
+        V: _TypeAlias = ValueType
 
     class _DataLocationEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[TensorProto._DataLocation.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
@@ -611,11 +598,10 @@ class TensorProto(message.Message):
             begin: builtins.int | None = ...,
             end: builtins.int | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["begin", "end"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["begin", "end"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["begin", "end"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["begin", "end"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     data_type: builtins.int
     name: builtins.str
@@ -661,11 +647,10 @@ class TensorProto(message.Message):
         uint64_data: abc.Iterable[builtins.int] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "doc_string", "name", "raw_data", "segment"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "doc_string", "name", "raw_data", "segment"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "dims", "doc_string", "double_data", "external_data", "float_data", "int32_data", "int64_data", "metadata_props", "name", "raw_data", "segment", "string_data", "uint64_data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "dims", "doc_string", "double_data", "external_data", "float_data", "int32_data", "int64_data", "metadata_props", "name", "raw_data", "segment", "string_data", "uint64_data"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class SparseTensorProto(message.Message):
@@ -684,11 +669,10 @@ class SparseTensorProto(message.Message):
         indices: TensorProto | None = ...,
         dims: abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["indices", "values"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["indices", "values"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dims", "indices", "values"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dims", "indices", "values"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class TensorShapeProto(message.Message):
@@ -708,12 +692,12 @@ class TensorShapeProto(message.Message):
             dim_param: builtins.str | None = ...,
             denotation: builtins.str | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "dim_param", "dim_value", "value"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        _WhichOneofReturnType_value: _TypeAlias = typing.Literal["dim_value", "dim_param"]  # noqa: Y015
-        _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]  # noqa: Y015
+        _WhichOneofReturnType_value: _TypeAlias = typing.Literal["dim_value", "dim_param"]
+        _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]
         def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
     @builtins.property
@@ -723,11 +707,10 @@ class TensorShapeProto(message.Message):
         *,
         dim: abc.Iterable[TensorShapeProto.Dimension] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["dim"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["dim"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class TypeProto(message.Message):
@@ -746,11 +729,10 @@ class TypeProto(message.Message):
             elem_type: builtins.int | None = ...,
             shape: TensorShapeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @typing.final
     class Sequence(message.Message):
@@ -763,11 +745,10 @@ class TypeProto(message.Message):
             *,
             elem_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @typing.final
     class Map(message.Message):
@@ -782,11 +763,10 @@ class TypeProto(message.Message):
             key_type: builtins.int | None = ...,
             value_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @typing.final
     class Optional(message.Message):
@@ -799,11 +779,10 @@ class TypeProto(message.Message):
             *,
             elem_type: TypeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @typing.final
     class SparseTensor(message.Message):
@@ -818,11 +797,10 @@ class TypeProto(message.Message):
             elem_type: builtins.int | None = ...,
             shape: TensorShapeProto | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @typing.final
     class Opaque(message.Message):
@@ -836,11 +814,10 @@ class TypeProto(message.Message):
             domain: builtins.str | None = ...,
             name: builtins.str | None = ...,
         ) -> None: ...
-        _HasFieldArgType: _TypeAlias = typing.Literal["domain", "name"]  # noqa: Y015
+        _HasFieldArgType: _TypeAlias = typing.Literal["domain", "name"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-        _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "name"]  # noqa: Y015
+        _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "name"]
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     denotation: builtins.str
     @builtins.property
@@ -866,12 +843,12 @@ class TypeProto(message.Message):
         opaque_type: TypeProto.Opaque | None = ...,
         denotation: builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["denotation", "map_type", "opaque_type", "optional_type", "sequence_type", "sparse_tensor_type", "tensor_type", "value"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_value: _TypeAlias = typing.Literal["tensor_type", "sequence_type", "map_type", "optional_type", "sparse_tensor_type", "opaque_type"]  # noqa: Y015
-    _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]  # noqa: Y015
+    _WhichOneofReturnType_value: _TypeAlias = typing.Literal["tensor_type", "sequence_type", "map_type", "optional_type", "sparse_tensor_type", "opaque_type"]
+    _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
 @typing.final
@@ -886,11 +863,10 @@ class OperatorSetIdProto(message.Message):
         domain: builtins.str | None = ...,
         version: builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["domain", "version"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["domain", "version"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["domain", "version"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 @typing.final
 class FunctionProto(message.Message):
@@ -932,8 +908,7 @@ class FunctionProto(message.Message):
         value_info: abc.Iterable[ValueInfoProto] | None = ...,
         metadata_props: abc.Iterable[StringStringEntryProto] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "overload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "overload"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "attribute_proto", "doc_string", "domain", "input", "metadata_props", "name", "node", "opset_import", "output", "overload", "value_info"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = typing.Literal["attribute", "attribute_proto", "doc_string", "domain", "input", "metadata_props", "name", "node", "opset_import", "output", "overload", "value_info"]
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
