@@ -7,7 +7,7 @@ import re
 __all__ = ["MILLISECONDS", "is_iso_time", "number_of", "seconds"]
 
 MILLISECONDS = 1e11
-"""From here on a number is not a second of people's time: in seconds it is the year 5138, in ms 1973."""
+"""Numbers from here on are taken for milliseconds, of 1973 and later; in seconds it is the year 5138."""
 
 _ISO = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(?::(\d\d)(?:[.,](\d+))?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
