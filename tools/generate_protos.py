@@ -45,14 +45,16 @@ def __getattr__(name):
 
 
 def read_alone(stub: str) -> str:
-    """The stub without what nobody writes or reads, a quarter of it: numbers of fields, their names as bytes,
-    questions about a choice where there is none, and remarks to another linter.
+    """The stub without what nobody writes or reads, a third of it: numbers of fields, their names as bytes,
+    questions about a choice where there is none, which fields can be cleared, and remarks to another linter.
     """
     without = (
         r" *\w+_FIELD_NUMBER: builtins\.int\n",
         r'(?<="), b"\w+"',
         r" *def WhichOneof\(self, oneof_group: _Never\) -> None: \.\.\.\n",
         r"  # noqa: Y015",
+        r" *_ClearFieldArgType: .*\n",
+        r" *def ClearField\(.*\n",
     )
     return re.sub("|".join(without), "", stub)
 
