@@ -28,7 +28,8 @@ BATCH_NORM = ("frozen", "update")
 _UPDATED = "running statistic, updated with each batch"
 _HINT = (
     "export it so that its normalizations are not folded into other layers (PyTorch: model.eval(), then"
-    " torch.onnx.export(…, dynamo=False, training=torch.onnx.TrainingMode.PRESERVE)), or leave batch_norm out"
+    " torch.onnx.export(…, dynamo=True, optimize=False), or dynamo=False with"
+    " training=torch.onnx.TrainingMode.PRESERVE), or leave batch_norm out"
 )
 
 
