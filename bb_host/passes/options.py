@@ -24,6 +24,13 @@ class PortPromise:
     or_empty: bool = False
     floating: bool = False
 
+    def opened(self) -> ValueType:
+        """The type of any value of the port: sizes that differ from op to op are open."""
+        node, shape = self.type
+        if shape is None or self.leading:
+            return ValueType(node)
+        return ValueType(node, tuple(d if isinstance(d, int) and not self.or_empty else None for d in shape))
+
     def __str__(self) -> str:
         node, shape = self.type
         if self.floating:

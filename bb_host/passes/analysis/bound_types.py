@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import cbor2
 import numpy as np
@@ -29,31 +30,78 @@ Promises = dict[str, PortPromise]
 """By `"<Op>.<port>"`, for one slot."""
 
 
+class Bound(NamedTuple):
+    """One of the components that serve a slot: on `target`, or on all classes without one of their own."""
+
+    target: str | None
+    where: str
+    promises: Promises
+
+
 def promises(program: Program, options: Options) -> dict[str, Promises]:
-    """What is known of each slot's ports, by slot; nothing where targets have different bindings."""
-    found: dict[str, Promises] = {}
+    """What is known of each slot's ports, by slot: of several components what all of them say."""
+    found = {name: agreed([b.promises for b in serving]) for name, serving in bound(program, options).items()}
+    return {name: own for name, own in found.items() if own}
+
+
+def bound(program: Program, options: Options) -> dict[str, list[Bound]]:
+    """By slot what serves it: its bindings, and what it was declared with where none is for all classes."""
+    found: dict[str, list[Bound]] = {}
+    general = {b.slot for b in options.bindings if b.target is None}
     brought = {f.name: f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
     for function in program.functions:
         for name, slot in function.slots.items():
-            if slot.state is not None and slot.role and name not in found:
-                found[name] = _of_class(slot.concrete_type, slot.state, name)
+            if slot.state is not None and slot.role and name not in found and name not in general:
+                own = _of_class(slot.concrete_type, slot.state, name)
                 if slot.role == keys.ROLE_MODEL:
                     graph, loss = brought.get(f"{name}.forward"), brought.get(f"{name}.loss")
-                    found[name] = {**_of_model(slot.state, graph, loss), **found[name]}
-    for name in {b.slot for b in options.bindings}:
-        binding = options.sole_binding(name)
-        found.pop(name, None)
-        if binding is None:
-            continue
+                    own = {**_of_model(slot.state, graph, loss), **own}
+                found[name] = [Bound(None, slot.where, own)]
+    for binding in options.bindings:
+        name = binding.slot
         own = dict(binding.port_types)
         own.update((port, PortPromise(ValueType(node))) for port, node in binding.storage_types.items())
         if binding.role == keys.ROLE_MODEL:
             graphs = {f.name: f for f in binding.functions}
             graph, loss = graphs.get(f"{name}.forward"), graphs.get(f"{name}.loss")
             own = {**_of_model(binding.state, graph, loss), **own}
-        if own:
-            found[name] = own
-    return {name: own for name, own in found.items() if own}
+        found.setdefault(name, []).append(Bound(binding.target, binding.where, own))
+    return found
+
+
+def agreed(several: Sequence[Promises]) -> Promises:
+    """What holds of a port whichever of these promises is kept: sizes that differ are open."""
+    first, *others = several
+    for other in others:
+        pairs = [(port, _either(one, other[port])) for port, one in first.items() if port in other]
+        first = {port: promise for port, promise in pairs if promise.type.node is not types.ANY}
+    return first
+
+
+def _either(one: PortPromise, other: PortPromise) -> PortPromise:
+    if one == other:
+        return one
+    (node, dims), (node_, dims_) = one.type, other.type
+    floating = all(p.floating or p.type.node in _FLOATS for p in (one, other))
+    node = types.join(node, node_)
+    leading, shape = one.leading or other.leading, None
+    if dims is not None and dims_ is not None:
+        leading = leading or len(dims) != len(dims_)
+        rank = min(len(dims), len(dims_))
+        shape = tuple(map(_either_dim, dims[len(dims) - rank :], dims_[len(dims_) - rank :]))
+    return PortPromise(
+        ValueType(node, shape),
+        leading and shape is not None,
+        one.or_empty or other.or_empty,
+        floating and node not in _FLOATS,
+    )
+
+
+def _either_dim(one: Dim, other: Dim) -> Dim:
+    """Symbols stand for one size under both promises where both pairs of them are the same."""
+    if one == other:
+        return one
+    return f"{one}|{other}" if isinstance(one, str) and isinstance(other, str) else None
 
 
 def _of_model(state: AttrValue, forward: Function | None, loss: Function | None) -> Promises:
@@ -227,11 +275,11 @@ def unify(op: Op, ports: tuple[Port, ...], terms: Terms) -> None:
         name = names[port.index] if port.index < len(names) else ""
         if name:
             known = terms.types.get(name)
-            if known is not None and not _agrees(known, port.promise, sizes):
+            if known is not None and not agrees(known, port.promise, sizes):
                 before: dict[str, int] = {}  # without what this very value says
                 for _, earlier, promise in there:
                     if earlier is not None:
-                        _agrees(earlier, promise, before)
+                        agrees(earlier, promise, before)
                 raise _refused(op, port, known, before)
             there.append((name, known, port.promise))
     for name, known, promise in there:
@@ -248,27 +296,28 @@ def unify(op: Op, ports: tuple[Port, ...], terms: Terms) -> None:
             terms.put(name, ValueType(node, dims), op)
 
 
-def note_forward(op: Op, slot: str, terms: Terms) -> None:
+def note_forward(op: Op, terms: Terms) -> None:
     """Keeps what the model's `Forward` yields, while all of a function yield one type."""
+    slot = op.slot, op.facts.classes
     found = terms.types.get(op.outputs[0]) if op.outputs else None
     if terms.forwards.setdefault(slot, found) is not found and terms.forwards[slot] != found:
         terms.forwards[slot] = None
 
 
-def like_output(op: Op, slot: str, terms: Terms) -> None:
+def like_output(op: Op, terms: Terms) -> None:
     """The gradient that `Backward` takes has the shape of the output that it belongs to."""
-    output = terms.forwards.get(slot)
+    output = terms.forwards.get((op.slot, op.facts.classes))
     known = terms.types.get(op.inputs[0]) if op.inputs else None
     if known is None or output is None or output.shape is None or known == output:
         return
     dims = tuple(d if isinstance(d, int) else None for d in output.shape)
     port = Port("grad", True, 0, PortPromise(ValueType(output.node, dims)))
-    if not _agrees(known, port.promise, {}):
+    if not agrees(known, port.promise, {}):
         raise _refused(op, port, known, {})
     terms.put(op.inputs[0], port.promise.type, op)
 
 
-def _agrees(known: ValueType, promise: PortPromise, sizes: dict[str, int]) -> bool:
+def agrees(known: ValueType, promise: PortPromise, sizes: dict[str, int]) -> bool:
     """Whether a value can be what is promised; sizes of symbols are noted."""
     node, shape = promise.type
     if not types.compatible(known.node, node):
@@ -301,14 +350,14 @@ def _refused(op: Op, port: Port, known: ValueType, sizes: Mapping[str, int]) -> 
         dims = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in promise.type.shape)
         promise = PortPromise(ValueType(promise.type.node, dims), promise.leading)
     verb = "takes" if port.is_input else "yields"
-    slot = op.slot
+    at = f" on {', '.join(op.facts.classes)}" if op.facts.classes else ""
     empty = " or an empty vector" if port.promise.or_empty else ""
     wanted = types.compatible(known.node, promise.type.node) and not promise.floating
     remedy = "give it that shape" if wanted else f"cast it with g.onnx.cast(x, to={_element(promise)!r})"
     if port.name == "target" and (labels := _other_labels(promise.type, known)):
         remedy = labels
     return TypeConstraintFailed(
-        f"{role} {slot!r} {verb} {promise}{empty} as {port.name}, got {print_type(known)}",
+        f"{role} {op.slot!r}{at} {verb} {promise}{empty} as {port.name}, got {print_type(known)}",
         hint=f"{remedy}, or bind another {role}",
         op=op,
     )

@@ -48,12 +48,18 @@ class OpRules:
 
     def plan(self, op: Op, version: int, functions: Mapping[Key, Function]) -> Solve:
         """How ops of this kind are solved; `version` is ONNX's, `functions` are those that may be called."""
+        return self.plan_of(op, version, functions, self.promised)
+
+    def plan_of(
+        self, op: Op, version: int, functions: Mapping[Key, Function], promised: Mapping[str, Promises]
+    ) -> Solve:
+        """`plan`, where the slots promise this."""
         domain = opsets.normalize_domain(op.domain)
         row = opsets.lookup(domain, op.op_type)
         if row is None and domain in self._own:
             row = self._own[domain].ops.get(op.op_type)
         if row is not None:
-            promised = self.promised if domain in _ROLE_DOMAINS else {}
+            promised = promised if domain in ROLE_DOMAINS else {}
             solve = _by_row(row, relation_of(row), version, self._kernels, promised)
             pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
             return solve if pair is None else _in_pairs(solve, pair)
@@ -70,7 +76,7 @@ _PURE = frozenset(
 """Relations that only their op's types, attributes and constants decide."""
 
 
-_ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
+ROLE_DOMAINS = frozenset(keys.ROLE_DOMAINS)
 
 
 _PAIR = {
@@ -80,10 +86,10 @@ _PAIR = {
 """What a backward pass takes is what a forward pass of the same model yields."""
 
 
-def _in_pairs(solve: Solve, pair: Callable[[Op, str, Terms], None]) -> Solve:
+def _in_pairs(solve: Solve, pair: Solve) -> Solve:
     def solve_pair(op: Op, terms: Terms) -> None:
         solve(op, terms)
-        pair(op, op.slot, terms)
+        pair(op, terms)
 
     return solve_pair
 

@@ -38,7 +38,7 @@ class Terms:
         self.records = records
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
-        self.forwards: dict[str, ValueType | None] = {}  # what a model's Forward ops yield, by slot
+        self.forwards: dict[object, ValueType | None] = {}  # what Forward ops yield, by slot and classes
         self.touched: list[str] = []  # names whose types were narrowed since the solver looked
 
     def get(self, name: str) -> ValueType | None:

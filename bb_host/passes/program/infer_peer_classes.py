@@ -7,7 +7,9 @@
 3. Every input gets its class (`input_class.<input>`).
 4. In a program that speaks of home alone nothing is stamped: all of it runs there.
 5. Codecs of two classes on the way of one code are refused: `BindingError` (`other_codec`).
-6. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
+6. Where a slot is bound per class, types are narrowed to what is bound on the class of each op, and what
+   contradicts that is refused: `TypeConstraintFailed` (`class_types`).
+7. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
    contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
    left alone.
 
@@ -24,6 +26,7 @@ from bb_host.ir.facts import FunctionFacts, OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
+from bb_host.passes.analysis.class_types import solved_by_class
 from bb_host.passes.analysis.other_codec import check_codecs
 from bb_host.passes.analysis.placement import is_single_class, place
 from bb_host.passes.analysis.remarks import warn_of_scopes
@@ -49,13 +52,13 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     if all(is_single_class(head, slots, home) for head in heads):
         for head in heads if coded else ():
             check_codecs(head, keyed, slots, options, alone)
-        return program
+        return solved_by_class(program, options, alone)
     placed = tuple(_stamp(head, slots, home, keyed, stats) for head in heads)
     for head in placed if coded else ():
         check_codecs(head, keyed, slots, options, alone)
     others = tuple(_selecting(f, slots, home) for f in program.functions[len(heads) :])
     functions = (*placed, *others)
-    return program.with_functions(functions)
+    return solved_by_class(program.with_functions(functions), options, alone)
 
 
 def _selecting(body: Function, slots: dict[str, Slot], home: str) -> Function:

@@ -5,7 +5,8 @@
 3. Outputs that the component class names in `STORAGE_TYPES`, or in what its `port_types` answers for the
    configuration, have the type that stands there, be the class bound or the slot's own.
 4. A value that nothing is known of, and that a promised input reads, has that input's type.
-5. A slot whose targets have different bindings is left alone, as is an output whose type is narrower already.
+5. Of a slot that is bound per class what all that serves it says; an output whose type is narrower already
+   is left alone.
 6. Needs the bindings; changes nothing but value types. What the component takes is the type solver's to hold
    against what it gets.
 """
@@ -65,9 +66,7 @@ def _narrowing(op: Op, of: Promises) -> list[tuple[bool, int, ValueType]]:
         node, shape = port.promise.type
         if port.promise.leading or (node.abstract and shape is None):
             continue
-        fixed = not port.promise.or_empty
-        dims = None if shape is None else tuple(d if fixed and isinstance(d, int) else None for d in shape)
-        found.append((port.is_input, port.index, ValueType(node, dims)))
+        found.append((port.is_input, port.index, port.promise.opened()))
     return found
 
 

@@ -18,35 +18,21 @@ Rules P28 and P29 of the specification.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
-from functools import cached_property
-
 from bb_edge.ir import keys, types
-from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_RESP
-from bb_edge.ir.types import ValueType
-from bb_host.errors import TypeConstraintFailed, UnresolvedType, UnsupportedType, label
+from bb_host.errors import UnresolvedType, UnsupportedType
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.queries import ONNX_DOMAINS, is_gate, onnx_opset
-from bb_host.passes.analysis import flow
+from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis.bundles import PUTS
-from bb_host.passes.analysis.op_types import Key, OpRules, Solve
-from bb_host.passes.analysis.other_codec import other_codec
-from bb_host.passes.analysis.type_terms import Shape, Terms
+from bb_host.passes.analysis.op_types import OpRules
+from bb_host.passes.analysis.solver import Solver
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
-
-_MOST_STEPS = 64
-"""Visits per op on average; each but the last narrows something, and a program needs a handful."""
-
-_OF_ENGINE = frozenset({keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN})
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
     stats.count("types_resolved", 0)
     stats.count("types_unresolved", 0)
-    solver = _Solver(program, options)
-    functions = tuple(solver.solved(f) for f in program.functions)
+    functions = Solver(program, options, OpRules(program, options)).all_solved()
     for function in functions:
         if function.domain != keys.COMPONENT_DOMAIN:
             nodes = {id(kind.node) for kind in function.types.values()}
@@ -112,212 +98,3 @@ def _computed(function: Function, is_root: bool) -> None:
     for op in function.ops:
         if op.domain in ONNX_DOMAINS and not (names.isdisjoint(op.inputs) and names.isdisjoint(op.outputs)):
             raise UnsupportedType("no device computes with BF16", hint=hint, op=op)
-
-
-class _Solver:
-    """One program: solves functions, callees first, and remembers how each kind of op is solved."""
-
-    def __init__(self, program: Program, options: Options) -> None:
-        self._functions = {f.key: f for f in program.functions}
-        self._done: dict[Key, Function] = {}
-        self._given: dict[Key, list[ValueType | None]] = {}
-        self._plans: dict[Key, Solve] = {}
-        self._options = options
-        self._rules = OpRules(program, options)
-        self._records: dict[tuple[int, Shape], ValueType] = {}
-        if len(self._functions) > 1:
-            for function in program.functions:
-                self._note_calls(function)
-
-    def _note_calls(self, function: Function) -> None:
-        """Types of arguments as far as the caller's declarations say them, for untyped inputs of callees."""
-        for op, callee in flow.calls(function, self._functions):
-            known = self._given.setdefault(callee.key, [None] * len(callee.inputs))
-            for index, name in enumerate(op.inputs[: len(known)]):
-                found = function.types.get(name)
-                if found is not None and known[index] is None:
-                    known[index] = found
-
-    def solved(self, function: Function) -> Function:
-        """The function with its types; `self._functions` holds it from then on."""
-        done = self._done.get(function.key)
-        if done is not None:
-            return done
-        if function.domain == keys.COMPONENT_DOMAIN:
-            return function
-        self._done[function.key] = function  # a circle of calls was refused before; here it would end
-        if len(self._functions) > 1:
-            for _, callee in flow.calls(function, self._functions):
-                self.solved(callee)
-        found = self._solve(function)
-        self._done[function.key] = self._functions[function.key] = found
-        return found
-
-    def _solve(self, function: Function) -> Function:
-        replies: dict[str, Op] = {}
-        linked = False
-        engine = not _OF_ENGINE.isdisjoint(flow.summary(function.ops).domains)
-        for op in function.ops if engine else ():
-            if op.domain == keys.WIRE_DOMAIN and op.op_type == OP_SEND_RESP:
-                replies[flow.wire_id(op)] = op
-            elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in PUTS:
-                linked = True
-        terms = Terms(function, self._functions, replies, self._records)
-        changed = False
-        for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
-            known = terms.types.get(name)
-            if given is not None and (known is None or known.node is types.ANY):
-                terms.types[name] = given
-                changed = True
-        version = onnx_opset(function.opsets)
-        try:
-            changed = self._narrowed(function, terms, version, linked or bool(replies)) or changed
-        except TypeConstraintFailed as error:
-            codec = other_codec(error, function, self._rules.promised, self._options)
-            raise codec or self._behind_gates(error, function, terms, version) from None
-        return function.with_ops(function.ops, terms.types) if changed else function
-
-    def _narrowed(self, function: Function, terms: Terms, version: int, linked: bool) -> bool:
-        """Looks at each op, and again at those that learn something later; whether any type was narrowed."""
-        plans, changed = self._plans, False
-        upstream: list[tuple[int, str]] = []  # what an op said about a value that is not its own
-        touched = terms.touched
-        for index, op in enumerate(function.ops):
-            plan = plans.get((op.domain, op.op_type))
-            if plan is None:
-                plan = plans[op.domain, op.op_type] = self._rules.plan(op, version, self._functions)
-            plan(op, terms)
-            if touched:
-                changed = True
-                if len(touched) > 1 or touched[0] not in op.outputs:
-                    upstream += [(index, name) for name in touched if name not in op.outputs]
-                touched.clear()
-        if upstream or linked:
-            changed = self._settle(function, terms, upstream, linked) or changed
-        return changed
-
-    def _behind_gates(
-        self, error: TypeConstraintFailed, function: Function, terms: Terms, version: int
-    ) -> TypeConstraintFailed:
-        """The refusal of the reader of a value behind a gate, where the gate is what was found to contradict.
-
-        A gate is recorded for `after=`: its author knows the call that takes the value.
-        """
-        gate = next((op for op in function.ops if is_gate(op) and label(op) == error.op), None)
-        came = None if gate is None else terms.get(gate.inputs[0])
-        if gate is None or came is None:
-            return error
-        terms.types[gate.outputs[0]] = came
-        for op in function.ops:
-            if gate.outputs[0] in op.inputs:
-                try:
-                    self._rules.plan(op, version, self._functions)(op, terms)
-                except TypeConstraintFailed as found:
-                    return self._behind_gates(found, function, terms, version) if is_gate(op) else found
-        return error
-
-    def _settle(
-        self, function: Function, terms: Terms, upstream: list[tuple[int, str]], linked: bool
-    ) -> bool:
-        """Follows what the first walk learned too late, from op to op, until nothing changes."""
-        ops = function.ops
-        meets = _Meetings(ops)
-        collectors = {
-            flow.wire_id(op): i
-            for i, op in enumerate(ops)
-            if op.op_type == OP_RECV_RESP_BATCHED and op.domain == keys.WIRE_DOMAIN
-        }
-        todo = _Agenda()
-        todo.add(collectors.values())
-        for index, name in upstream:
-            todo.add(i for i in meets.at(name) if i < index)
-        changed = False
-        for _ in range(_MOST_STEPS * (len(ops) + 1)):
-            if not todo:
-                if linked:
-                    _link(function, terms)
-                if not terms.touched:
-                    break
-                changed = True
-                todo.add(i for name in terms.touched for i in meets.readers.get(name, ()))
-                terms.touched.clear()
-                continue
-            index = todo.pop()
-            op = ops[index]
-            self._plans[op.domain, op.op_type](op, terms)
-            for name in terms.touched:
-                changed = True
-                todo.add(i for i in meets.at(name) if i != index)
-            terms.touched.clear()
-            if op.op_type == OP_SEND_RESP and flow.wire_id(op) in collectors:
-                todo.add((collectors[flow.wire_id(op)],))
-        return changed
-
-
-class _Meetings:
-    """Which ops meet in a value; found when the first value is asked for, which few programs do."""
-
-    def __init__(self, ops: tuple[Op, ...]) -> None:
-        self._ops = ops
-
-    @cached_property
-    def readers(self) -> dict[str, list[int]]:
-        """The numbers of the ops that read a value."""
-        return flow.readers(self._ops)
-
-    @cached_property
-    def _yields(self) -> dict[str, int]:
-        return {name: i for i, op in enumerate(self._ops) for name in op.outputs if name}
-
-    def at(self, name: str) -> list[int]:
-        """The number of the op that yields a value, where one does, and those of the ops that read it."""
-        by = self._yields.get(name)
-        return [*([] if by is None else [by]), *self.readers.get(name, ())]
-
-
-class _Agenda:
-    """Op numbers to look at, the first in the program first, each once at a time."""
-
-    def __init__(self) -> None:
-        self._heap: list[int] = []
-        self._there: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def add(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if number not in self._there:
-                self._there.add(number)
-                heapq.heappush(self._heap, number)
-
-    def pop(self) -> int:
-        number = heapq.heappop(self._heap)
-        self._there.discard(number)
-        return number
-
-
-# --- ops that meet in a named place -----------------------------------------------------------------------
-
-_PUT_UNDER = dict(PUTS.values())
-"""What is put somewhere, by the attribute that says where."""
-
-
-def _link(function: Function, terms: Terms) -> None:
-    """What is taken out of a queue or a hold is what was put in."""
-    there: dict[tuple[str, object], ValueType] = {}
-    for op in function.ops:
-        attribute = _PUT_UNDER.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
-        if attribute is not None and op.inputs:
-            known = terms.get(op.inputs[0])
-            key = (attribute, op.attrs.get(attribute))
-            if known is not None and known.node is not types.ANY:
-                before = there.get(key)
-                same = before is None or before.node is known.node
-                there[key] = known if before is None else ValueType(known.node if same else types.ANY)
-    for op in function.ops:
-        put = PUTS.get(op.op_type) if op.domain == keys.SYSCALL_DOMAIN else None
-        if put is not None and op.outputs:
-            found = there.get((put[1], op.attrs.get(put[1])))
-            if found is not None and found.node is not types.ANY:
-                terms.put(op.outputs[0], found, op)

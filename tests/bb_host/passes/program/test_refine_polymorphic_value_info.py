@@ -63,14 +63,24 @@ def test_parameters_outputs_and_what_a_class_promises(run_pass: Callable[..., Pr
     assert stats.counters == {"types_narrowed": 3}
 
 
-def test_different_bindings_of_targets_promise_nothing(run_pass: Callable[..., Program]) -> None:
+@pytest.mark.parametrize(("other", "size"), [(2, 8), (3, None)], ids=["the same", "another"])
+def test_bindings_of_several_targets_promise_what_they_agree_on(
+    run_pass: Callable[..., Program], other: int, size: int | None
+) -> None:
+    class Other(Trained):
+        class _Made(Trained._Made):
+            attribute = Subgraph(
+                initializers={"w": np.zeros((3, other), np.float32), "b": np.zeros(2, np.float32)}
+            )
+
     compiler = (
         Compiler()
         .bind_model("model", "bb.GraphModel", Trained(), target="A")
-        .bind_model("model", "bb.GraphModel", Trained(), target="B")
+        .bind_model("model", "bb.GraphModel", Other(), target="B")
     )
     done = run_pass("refine_polymorphic_value_info", TEXT, bindings=compiler.bindings)
-    assert done.functions[0].types["p"].shape == (None,)
+    assert done.functions[0].types["p"].shape == (size,)
+    assert done.functions[0].types["y"] == ValueType(types.TENSOR_F32, (None, 2))
 
 
 def test_concrete_models_promise_too(run_pass: Callable[..., Program]) -> None:
