@@ -8,7 +8,7 @@
 4. In a program that speaks of home alone nothing is stamped: all of it runs there.
 5. Codecs of two classes on the way of one code are refused: `BindingError` (`other_codec`).
 6. Where a slot is bound per class, types are narrowed to what is bound on the class of each op, and what
-   contradicts that is refused: `TypeConstraintFailed` (`class_types`).
+   contradicts that is refused: `TypeConstraintFailed` (`solver`).
 7. Needs types, and wire ops as they were recorded. `CrossClassDataflow`, `AmbiguousPlacement` where the rules
    contradict each other or say nothing. A scope that places no op is warned about. A partitioned program is
    left alone.
@@ -26,10 +26,10 @@ from bb_host.ir.facts import FunctionFacts, OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
-from bb_host.passes.analysis.class_types import solved_by_class
 from bb_host.passes.analysis.other_codec import check_codecs
 from bb_host.passes.analysis.placement import is_single_class, place
 from bb_host.passes.analysis.remarks import warn_of_scopes
+from bb_host.passes.analysis.solver import solved_by_class
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 

@@ -118,15 +118,17 @@ def test_what_no_binding_takes_is_refused() -> None:
     rows = {"batch_size": 16, "one_hot": 4}
     with pytest.raises(errors.TypeConstraintFailed, match=r"takes I64\[\?\] as target, got F32\[\?,4\]") as e:
         models(NET, NET, {None: rows}).run(FedAdam())
-    assert e.value.file.endswith("test_class_types.py")
+    assert e.value.file.endswith("test_bound_per_class.py")
 
 
 def test_a_vector_of_one_class_that_the_other_does_not_take_is_refused() -> None:
     wrong = r"model 'model' on Client takes F32\[212\] or an empty vector as params, got F32\[160\]"
     with pytest.raises(errors.TypeConstraintFailed, match=wrong) as e:
         models(SMALLER, NET).run(FedAdam())
-    assert e.value.op == "LoadParameters → load_parameters_1" and e.value.file.endswith("test_class_types.py")
-    line = r"test_class_types.py:\d+"
+    assert e.value.op == "LoadParameters → load_parameters_1" and e.value.file.endswith(
+        "test_bound_per_class.py"
+    )
+    line = r"test_bound_per_class.py:\d+"
     assert e.match(rf"slot 'model' is bound for Server by {line}, for Client by {line}\)")
 
 
