@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 Method = Callable[..., object]
 
 
+def is_shipped(defined: object) -> bool:
+    """Returns whether a class or method is the project's own, and not an author's."""
+    return getattr(defined, "__module__", "").startswith(("bb_edge.", "bb_host."))
+
+
 def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: Once) -> Method:
     """Returns the `next_batch` that runs. OpError where a shard's batches are not what the program takes.
 
@@ -44,8 +49,7 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     arrays = component.batch_like()
     _hold_rows(op, arrays, slot)
     _hold_labels(op, component, slot)
-    shipped = getattr(method, "__module__", "").startswith(("bb_edge.", "bb_host."))
-    if arrays and not shipped:
+    if arrays and not is_shipped(method):
         method = _as_promised(arrays, component, method)
     if stamped is not None:
         if arrays:

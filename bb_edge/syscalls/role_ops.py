@@ -68,7 +68,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, held.method)
-    if not type(component).__module__.startswith("bb_edge."):
+    if not batches.is_shipped(type(component)):
         method = _lending(method)
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, component, method)
