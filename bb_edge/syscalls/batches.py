@@ -49,7 +49,8 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     arrays = component.batch_like()
     _hold_rows(op, arrays, slot)
     _hold_labels(op, component, slot)
-    if arrays and not is_shipped(method):
+    shipped = is_shipped(method)
+    if arrays and not shipped:
         method = _as_promised(arrays, component, method)
     if stamped is not None:
         if arrays:
