@@ -25,7 +25,7 @@ from bb_edge.engine.runtime import Runtime
 from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.roles.containment import contained
-from bb_edge.roles.errors import RequestDeclined
+from bb_edge.roles.errors import BackendRunError, RequestDeclined
 from bb_edge.wire.envelope_records import FailureCode
 
 OVERDUE: Final = "execution.overdue"
@@ -176,3 +176,14 @@ def starved(execution: Execution) -> tuple[str, ...]:
                 ):
                     names.append(spec.name)
     return tuple(names)
+
+
+def with_empty_sum(frame: Frame, op: BoundOp, error: BaseException) -> BaseException:
+    """The error of an op; that of a backend names the empty aggregate that it has read."""
+    if isinstance(error, BackendRunError) and not error.hint:
+        for made in frame.region.graph.slot.ops:
+            for site in made.outputs[:1] if made.op_type == "Aggregate" else ():
+                if site >= 0 and site in op.inputs and not getattr(frame.values[site], "size", 1):
+                    slot = made.meta.get(keys.SLOT_KEY, "")
+                    error.hint = f"no contribution counted in slot {slot!r}: wait for g.when(total > 0)"
+    return error

@@ -16,6 +16,7 @@ from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.values import TRIGGER
 from bb_edge.node import Node
 from bb_edge.registry import Registry
 from bb_edge.roles import ContributionRefused
@@ -57,6 +58,19 @@ def test_a_refused_contribution_names_its_peer_its_slot_and_why(server):
         f"slot 'agg' (bb.FedAvg.contribute): the contribution of {A} does not count: "
     )
     assert "inf or nan" in failed.text and "look for NaN in the peer's data" in failed.text
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_an_op_that_reads_a_sum_of_nobody_says_so(compile_text, given):
+    text = PROGRAM.replace("go: Trigger", "go: Trigger, y: F32[3]") + "  d: Tensor = Sub(y, t)\n"
+    node = install(PeerId.from_name("server"), (), compile_text(text), ["Server"], seed=1)
+    for _ in range(given):
+        node.invoke("Server", {"x": f32(1, 2), "w": np.float32(1), "p": (A,)})
+    node.poll(0)
+    node.invoke("Server", {"go": TRIGGER, "y": f32(1, 2, 3)})
+    (failed,) = of(steps.OpFailed, node.poll(1))
+    assert "do not broadcast" in failed.text
+    assert ("no contribution counted in slot 'agg'" in failed.text) == (not given)
 
 
 def test_a_contribution_of_several_peers_is_refused_as_the_programs_fault(server):
