@@ -45,14 +45,17 @@ def __getattr__(name):
 
 
 def read_alone(stub: str) -> str:
-    """The stub without what nobody writes or reads, a third of it: numbers of fields, their names as bytes,
-    questions about a choice where there is none, which fields can be cleared, and remarks to another linter.
+    """The stub without what nobody writes or reads, a third of it: numbers of fields and choices, names as
+    bytes, questions about a choice where there is none, which fields can be cleared, that no class has
+    subclasses, and remarks to another linter.
     """
     without = (
         r" *\w+_FIELD_NUMBER: builtins\.int\n",
         r'(?<="), b"\w+"',
         r" *def WhichOneof\(self, oneof_group: _Never\) -> None: \.\.\.\n",
         r"  # noqa: Y015",
+        r"  # \d+(?=\n)",
+        r" *@typing\.final\n",
         r" *_ClearFieldArgType: .*\n",
         r" *def ClearField\(.*\n",
     )

@@ -27,17 +27,16 @@ class _CorrelationKind:
 
 class _CorrelationKindEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_CorrelationKind.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
-    NONE: _CorrelationKind.ValueType  # 0
-    REQUEST: _CorrelationKind.ValueType  # 1
-    RESPONSE: _CorrelationKind.ValueType  # 2
+    NONE: _CorrelationKind.ValueType
+    REQUEST: _CorrelationKind.ValueType
+    RESPONSE: _CorrelationKind.ValueType
 
 class CorrelationKind(_CorrelationKind, metaclass=_CorrelationKindEnumTypeWrapper): ...
 
-NONE: CorrelationKind.ValueType  # 0
-REQUEST: CorrelationKind.ValueType  # 1
-RESPONSE: CorrelationKind.ValueType  # 2
+NONE: CorrelationKind.ValueType
+REQUEST: CorrelationKind.ValueType
+RESPONSE: CorrelationKind.ValueType
 
-@typing.final
 class WireCorrelation(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -52,7 +51,6 @@ class WireCorrelation(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class SlotFill(message.Message):
     """One value for one site or one component op of the receiver."""
 
@@ -75,7 +73,6 @@ class SlotFill(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class EdgeRttReport(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -98,7 +95,6 @@ class EdgeRttReport(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class Ack(message.Message):
     """Acknowledges every number up to up_to, and those in also, of one incarnation of the peer it goes to."""
 
@@ -118,7 +114,6 @@ class Ack(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class Failure(message.Message):
     """In place of a reply, in an envelope of kind RESPONSE without fills: the asked node will give none.
     code: 1 an op failed, 2 ops of it starved, 3 refused, 4 the reply is too large for the asker,
@@ -139,7 +134,6 @@ class Failure(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class WireEnvelope(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 

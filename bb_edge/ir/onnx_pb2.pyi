@@ -28,39 +28,39 @@ class _Version:
 
 class _VersionEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_Version.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
-    _START_VERSION: _Version.ValueType  # 0
-    IR_VERSION_2017_10_10: _Version.ValueType  # 1
-    IR_VERSION_2017_10_30: _Version.ValueType  # 2
-    IR_VERSION_2017_11_3: _Version.ValueType  # 3
-    IR_VERSION_2019_1_22: _Version.ValueType  # 4
-    IR_VERSION_2019_3_18: _Version.ValueType  # 5
-    IR_VERSION_2019_9_19: _Version.ValueType  # 6
-    IR_VERSION_2020_5_8: _Version.ValueType  # 7
-    IR_VERSION_2021_7_30: _Version.ValueType  # 8
-    IR_VERSION_2023_5_5: _Version.ValueType  # 9
-    IR_VERSION_2024_3_25: _Version.ValueType  # 10
-    IR_VERSION_2025_05_12: _Version.ValueType  # 11
-    IR_VERSION_2025_08_26: _Version.ValueType  # 12
-    IR_VERSION_2025_11_06: _Version.ValueType  # 13
-    IR_VERSION: _Version.ValueType  # 14
+    _START_VERSION: _Version.ValueType
+    IR_VERSION_2017_10_10: _Version.ValueType
+    IR_VERSION_2017_10_30: _Version.ValueType
+    IR_VERSION_2017_11_3: _Version.ValueType
+    IR_VERSION_2019_1_22: _Version.ValueType
+    IR_VERSION_2019_3_18: _Version.ValueType
+    IR_VERSION_2019_9_19: _Version.ValueType
+    IR_VERSION_2020_5_8: _Version.ValueType
+    IR_VERSION_2021_7_30: _Version.ValueType
+    IR_VERSION_2023_5_5: _Version.ValueType
+    IR_VERSION_2024_3_25: _Version.ValueType
+    IR_VERSION_2025_05_12: _Version.ValueType
+    IR_VERSION_2025_08_26: _Version.ValueType
+    IR_VERSION_2025_11_06: _Version.ValueType
+    IR_VERSION: _Version.ValueType
 
 class Version(_Version, metaclass=_VersionEnumTypeWrapper): ...
 
-_START_VERSION: Version.ValueType  # 0
-IR_VERSION_2017_10_10: Version.ValueType  # 1
-IR_VERSION_2017_10_30: Version.ValueType  # 2
-IR_VERSION_2017_11_3: Version.ValueType  # 3
-IR_VERSION_2019_1_22: Version.ValueType  # 4
-IR_VERSION_2019_3_18: Version.ValueType  # 5
-IR_VERSION_2019_9_19: Version.ValueType  # 6
-IR_VERSION_2020_5_8: Version.ValueType  # 7
-IR_VERSION_2021_7_30: Version.ValueType  # 8
-IR_VERSION_2023_5_5: Version.ValueType  # 9
-IR_VERSION_2024_3_25: Version.ValueType  # 10
-IR_VERSION_2025_05_12: Version.ValueType  # 11
-IR_VERSION_2025_08_26: Version.ValueType  # 12
-IR_VERSION_2025_11_06: Version.ValueType  # 13
-IR_VERSION: Version.ValueType  # 14
+_START_VERSION: Version.ValueType
+IR_VERSION_2017_10_10: Version.ValueType
+IR_VERSION_2017_10_30: Version.ValueType
+IR_VERSION_2017_11_3: Version.ValueType
+IR_VERSION_2019_1_22: Version.ValueType
+IR_VERSION_2019_3_18: Version.ValueType
+IR_VERSION_2019_9_19: Version.ValueType
+IR_VERSION_2020_5_8: Version.ValueType
+IR_VERSION_2021_7_30: Version.ValueType
+IR_VERSION_2023_5_5: Version.ValueType
+IR_VERSION_2024_3_25: Version.ValueType
+IR_VERSION_2025_05_12: Version.ValueType
+IR_VERSION_2025_08_26: Version.ValueType
+IR_VERSION_2025_11_06: Version.ValueType
+IR_VERSION: Version.ValueType
 
 class _OperatorStatus:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -68,15 +68,14 @@ class _OperatorStatus:
 
 class _OperatorStatusEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[_OperatorStatus.ValueType], builtins.type):
     DESCRIPTOR: descriptor.EnumDescriptor
-    EXPERIMENTAL: _OperatorStatus.ValueType  # 0
-    STABLE: _OperatorStatus.ValueType  # 1
+    EXPERIMENTAL: _OperatorStatus.ValueType
+    STABLE: _OperatorStatus.ValueType
 
 class OperatorStatus(_OperatorStatus, metaclass=_OperatorStatusEnumTypeWrapper): ...
 
-EXPERIMENTAL: OperatorStatus.ValueType  # 0
-STABLE: OperatorStatus.ValueType  # 1
+EXPERIMENTAL: OperatorStatus.ValueType
+STABLE: OperatorStatus.ValueType
 
-@typing.final
 class AttributeProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -86,38 +85,38 @@ class AttributeProto(message.Message):
 
     class _AttributeTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[AttributeProto._AttributeType.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
-        UNDEFINED: AttributeProto._AttributeType.ValueType  # 0
-        FLOAT: AttributeProto._AttributeType.ValueType  # 1
-        INT: AttributeProto._AttributeType.ValueType  # 2
-        STRING: AttributeProto._AttributeType.ValueType  # 3
-        TENSOR: AttributeProto._AttributeType.ValueType  # 4
-        GRAPH: AttributeProto._AttributeType.ValueType  # 5
-        SPARSE_TENSOR: AttributeProto._AttributeType.ValueType  # 11
-        TYPE_PROTO: AttributeProto._AttributeType.ValueType  # 13
-        FLOATS: AttributeProto._AttributeType.ValueType  # 6
-        INTS: AttributeProto._AttributeType.ValueType  # 7
-        STRINGS: AttributeProto._AttributeType.ValueType  # 8
-        TENSORS: AttributeProto._AttributeType.ValueType  # 9
-        GRAPHS: AttributeProto._AttributeType.ValueType  # 10
-        SPARSE_TENSORS: AttributeProto._AttributeType.ValueType  # 12
-        TYPE_PROTOS: AttributeProto._AttributeType.ValueType  # 14
+        UNDEFINED: AttributeProto._AttributeType.ValueType
+        FLOAT: AttributeProto._AttributeType.ValueType
+        INT: AttributeProto._AttributeType.ValueType
+        STRING: AttributeProto._AttributeType.ValueType
+        TENSOR: AttributeProto._AttributeType.ValueType
+        GRAPH: AttributeProto._AttributeType.ValueType
+        SPARSE_TENSOR: AttributeProto._AttributeType.ValueType
+        TYPE_PROTO: AttributeProto._AttributeType.ValueType
+        FLOATS: AttributeProto._AttributeType.ValueType
+        INTS: AttributeProto._AttributeType.ValueType
+        STRINGS: AttributeProto._AttributeType.ValueType
+        TENSORS: AttributeProto._AttributeType.ValueType
+        GRAPHS: AttributeProto._AttributeType.ValueType
+        SPARSE_TENSORS: AttributeProto._AttributeType.ValueType
+        TYPE_PROTOS: AttributeProto._AttributeType.ValueType
 
     class AttributeType(_AttributeType, metaclass=_AttributeTypeEnumTypeWrapper): ...
-    UNDEFINED: AttributeProto.AttributeType.ValueType  # 0
-    FLOAT: AttributeProto.AttributeType.ValueType  # 1
-    INT: AttributeProto.AttributeType.ValueType  # 2
-    STRING: AttributeProto.AttributeType.ValueType  # 3
-    TENSOR: AttributeProto.AttributeType.ValueType  # 4
-    GRAPH: AttributeProto.AttributeType.ValueType  # 5
-    SPARSE_TENSOR: AttributeProto.AttributeType.ValueType  # 11
-    TYPE_PROTO: AttributeProto.AttributeType.ValueType  # 13
-    FLOATS: AttributeProto.AttributeType.ValueType  # 6
-    INTS: AttributeProto.AttributeType.ValueType  # 7
-    STRINGS: AttributeProto.AttributeType.ValueType  # 8
-    TENSORS: AttributeProto.AttributeType.ValueType  # 9
-    GRAPHS: AttributeProto.AttributeType.ValueType  # 10
-    SPARSE_TENSORS: AttributeProto.AttributeType.ValueType  # 12
-    TYPE_PROTOS: AttributeProto.AttributeType.ValueType  # 14
+    UNDEFINED: AttributeProto.AttributeType.ValueType
+    FLOAT: AttributeProto.AttributeType.ValueType
+    INT: AttributeProto.AttributeType.ValueType
+    STRING: AttributeProto.AttributeType.ValueType
+    TENSOR: AttributeProto.AttributeType.ValueType
+    GRAPH: AttributeProto.AttributeType.ValueType
+    SPARSE_TENSOR: AttributeProto.AttributeType.ValueType
+    TYPE_PROTO: AttributeProto.AttributeType.ValueType
+    FLOATS: AttributeProto.AttributeType.ValueType
+    INTS: AttributeProto.AttributeType.ValueType
+    STRINGS: AttributeProto.AttributeType.ValueType
+    TENSORS: AttributeProto.AttributeType.ValueType
+    GRAPHS: AttributeProto.AttributeType.ValueType
+    SPARSE_TENSORS: AttributeProto.AttributeType.ValueType
+    TYPE_PROTOS: AttributeProto.AttributeType.ValueType
 
     name: builtins.str
     ref_attr_name: builtins.str
@@ -173,7 +172,6 @@ class AttributeProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "f", "g", "i", "name", "ref_attr_name", "s", "sparse_tensor", "t", "tp", "type"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class ValueInfoProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -194,7 +192,6 @@ class ValueInfoProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name", "type"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class NodeProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -230,7 +227,6 @@ class NodeProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "name", "op_type", "overload"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class IntIntListEntryProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -246,7 +242,6 @@ class IntIntListEntryProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["key"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class NodeDeviceConfigurationProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -264,7 +259,6 @@ class NodeDeviceConfigurationProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["configuration_id", "pipeline_stage"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class ShardingSpecProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -286,7 +280,6 @@ class ShardingSpecProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class ShardedDimProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -302,7 +295,6 @@ class ShardedDimProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["axis"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class SimpleShardedDimProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -322,7 +314,6 @@ class SimpleShardedDimProto(message.Message):
     _WhichOneofArgType_dim: _TypeAlias = typing.Literal["dim"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_dim) -> _WhichOneofReturnType_dim | None: ...
 
-@typing.final
 class TrainingInfoProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -345,7 +336,6 @@ class TrainingInfoProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["algorithm", "initialization"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class ModelProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -386,7 +376,6 @@ class ModelProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "domain", "graph", "ir_version", "model_version", "producer_name", "producer_version"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class DeviceConfigurationProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -404,7 +393,6 @@ class DeviceConfigurationProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["name", "num_devices"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class StringStringEntryProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -419,7 +407,6 @@ class StringStringEntryProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["key", "value"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class TensorAnnotation(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -435,7 +422,6 @@ class TensorAnnotation(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["tensor_name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class GraphProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -474,7 +460,6 @@ class GraphProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["doc_string", "name"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class TensorProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -484,66 +469,66 @@ class TensorProto(message.Message):
 
     class _DataTypeEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[TensorProto._DataType.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
-        UNDEFINED: TensorProto._DataType.ValueType  # 0
-        FLOAT: TensorProto._DataType.ValueType  # 1
-        UINT8: TensorProto._DataType.ValueType  # 2
-        INT8: TensorProto._DataType.ValueType  # 3
-        UINT16: TensorProto._DataType.ValueType  # 4
-        INT16: TensorProto._DataType.ValueType  # 5
-        INT32: TensorProto._DataType.ValueType  # 6
-        INT64: TensorProto._DataType.ValueType  # 7
-        STRING: TensorProto._DataType.ValueType  # 8
-        BOOL: TensorProto._DataType.ValueType  # 9
-        FLOAT16: TensorProto._DataType.ValueType  # 10
-        DOUBLE: TensorProto._DataType.ValueType  # 11
-        UINT32: TensorProto._DataType.ValueType  # 12
-        UINT64: TensorProto._DataType.ValueType  # 13
-        COMPLEX64: TensorProto._DataType.ValueType  # 14
-        COMPLEX128: TensorProto._DataType.ValueType  # 15
-        BFLOAT16: TensorProto._DataType.ValueType  # 16
-        FLOAT8E4M3FN: TensorProto._DataType.ValueType  # 17
-        FLOAT8E4M3FNUZ: TensorProto._DataType.ValueType  # 18
-        FLOAT8E5M2: TensorProto._DataType.ValueType  # 19
-        FLOAT8E5M2FNUZ: TensorProto._DataType.ValueType  # 20
-        UINT4: TensorProto._DataType.ValueType  # 21
-        INT4: TensorProto._DataType.ValueType  # 22
-        FLOAT4E2M1: TensorProto._DataType.ValueType  # 23
-        FLOAT8E8M0: TensorProto._DataType.ValueType  # 24
-        UINT2: TensorProto._DataType.ValueType  # 25
-        INT2: TensorProto._DataType.ValueType  # 26
-        FLOAT6E2M3: TensorProto._DataType.ValueType  # 27
-        FLOAT6E3M2: TensorProto._DataType.ValueType  # 28
+        UNDEFINED: TensorProto._DataType.ValueType
+        FLOAT: TensorProto._DataType.ValueType
+        UINT8: TensorProto._DataType.ValueType
+        INT8: TensorProto._DataType.ValueType
+        UINT16: TensorProto._DataType.ValueType
+        INT16: TensorProto._DataType.ValueType
+        INT32: TensorProto._DataType.ValueType
+        INT64: TensorProto._DataType.ValueType
+        STRING: TensorProto._DataType.ValueType
+        BOOL: TensorProto._DataType.ValueType
+        FLOAT16: TensorProto._DataType.ValueType
+        DOUBLE: TensorProto._DataType.ValueType
+        UINT32: TensorProto._DataType.ValueType
+        UINT64: TensorProto._DataType.ValueType
+        COMPLEX64: TensorProto._DataType.ValueType
+        COMPLEX128: TensorProto._DataType.ValueType
+        BFLOAT16: TensorProto._DataType.ValueType
+        FLOAT8E4M3FN: TensorProto._DataType.ValueType
+        FLOAT8E4M3FNUZ: TensorProto._DataType.ValueType
+        FLOAT8E5M2: TensorProto._DataType.ValueType
+        FLOAT8E5M2FNUZ: TensorProto._DataType.ValueType
+        UINT4: TensorProto._DataType.ValueType
+        INT4: TensorProto._DataType.ValueType
+        FLOAT4E2M1: TensorProto._DataType.ValueType
+        FLOAT8E8M0: TensorProto._DataType.ValueType
+        UINT2: TensorProto._DataType.ValueType
+        INT2: TensorProto._DataType.ValueType
+        FLOAT6E2M3: TensorProto._DataType.ValueType
+        FLOAT6E3M2: TensorProto._DataType.ValueType
 
     class DataType(_DataType, metaclass=_DataTypeEnumTypeWrapper): ...
-    UNDEFINED: TensorProto.DataType.ValueType  # 0
-    FLOAT: TensorProto.DataType.ValueType  # 1
-    UINT8: TensorProto.DataType.ValueType  # 2
-    INT8: TensorProto.DataType.ValueType  # 3
-    UINT16: TensorProto.DataType.ValueType  # 4
-    INT16: TensorProto.DataType.ValueType  # 5
-    INT32: TensorProto.DataType.ValueType  # 6
-    INT64: TensorProto.DataType.ValueType  # 7
-    STRING: TensorProto.DataType.ValueType  # 8
-    BOOL: TensorProto.DataType.ValueType  # 9
-    FLOAT16: TensorProto.DataType.ValueType  # 10
-    DOUBLE: TensorProto.DataType.ValueType  # 11
-    UINT32: TensorProto.DataType.ValueType  # 12
-    UINT64: TensorProto.DataType.ValueType  # 13
-    COMPLEX64: TensorProto.DataType.ValueType  # 14
-    COMPLEX128: TensorProto.DataType.ValueType  # 15
-    BFLOAT16: TensorProto.DataType.ValueType  # 16
-    FLOAT8E4M3FN: TensorProto.DataType.ValueType  # 17
-    FLOAT8E4M3FNUZ: TensorProto.DataType.ValueType  # 18
-    FLOAT8E5M2: TensorProto.DataType.ValueType  # 19
-    FLOAT8E5M2FNUZ: TensorProto.DataType.ValueType  # 20
-    UINT4: TensorProto.DataType.ValueType  # 21
-    INT4: TensorProto.DataType.ValueType  # 22
-    FLOAT4E2M1: TensorProto.DataType.ValueType  # 23
-    FLOAT8E8M0: TensorProto.DataType.ValueType  # 24
-    UINT2: TensorProto.DataType.ValueType  # 25
-    INT2: TensorProto.DataType.ValueType  # 26
-    FLOAT6E2M3: TensorProto.DataType.ValueType  # 27
-    FLOAT6E3M2: TensorProto.DataType.ValueType  # 28
+    UNDEFINED: TensorProto.DataType.ValueType
+    FLOAT: TensorProto.DataType.ValueType
+    UINT8: TensorProto.DataType.ValueType
+    INT8: TensorProto.DataType.ValueType
+    UINT16: TensorProto.DataType.ValueType
+    INT16: TensorProto.DataType.ValueType
+    INT32: TensorProto.DataType.ValueType
+    INT64: TensorProto.DataType.ValueType
+    STRING: TensorProto.DataType.ValueType
+    BOOL: TensorProto.DataType.ValueType
+    FLOAT16: TensorProto.DataType.ValueType
+    DOUBLE: TensorProto.DataType.ValueType
+    UINT32: TensorProto.DataType.ValueType
+    UINT64: TensorProto.DataType.ValueType
+    COMPLEX64: TensorProto.DataType.ValueType
+    COMPLEX128: TensorProto.DataType.ValueType
+    BFLOAT16: TensorProto.DataType.ValueType
+    FLOAT8E4M3FN: TensorProto.DataType.ValueType
+    FLOAT8E4M3FNUZ: TensorProto.DataType.ValueType
+    FLOAT8E5M2: TensorProto.DataType.ValueType
+    FLOAT8E5M2FNUZ: TensorProto.DataType.ValueType
+    UINT4: TensorProto.DataType.ValueType
+    INT4: TensorProto.DataType.ValueType
+    FLOAT4E2M1: TensorProto.DataType.ValueType
+    FLOAT8E8M0: TensorProto.DataType.ValueType
+    UINT2: TensorProto.DataType.ValueType
+    INT2: TensorProto.DataType.ValueType
+    FLOAT6E2M3: TensorProto.DataType.ValueType
+    FLOAT6E3M2: TensorProto.DataType.ValueType
 
     class _DataLocation:
         ValueType = typing.NewType("ValueType", builtins.int)
@@ -551,14 +536,13 @@ class TensorProto(message.Message):
 
     class _DataLocationEnumTypeWrapper(enum_type_wrapper._EnumTypeWrapper[TensorProto._DataLocation.ValueType], builtins.type):
         DESCRIPTOR: descriptor.EnumDescriptor
-        DEFAULT: TensorProto._DataLocation.ValueType  # 0
-        EXTERNAL: TensorProto._DataLocation.ValueType  # 1
+        DEFAULT: TensorProto._DataLocation.ValueType
+        EXTERNAL: TensorProto._DataLocation.ValueType
 
     class DataLocation(_DataLocation, metaclass=_DataLocationEnumTypeWrapper): ...
-    DEFAULT: TensorProto.DataLocation.ValueType  # 0
-    EXTERNAL: TensorProto.DataLocation.ValueType  # 1
+    DEFAULT: TensorProto.DataLocation.ValueType
+    EXTERNAL: TensorProto.DataLocation.ValueType
 
-    @typing.final
     class Segment(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -620,7 +604,6 @@ class TensorProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["data_location", "data_type", "doc_string", "name", "raw_data", "segment"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class SparseTensorProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -640,11 +623,9 @@ class SparseTensorProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["indices", "values"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class TensorShapeProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    @typing.final
     class Dimension(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -674,11 +655,9 @@ class TensorShapeProto(message.Message):
     _HasFieldArgType: _TypeAlias = _Never
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class TypeProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
-    @typing.final
     class Tensor(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -694,7 +673,6 @@ class TypeProto(message.Message):
         _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-    @typing.final
     class Sequence(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -708,7 +686,6 @@ class TypeProto(message.Message):
         _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-    @typing.final
     class Map(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -724,7 +701,6 @@ class TypeProto(message.Message):
         _HasFieldArgType: _TypeAlias = typing.Literal["key_type", "value_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-    @typing.final
     class Optional(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -738,7 +714,6 @@ class TypeProto(message.Message):
         _HasFieldArgType: _TypeAlias = typing.Literal["elem_type"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-    @typing.final
     class SparseTensor(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -754,7 +729,6 @@ class TypeProto(message.Message):
         _HasFieldArgType: _TypeAlias = typing.Literal["elem_type", "shape"]
         def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-    @typing.final
     class Opaque(message.Message):
         DESCRIPTOR: descriptor.Descriptor
 
@@ -799,7 +773,6 @@ class TypeProto(message.Message):
     _WhichOneofArgType_value: _TypeAlias = typing.Literal["value"]
     def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
 
-@typing.final
 class OperatorSetIdProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
@@ -814,7 +787,6 @@ class OperatorSetIdProto(message.Message):
     _HasFieldArgType: _TypeAlias = typing.Literal["domain", "version"]
     def HasField(self, field_name: _HasFieldArgType) -> builtins.bool: ...
 
-@typing.final
 class FunctionProto(message.Message):
     DESCRIPTOR: descriptor.Descriptor
 
