@@ -31,7 +31,7 @@ TEXT = """
 class Trained:
     """A config with parameters and a graph."""
 
-    class _Made:
+    class Made:
         attribute = Subgraph(initializers={"w": np.zeros((3, 2), np.float32), "b": np.zeros(2, np.float32)})
         functions = (
             Function(
@@ -43,8 +43,8 @@ class Trained:
             ),
         )
 
-    def construct(self, slot: str) -> _Made:
-        return self._Made()
+    def construct(self, slot: str) -> Made:
+        return self.Made()
 
 
 class HalfCodec(Slow):
@@ -68,7 +68,7 @@ def test_bindings_of_several_targets_promise_what_they_agree_on(
     run_pass: Callable[..., Program], other: int, size: int | None
 ) -> None:
     class Other(Trained):
-        class _Made(Trained._Made):
+        class Made(Trained.Made):
             attribute = Subgraph(
                 initializers={"w": np.zeros((3, other), np.float32), "b": np.zeros(2, np.float32)}
             )
