@@ -57,7 +57,7 @@ class GradientSum:
         factor: float = 1.0,
     ) -> None:
         """`factor` is the other one that passes may have. `spares` is a list that models of one layout share,
-        with what was given back: clients of a simulation that take turns take one memory by turns, too.
+        of memory that was given back: clients of a simulation, which take turns, share it.
         """
         self._views_of = views
         self._size = size

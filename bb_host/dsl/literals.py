@@ -26,7 +26,7 @@ TypeLike = Any
 
 
 def as_type(graph: Recorder, like: TypeLike, shape: Sequence[int | str | None] | None = None) -> ValueType:
-    """The type that an author names. ValueTypeError where there is none, or `shape` is not a shape."""
+    """The type that an author names. Raises ValueTypeError for an unknown type, or a wrong `shape`."""
     if isinstance(like, ValueType):
         return like
     node: TypeNode | None

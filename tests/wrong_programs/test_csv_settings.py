@@ -38,7 +38,7 @@ BAD = {
     ),
     "the label as a feature": ({"columns": ["x", "y"], "label": "y"}, "'y' is the label, and one of"),
     "a label among them by index": ({"columns": [0, 1], "label": [1]}, "1 is the label, and one of"),
-    "a time that is none": ({"times": "t", "times_from": "May"}, "'May' is not a time"),
+    "something that is not a time": ({"times": "t", "times_from": "May"}, "'May' is not a time"),
 }
 
 

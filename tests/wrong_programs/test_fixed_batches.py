@@ -58,24 +58,25 @@ class ScalesOften(Module):
     """As `Scales`, in more steps than Python nests calls."""
 
     shard, model = DataSourceSlot("shard"), ModelSlot("model")
+    times = 1_000
 
     def body(self, g):
         x, _ = self.shard.next_batch(g, after=g.input("go", "F32", ()))
-        for _ in range(1_000):
-            x = (x - 1.0) * 2.0
+        for _ in range(self.times):
+            x = self.scaled(x)
         g.app_emit("y", self.model.forward(g, x))
 
+    def scaled(self, x):
+        return (x - 1.0) * 2.0
 
-class ScalesTwice(Module):
-    """As `Scales`, in steps of which each reads two values made of the one before: 2**50 ways back."""
 
-    shard, model = DataSourceSlot("shard"), ModelSlot("model")
+class ScalesTwice(ScalesOften):
+    """In steps of which each reads two values made of the one before: 2**50 ways back."""
 
-    def body(self, g):
-        x, _ = self.shard.next_batch(g, after=g.input("go", "F32", ()))
-        for _ in range(50):
-            x = (x - 1.0) + (x * 2.0)
-        g.app_emit("y", self.model.forward(g, x))
+    times = 50
+
+    def scaled(self, x):
+        return (x - 1.0) + (x * 2.0)
 
 
 def compiler(module, batch, config):

@@ -140,7 +140,7 @@ class _Needs:
     def of(self, function: Function, names: Iterable[str]) -> dict[str, ValueType | None]:
         """The types of values, with what is known of them where they are read.
 
-        The ops are walked forward to what is made of the values, and back with what is known of it.
+        A first walk over the ops finds what is made of the values, a second one, backwards, what that needs.
         """
         followed = set(names)
         handing = [op for op in function.ops if self._is_handed_on(op, followed)]

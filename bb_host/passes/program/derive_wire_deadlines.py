@@ -1,4 +1,4 @@
-"""Stamps every Send-flavored op with its deadline, in nanoseconds from the send; 0 is none.
+"""Stamps every Send-flavored op with its deadline, in nanoseconds from the send; 0 means no deadline.
 
 1. The author's own (`deadline_ns` attribute), else the stamp that is there, else per-hop budget × chain depth
    if a budget is declared, else 0. The op may say its depth; else it is 1 for a send, and
