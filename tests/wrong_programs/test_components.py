@@ -96,7 +96,12 @@ BAD_CONFIGS = {
     "a negative batch": ("data_source", ArrayDataSource, {"batch_size": -1}, "must lie in [0, "),
     "a batch as a text": ("data_source", ArrayDataSource, {"batch_size": "8"}, "must be an integer, not '8'"),
     "a flag as a number": ("data_source", ArrayDataSource, {"shuffle": 1}, "must be true or false, not 1"),
-    "something that is not a choice": ("data_source", ArrayDataSource, {"remainder": "keep"}, "one of drop, wrap"),
+    "something that is not a choice": (
+        "data_source",
+        ArrayDataSource,
+        {"remainder": "keep"},
+        "one of drop, wrap",
+    ),
     "keys where there are none": ("codec", Float16Codec, {"min": 3}, "bb.Float16Codec has none"),
     "rounds out of range": ("aggregator", FedAvg, {"remembered_rounds": 0}, "must lie in [1, 1024]"),
     "another aggregator's key": (

@@ -40,7 +40,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "two files for a slot": ({"dealt": (ROWS, ROWS)}, "slot 'shard' is dealt the rows of two files"),
     "a chance below 0": ({"conditions": Conditions(dropout_chance=-1)}, "dropout_chance: -1 is not a number"),
     "a chance above 1": ({"conditions": Conditions(dropout_chance=2)}, "dropout_chance: 2 is not a number"),
-    "something that is not a chance": ({"conditions": Conditions(dropout_chance=math.nan)}, "dropout_chance: nan"),
+    "something that is not a chance": (
+        {"conditions": Conditions(dropout_chance=math.nan)},
+        "dropout_chance: nan",
+    ),
     "a chance in a text": ({"conditions": Conditions(dropout_chance="0.1")}, "dropout_chance: '0.1'"),  # type: ignore[arg-type]
     "nobody there": ({"conditions": Conditions(up_share=0.0)}, r"up_share: 0.0 is not .*nobody would ever"),
     "no period": ({"conditions": Conditions(up_share=0.5, up_period_ns=0)}, "up_period_ns: 0"),
