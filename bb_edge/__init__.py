@@ -10,8 +10,7 @@ Names are imported when they are first used: `import bb_edge` alone loads nothin
 
 from __future__ import annotations
 
-import importlib
-
+from bb_edge.ir.lazy_exports import lazy_exports
 from bb_edge.ir.version import RUNTIME_VERSION
 
 # `typing` would cost as much as all that `bb-edge run` imports before it handles SIGTERM.
@@ -27,6 +26,22 @@ if TYPE_CHECKING:
     from bb_edge.ir.ids import PeerId
     from bb_edge.node import Node
     from bb_edge.registry import register
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.callable_program": "load",
+            "bb_edge.engine.config": "NodeConfig",
+            "bb_edge.engine.program.program": "Program",
+            "bb_edge.inference": "open_model",
+            "bb_edge.installer": "install",
+            "bb_edge.ir.address": "Address",
+            "bb_edge.ir.errors": "BBError",
+            "bb_edge.ir.ids": "PeerId",
+            "bb_edge.node": "Node",
+            "bb_edge.registry": "register",
+        },
+    )
 
 __version__ = RUNTIME_VERSION
 
@@ -42,30 +57,3 @@ __all__ = [
     "open_model",
     "register",
 ]
-
-_HOMES = {
-    "Address": "bb_edge.ir.address",
-    "BBError": "bb_edge.ir.errors",
-    "Node": "bb_edge.node",
-    "NodeConfig": "bb_edge.engine.config",
-    "PeerId": "bb_edge.ir.ids",
-    "Program": "bb_edge.engine.program.program",
-    "install": "bb_edge.installer",
-    "load": "bb_edge.callable_program",
-    "open_model": "bb_edge.inference",
-    "register": "bb_edge.registry",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(home), name)
-    # so that this runs once per name
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

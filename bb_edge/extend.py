@@ -5,8 +5,9 @@ docs/how-to/components.md shows how to use it. A name is imported when it is fir
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from bb_edge.ir.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
@@ -77,6 +78,59 @@ if TYPE_CHECKING:
     from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
     from bb_edge.roles.settings import Misfit, Setting
     from bb_edge.wire.codecs import register_codec
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.backends.numpy_backend": "NumPyBackend",
+            "bb_edge.backends.tflite.backend": "TFLiteBackend",
+            "bb_edge.components.array_data_source": "ArrayDataSource",
+            "bb_edge.components.board_conditions": "BoardConditions",
+            "bb_edge.components.combiner": "Combiner",
+            "bb_edge.components.combining": "CombiningAggregator",
+            "bb_edge.components.constant_view": "ConstantView",
+            "bb_edge.components.csv_data_source": "CsvDataSource",
+            "bb_edge.components.csv_stream_data_source": "CsvStreamDataSource",
+            "bb_edge.components.cyclon": "Cyclon",
+            "bb_edge.components.fed_avg": "FedAvg",
+            "bb_edge.components.flat_index": "FlatIndex",
+            "bb_edge.components.float16_codec": "Float16Codec",
+            "bb_edge.components.global_registry": "GlobalRegistryClient, GlobalRegistryServer",
+            "bb_edge.components.graph_model": "GraphModel",
+            "bb_edge.components.image_folder_data_source": "ImageFolderDataSource",
+            "bb_edge.components.once_per_round": "OncePerRound",
+            "bb_edge.components.presence_selector": "PresenceSelector",
+            "bb_edge.components.scalar_quantizer": "ScalarQuantizer",
+            "bb_edge.components.state": "StateReader, pack_array, pack_state",
+            "bb_edge.construction": "build",
+            "bb_edge.ir.address": "Address",
+            "bb_edge.ir.errors": "BBError",
+            "bb_edge.ir.ids": "PeerId",
+            "bb_edge.ir.onnx_pb2": "AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto",
+            "bb_edge.ir.opsets.records": "Effect, Opset, OpDef as OpRecord, Table as OpTable",
+            "bb_edge.ir.tensors": "Array, from_tensor_proto as array_of",
+            "bb_edge.ir.types": "TypeNode, ValueType, register_type, by_id as find_type",
+            "bb_edge.ir.values": "TRIGGER, Composite, Trigger",
+            "bb_edge.registry": "RegistryError, register",
+            "bb_edge.roles.adoption": "Adoption",
+            "bb_edge.roles.backend": "Backend",
+            "bb_edge.roles.completion": "CompletionHandle, Later",
+            "bb_edge.roles.component": "Component, ComponentEnv",
+            "bb_edge.roles.context": "AddressBookView, Bus, Ctx, PeerView, ProtocolCtx, Scheduler",
+            "bb_edge.roles.contracts": (
+                "Aggregator, Codec, DataSource, Dominant, GivenUp, Index, LeftOut, Model, "
+                "PeerSelector, ProtocolComponent, forgets"
+            ),
+            "bb_edge.roles.errors": (
+                "BackendError, BackendRunError, CompletionLostError, ComponentError, "
+                "ComponentStateError, ContractError, ContributionRefused, MaterializeError, "
+                "OptionalMethodError, RequestDeclined, UnsupportedOpsError"
+            ),
+            "bb_edge.roles.programs": "BackendAttrs, BackendProgram, Functions",
+            "bb_edge.roles.settings": "Misfit, Setting",
+            "bb_edge.wire.codecs": "register_codec",
+        },
+    )
 
 __all__ = [
     # components
@@ -175,113 +229,3 @@ __all__ = [
     "ScalarQuantizer",
     "TFLiteBackend",
 ]
-
-_HOMES = {
-    "Component": "bb_edge.roles.component",
-    "ComponentEnv": "bb_edge.roles.component",
-    "Setting": "bb_edge.roles.settings",
-    "Misfit": "bb_edge.roles.settings",
-    "register": "bb_edge.registry",
-    "build": "bb_edge.construction",
-    "forgets": "bb_edge.roles.contracts",
-    "Aggregator": "bb_edge.roles.contracts",
-    "Dominant": "bb_edge.roles.contracts",
-    "GivenUp": "bb_edge.roles.contracts",
-    "LeftOut": "bb_edge.roles.contracts",
-    "Codec": "bb_edge.roles.contracts",
-    "DataSource": "bb_edge.roles.contracts",
-    "Index": "bb_edge.roles.contracts",
-    "Model": "bb_edge.roles.contracts",
-    "PeerSelector": "bb_edge.roles.contracts",
-    "ProtocolComponent": "bb_edge.roles.contracts",
-    "Backend": "bb_edge.roles.backend",
-    "BackendAttrs": "bb_edge.roles.programs",
-    "BackendProgram": "bb_edge.roles.programs",
-    "Functions": "bb_edge.roles.programs",
-    "Ctx": "bb_edge.roles.context",
-    "ProtocolCtx": "bb_edge.roles.context",
-    "PeerView": "bb_edge.roles.context",
-    "AddressBookView": "bb_edge.roles.context",
-    "Scheduler": "bb_edge.roles.context",
-    "Bus": "bb_edge.roles.context",
-    "Later": "bb_edge.roles.completion",
-    "CompletionHandle": "bb_edge.roles.completion",
-    "TRIGGER": "bb_edge.ir.values",
-    "Trigger": "bb_edge.ir.values",
-    "Composite": "bb_edge.ir.values",
-    "Array": "bb_edge.ir.tensors",
-    "PeerId": "bb_edge.ir.ids",
-    "Address": "bb_edge.ir.address",
-    "TypeNode": "bb_edge.ir.types",
-    "ValueType": "bb_edge.ir.types",
-    "register_type": "bb_edge.ir.types",
-    "find_type": "bb_edge.ir.types:by_id",
-    "register_codec": "bb_edge.wire.codecs",
-    "OpTable": "bb_edge.ir.opsets.records:Table",
-    "Opset": "bb_edge.ir.opsets.records",
-    "OpRecord": "bb_edge.ir.opsets.records:OpDef",
-    "Effect": "bb_edge.ir.opsets.records",
-    "FunctionProto": "bb_edge.ir.onnx_pb2",
-    "GraphProto": "bb_edge.ir.onnx_pb2",
-    "NodeProto": "bb_edge.ir.onnx_pb2",
-    "AttributeProto": "bb_edge.ir.onnx_pb2",
-    "TensorProto": "bb_edge.ir.onnx_pb2",
-    "array_of": "bb_edge.ir.tensors:from_tensor_proto",
-    "StateReader": "bb_edge.components.state",
-    "Adoption": "bb_edge.roles.adoption",
-    "pack_state": "bb_edge.components.state",
-    "pack_array": "bb_edge.components.state",
-    "BBError": "bb_edge.ir.errors",
-    "BackendError": "bb_edge.roles.errors",
-    "BackendRunError": "bb_edge.roles.errors",
-    "CompletionLostError": "bb_edge.roles.errors",
-    "ComponentError": "bb_edge.roles.errors",
-    "ComponentStateError": "bb_edge.roles.errors",
-    "ContractError": "bb_edge.roles.errors",
-    "ContributionRefused": "bb_edge.roles.errors",
-    "MaterializeError": "bb_edge.roles.errors",
-    "OptionalMethodError": "bb_edge.roles.errors",
-    "RequestDeclined": "bb_edge.roles.errors",
-    "UnsupportedOpsError": "bb_edge.roles.errors",
-    "RegistryError": "bb_edge.registry",
-    "ArrayDataSource": "bb_edge.components.array_data_source",
-    "BoardConditions": "bb_edge.components.board_conditions",
-    "Combiner": "bb_edge.components.combiner",
-    "CombiningAggregator": "bb_edge.components.combining",
-    "ConstantView": "bb_edge.components.constant_view",
-    "CsvDataSource": "bb_edge.components.csv_data_source",
-    "CsvStreamDataSource": "bb_edge.components.csv_stream_data_source",
-    "Cyclon": "bb_edge.components.cyclon",
-    "FedAvg": "bb_edge.components.fed_avg",
-    "FlatIndex": "bb_edge.components.flat_index",
-    "Float16Codec": "bb_edge.components.float16_codec",
-    "GlobalRegistryClient": "bb_edge.components.global_registry",
-    "GlobalRegistryServer": "bb_edge.components.global_registry",
-    "GraphModel": "bb_edge.components.graph_model",
-    "ImageFolderDataSource": "bb_edge.components.image_folder_data_source",
-    "NumPyBackend": "bb_edge.backends.numpy_backend",
-    "OncePerRound": "bb_edge.components.once_per_round",
-    "PresenceSelector": "bb_edge.components.presence_selector",
-    "ScalarQuantizer": "bb_edge.components.scalar_quantizer",
-    "TFLiteBackend": "bb_edge.backends.tflite.backend",
-}
-"""Name → module, or module:name if it has another name there."""
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        from bb_edge.ir.suggestions import suggestion
-
-        hint = suggestion(name, _HOMES, "it has ")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
-    module, _, own = home.partition(":")
-    value: object = getattr(importlib.import_module(module), own or name)
-    if isinstance(value, type) and getattr(value, "__module__", "") is None:
-        value.__module__ = module  # protobuf does not set it, and help() needs it
-    globals()[name] = value  # so that this runs once per name
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

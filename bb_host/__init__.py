@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from bb_edge.ir.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from bb_edge.ir.missing import MissingReason
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
         PeerSelectorSlot,
         ProtocolSlot,
     )
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.ir.missing": "MissingReason",
+            "bb_host.compiler.driver": "Compiler",
+            "bb_host.dsl": (
+                "AggregatorSlot, BackendSlot, CodecSlot, DataSourceSlot, Graph, IndexSlot, "
+                "ModelModule, ModelSlot, Module, Output, PeerSelectorSlot, ProtocolSlot"
+            ),
+        },
+    )
 
 US = 1_000
 """A microsecond in nanoseconds."""
@@ -29,9 +42,6 @@ MS = 1_000_000
 """A millisecond in nanoseconds."""
 S = 1_000_000_000
 """A second in nanoseconds."""
-
-_ELSEWHERE = {"Compiler": "bb_host.compiler.driver", "MissingReason": "bb_edge.ir.missing"}
-"""What is not in `bb_host.dsl`."""
 
 __all__ = [
     "MS",
@@ -52,10 +62,3 @@ __all__ = [
     "PeerSelectorSlot",
     "ProtocolSlot",
 ]
-
-
-def __getattr__(name: str) -> object:
-    """Exports on demand, so that one command does not pay for another's imports."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_ELSEWHERE.get(name, "bb_host.dsl")), name)

@@ -5,8 +5,9 @@ docs/how-to/components.md shows a pass. Names are imported when they are first u
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from bb_edge.ir.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from bb_edge.ir import keys
@@ -25,6 +26,28 @@ if TYPE_CHECKING:
     from bb_host.passes.one_pass import PassReport, Stats
     from bb_host.passes.options import Binding, Options
     from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, Stage
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.ir": "keys",
+            "bb_edge.ir.errors": "BBError, CompileError",
+            "bb_edge.ir.types": "TypeNode, ValueType",
+            "bb_host.compiler.driver": "Compilation",
+            "bb_host.diagnostics": "ProgramWarning",
+            "bb_host.errors": "ConstructionError, PassError, StageError",
+            "bb_host.ir.program": "AttrValue, Function, Op, Program, Slot, Subgraph, walk_ops",
+            "bb_host.ir.proto": "from_proto, to_proto",
+            "bb_host.ir.text.printer": "print_program",
+            "bb_host.learn.trainable": "Construction",
+            "bb_host.passes.analysis.flow": (
+                "is_send_flavored as is_send, is_wire, payload_inputs as sent_values"
+            ),
+            "bb_host.passes.one_pass": "PassReport, Stats",
+            "bb_host.passes.options": "Binding, Options",
+            "bb_host.passes.pipeline": "CANONICAL_PASS_NAMES, Stage",
+        },
+    )
 
 __all__ = [
     # the program between passes
@@ -63,41 +86,3 @@ __all__ = [
     "StageError",
     "ProgramWarning",
 ]
-
-_PROGRAM = ("Program", "Function", "Op", "Slot", "Subgraph", "AttrValue", "walk_ops")
-_HOMES = {
-    **dict.fromkeys(_PROGRAM, "bb_host.ir.program"),
-    **dict.fromkeys(("TypeNode", "ValueType"), "bb_edge.ir.types"),
-    "keys": "bb_edge.ir:keys",
-    **dict.fromkeys(("from_proto", "to_proto"), "bb_host.ir.proto"),
-    "print_program": "bb_host.ir.text.printer",
-    **dict.fromkeys(("Stage", "CANONICAL_PASS_NAMES"), "bb_host.passes.pipeline"),
-    **dict.fromkeys(("Options", "Binding"), "bb_host.passes.options"),
-    **dict.fromkeys(("Stats", "PassReport"), "bb_host.passes.one_pass"),
-    "Compilation": "bb_host.compiler.driver",
-    "is_send": "bb_host.passes.analysis.flow:is_send_flavored",
-    "sent_values": "bb_host.passes.analysis.flow:payload_inputs",
-    "is_wire": "bb_host.passes.analysis.flow",
-    "Construction": "bb_host.learn.trainable",
-    **dict.fromkeys(("ConstructionError", "PassError", "StageError"), "bb_host.errors"),
-    **dict.fromkeys(("BBError", "CompileError"), "bb_edge.ir.errors"),
-    "ProgramWarning": "bb_host.diagnostics",
-}
-"""Name → module, or module:name where it is called otherwise there."""
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        from bb_edge.ir.suggestions import suggestion
-
-        hint = suggestion(name, _HOMES, "it has ")
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {hint}")
-    module, _, own = home.partition(":")
-    value: object = getattr(importlib.import_module(module), own or name)
-    globals()[name] = value  # kept, so that this runs once per name
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bb_edge.ir.lazy_exports import lazy_exports
+
 if TYPE_CHECKING:
     from bb_edge.backends.numpy_backend import NumPyBackend
     from bb_edge.backends.tflite.backend import TFLiteBackend
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.backends.numpy_backend": "NumPyBackend",
+            "bb_edge.backends.tflite.backend": "TFLiteBackend",
+        },
+    )
 
 __all__ = ["NumPyBackend", "TFLiteBackend", "backend_class"]
 
@@ -22,10 +32,3 @@ def backend_class(type_name: str) -> type[NumPyBackend | TFLiteBackend] | None:
 
         return TFLiteBackend
     return None
-
-
-def __getattr__(name: str) -> object:
-    backend = backend_class(f"bb.{name}")
-    if backend is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return backend

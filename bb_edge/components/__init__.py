@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from bb_edge.ir.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from bb_edge.components.array_data_source import ArrayDataSource
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
     from bb_edge.components.once_per_round import OncePerRound
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.components.array_data_source": "ArrayDataSource",
+            "bb_edge.components.board_conditions": "BoardConditions",
+            "bb_edge.components.constant_view": "ConstantView",
+            "bb_edge.components.csv_data_source": "CsvDataSource",
+            "bb_edge.components.csv_stream_data_source": "CsvStreamDataSource",
+            "bb_edge.components.cyclon": "Cyclon",
+            "bb_edge.components.fed_avg": "FedAvg",
+            "bb_edge.components.flat_index": "FlatIndex",
+            "bb_edge.components.float16_codec": "Float16Codec",
+            "bb_edge.components.global_registry": "GlobalRegistryClient, GlobalRegistryServer",
+            "bb_edge.components.graph_model": "GraphModel",
+            "bb_edge.components.image_folder_data_source": "ImageFolderDataSource",
+            "bb_edge.components.once_per_round": "OncePerRound",
+            "bb_edge.components.presence_selector": "PresenceSelector",
+            "bb_edge.components.scalar_quantizer": "ScalarQuantizer",
+        },
+    )
 
 __all__ = [
     "ArrayDataSource",
@@ -40,28 +62,3 @@ __all__ = [
     "PresenceSelector",
     "ScalarQuantizer",
 ]
-
-_MODULES = {
-    "ArrayDataSource": "array_data_source",
-    "BoardConditions": "board_conditions",
-    "ConstantView": "constant_view",
-    "CsvDataSource": "csv_data_source",
-    "CsvStreamDataSource": "csv_stream_data_source",
-    "Cyclon": "cyclon",
-    "FedAvg": "fed_avg",
-    "FlatIndex": "flat_index",
-    "Float16Codec": "float16_codec",
-    "GlobalRegistryClient": "global_registry",
-    "GlobalRegistryServer": "global_registry",
-    "GraphModel": "graph_model",
-    "ImageFolderDataSource": "image_folder_data_source",
-    "OncePerRound": "once_per_round",
-    "PresenceSelector": "presence_selector",
-    "ScalarQuantizer": "scalar_quantizer",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

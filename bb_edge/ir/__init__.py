@@ -6,7 +6,7 @@ and protobuf. Submodules are imported as usual (`from bb_edge.ir import keys`).
 
 from __future__ import annotations
 
-import importlib
+from bb_edge.ir.lazy_exports import lazy_exports
 
 TYPE_CHECKING = False  # as in `bb_edge`: without `typing`
 if TYPE_CHECKING:
@@ -23,35 +23,22 @@ if TYPE_CHECKING:
     from bb_edge.ir.type_protos import from_type_proto, to_type_proto, value_info
     from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType, register_type, tensor_type
     from bb_edge.ir.wire_shape import WireShapeViolation, verify_wire_shape
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.ir.address": "Address, AddressError",
+            "bb_edge.ir.errors": "AuthoringError, BBError, CompileError, InstallError, WireError",
+            "bb_edge.ir.ids": "PeerId, PeerIdError, fnv1a_64, site_id",
+            "bb_edge.ir.tensors": (
+                "TensorError, decode_tensor, encode_tensor, from_tensor_proto, to_tensor_proto"
+            ),
+            "bb_edge.ir.type_protos": "from_type_proto, to_type_proto, value_info",
+            "bb_edge.ir.types": "TypeNode, TypeRegistrationError, ValueType, register_type, tensor_type",
+            "bb_edge.ir.wire_shape": "WireShapeViolation, verify_wire_shape",
+        },
+    )
 
-_HOME = {
-    "Address": "address",
-    "AddressError": "address",
-    "AuthoringError": "errors",
-    "BBError": "errors",
-    "CompileError": "errors",
-    "InstallError": "errors",
-    "WireError": "errors",
-    "PeerId": "ids",
-    "PeerIdError": "ids",
-    "fnv1a_64": "ids",
-    "site_id": "ids",
-    "TensorError": "tensors",
-    "decode_tensor": "tensors",
-    "encode_tensor": "tensors",
-    "from_tensor_proto": "tensors",
-    "to_tensor_proto": "tensors",
-    "from_type_proto": "type_protos",
-    "to_type_proto": "type_protos",
-    "value_info": "type_protos",
-    "TypeNode": "types",
-    "TypeRegistrationError": "types",
-    "ValueType": "types",
-    "register_type": "types",
-    "tensor_type": "types",
-    "WireShapeViolation": "wire_shape",
-    "verify_wire_shape": "wire_shape",
-}
 
 __all__ = [
     "Address",
@@ -81,16 +68,3 @@ __all__ = [
     "value_info",
     "verify_wire_shape",
 ]
-
-
-def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -9,8 +9,9 @@ component < contracts, backend < class_check.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from bb_edge.ir.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from bb_edge.roles.backend import Backend
@@ -55,6 +56,31 @@ if TYPE_CHECKING:
     from bb_edge.roles.settings import Setting
     from bb_edge.roles.tensor_primitives import PRIMITIVE_METHODS, TensorPrimitives
     from bb_edge.roles.values import TRIGGER, Composite, Trigger
+else:
+    __getattr__, __dir__ = lazy_exports(
+        globals(),
+        {
+            "bb_edge.roles.backend": "Backend",
+            "bb_edge.roles.completion": "CompletionHandle, CompletionSink, Later",
+            "bb_edge.roles.component": "Component, ComponentEnv",
+            "bb_edge.roles.context": "AddressBookView, Bus, Ctx, PeerView, ProtocolCtx, Scheduler",
+            "bb_edge.roles.contracts": (
+                "Aggregator, Codec, DataSource, Dominant, GivenUp, Index, LeftOut, Model, "
+                "PeerSelector, ProtocolComponent, forgets, method_name, offers"
+            ),
+            "bb_edge.roles.errors": (
+                "AggregateNotFinite, BackendError, BackendMemoryError, BackendRunError, "
+                "BackendWalkError, CompletionError, CompletionExpiredError, CompletionLostError, "
+                "ComponentError, ComponentStateError, ContractError, ContributionRefused, "
+                "MaterializeError, OptionalMethodError, RequestDeclined, RoleError, "
+                "UnsupportedOpsError"
+            ),
+            "bb_edge.roles.programs": "BackendAttrs, BackendProgram, Functions, Preparer, Tensor",
+            "bb_edge.roles.settings": "Setting",
+            "bb_edge.roles.tensor_primitives": "PRIMITIVE_METHODS, TensorPrimitives",
+            "bb_edge.roles.values": "TRIGGER, Composite, Trigger",
+        },
+    )
 
 __all__ = [
     # values
@@ -116,93 +142,3 @@ __all__ = [
     "MaterializeError",
     "UnsupportedOpsError",
 ]
-
-_HOMES = {
-    "Backend": "backend",
-    **dict.fromkeys(("BackendAttrs", "BackendProgram", "Functions", "Preparer", "Tensor"), "programs"),
-    **dict.fromkeys(("PRIMITIVE_METHODS", "TensorPrimitives"), "tensor_primitives"),
-    **dict.fromkeys(
-        (
-            "CompletionHandle",
-            "CompletionSink",
-            "Later",
-        ),
-        "completion",
-    ),
-    **dict.fromkeys(
-        (
-            "Component",
-            "ComponentEnv",
-        ),
-        "component",
-    ),
-    **dict.fromkeys(
-        (
-            "AddressBookView",
-            "Bus",
-            "Ctx",
-            "PeerView",
-            "ProtocolCtx",
-            "Scheduler",
-        ),
-        "context",
-    ),
-    **dict.fromkeys(
-        (
-            "Aggregator",
-            "GivenUp",
-            "LeftOut",
-            "Codec",
-            "DataSource",
-            "Dominant",
-            "Index",
-            "Model",
-            "PeerSelector",
-            "ProtocolComponent",
-            "forgets",
-            "method_name",
-            "offers",
-        ),
-        "contracts",
-    ),
-    **dict.fromkeys(
-        (
-            "AggregateNotFinite",
-            "BackendError",
-            "BackendMemoryError",
-            "BackendRunError",
-            "BackendWalkError",
-            "CompletionError",
-            "CompletionExpiredError",
-            "CompletionLostError",
-            "ComponentError",
-            "ComponentStateError",
-            "ContractError",
-            "ContributionRefused",
-            "MaterializeError",
-            "OptionalMethodError",
-            "RequestDeclined",
-            "RoleError",
-            "UnsupportedOpsError",
-        ),
-        "errors",
-    ),
-    "Setting": "settings",
-    **dict.fromkeys(
-        (
-            "TRIGGER",
-            "Composite",
-            "Trigger",
-        ),
-        "values",
-    ),
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value  # stored, so that this runs once per name
-    return value
