@@ -61,45 +61,45 @@ def install(
     targets: Sequence[str],
     config: NodeConfig | None = None,
     *,
-    plan: InstallPlan | None = None,
     components: Mapping[str, Mapping[str, object]] | None = None,
     registry: Registry | None = None,
-    clock_offset_ns: int = 0,
     seed: bytes | int | None = None,
-    incarnation: bytes | int | None = None,
-    epoch: int | None = None,
-    executor: Executor | None = None,
-    clock: Callable[[], int] | None = None,
-    why_not_train: Callable[[], str] | None = None,
     durable: bool = False,
     snapshot: bytes | None = None,
     adopt: Former | None = None,
     now_ns: int = 0,
+    clock_offset_ns: int = 0,
+    clock: Callable[[], int] | None = None,
+    executor: Executor | None = None,
+    why_not_train: Callable[[], str] | None = None,
+    incarnation: bytes | int | None = None,
+    epoch: int | None = None,
+    plan: InstallPlan | None = None,
 ) -> Node:
     """Makes a node that runs `targets` of a program.
 
-    `plan` was made of this program, these targets and this config, by a host that installs many nodes.
-
     `addresses` are the node's own (binary multiaddrs), `components` overrides configuration per slot,
-    `seed` feeds the node's generator (None: the operating system's entropy), `clock_offset_ns` turns
-    monotonic into wall time. `incarnation` is entropy that differs at every start, for epochs and request
-    ids; without it they follow the seed, as simulations want it. `epoch`, of 56 bits and not 0, is the node's
-    first one in place of one that is drawn, for hosts that tell it of nodes not installed yet.
+    `registry` finds the classes of components, and `seed` feeds the node's generator (None: the operating
+    system's entropy).
 
-    `executor` takes the work that components offload (a thread pool; the caller shuts it down); without one
-    it is done inline, so that a simulation stays deterministic.
+    State: `durable` says that the driver keeps on disk what `PersistOutbox`, `Journal` and `SnapshotWanted`
+    ask for (`bb_edge.state.Keeper` does); programs with durable sends need such a driver. `snapshot` are the
+    bytes of `Node.snapshot` of a node of the same peer, artifact and targets: the new one continues where
+    that one stopped, `now_ns` being the time now. SnapshotDamagedError, SnapshotForeignError,
+    SnapshotVersionError where it cannot. Without one, `adopt` is a node of another program, of which the new
+    one takes over what fits; `adopt.rows` tell what, and the rows of `adopt.outbox` have to be on disk before
+    the node is given its outbox.
 
-    `why_not_train()` is asked for each request that trains, and says why the node declines it now; "" where
+    What the driver gives: `clock_offset_ns` turns monotonic into wall time; `clock()` is the monotonic time
+    in nanoseconds, by which a poll ends in time (None: time is simulated); `executor` takes the work that
+    components offload (a thread pool; the caller shuts it down), and without one it is done inline;
+    `why_not_train()` is asked for each request that trains, and says why the node declines it now, "" where
     it does not.
 
-    `durable` says that the driver keeps on disk what `PersistOutbox`, `Journal` and `SnapshotWanted` ask for
-    (`bb_edge.state.Keeper` does). Programs with durable sends need such a driver.
-
-    `snapshot` are the bytes of `Node.snapshot` of a node of the same peer, artifact and targets: the new one
-    continues where that one stopped, `now_ns` being the time now. SnapshotDamagedError,
-    SnapshotForeignError, SnapshotVersionError where it cannot. Without one, `adopt` is a node of another
-    program, of which the new one takes over what fits; `adopt.rows` tell what, and the rows of `adopt.outbox`
-    have to be on disk before the node is given its outbox.
+    Who the node is among others: `incarnation` is entropy that differs at every start, for epochs and request
+    ids; without it they follow the seed, as simulations want it. `epoch`, of 56 bits and not 0, is the node's
+    first one in place of one that is drawn, for hosts that tell it of nodes not installed yet. `plan` was
+    made of this program, these targets and this config, by a host that installs many nodes.
 
     Raises UnknownTargetError, SlotBindingConflict, UnregisteredConcreteError, UnsupportedOps, InstallError,
     ComponentError (a component refuses its configuration, or cannot be built) and what `load` raises.

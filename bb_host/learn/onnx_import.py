@@ -85,12 +85,12 @@ class ImportedModel:
 def import_onnx(
     source: onnx.ModelProto | str | Path | bytes,
     name: str = "model",
+    *,
     frozen: Collection[str] = (),
     train: Collection[str] = (),
     train_last: int | None = None,
     personal: Collection[str] = (),
     sent: Collection[str] = (),
-    *,
     output: str | None = None,
     one_output: bool = False,
     learn_statistics: bool = False,

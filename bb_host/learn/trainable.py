@@ -354,12 +354,11 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
         updates = given.batch_norm == "update"
         imported = import_onnx(
             model,
-            "model",
-            frozen,
-            train,
-            last,
-            personal,
-            sent,
+            frozen=frozen,
+            train=train,
+            train_last=last,
+            personal=personal,
+            sent=sent,
             output=given.output,
             one_output=True,
             learn_statistics=updates,
