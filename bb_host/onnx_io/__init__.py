@@ -1,1 +1,1 @@
-"""Ordinary ONNX files: reading them, their form in ours, ONNX's own interface to a backend."""
+"""Ordinary ONNX files: reading them, and their form in ours."""

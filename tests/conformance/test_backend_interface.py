@@ -10,7 +10,8 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnx.parser")
 
-import bb_host.onnx_io.backend as backend  # noqa: E402
+import onnx_backend as backend  # noqa: E402
+
 from bb_edge.roles.errors import BackendRunError  # noqa: E402
 from bb_host.errors import InvalidModelError, OnnxModelError, UnsupportedOperatorError, UnsupportedValueError  # noqa: E402
 

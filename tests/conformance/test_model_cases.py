@@ -12,7 +12,8 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 
-import bb_host.onnx_io.backend as backend  # noqa: E402
+import onnx_backend as backend  # noqa: E402
+
 from bb_host.errors import OnnxModelError  # noqa: E402
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"

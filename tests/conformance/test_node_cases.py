@@ -15,7 +15,8 @@ from onnx_cases import node_cases
 
 onnx = pytest.importorskip("onnx")
 
-import bb_host.onnx_io.backend as backend  # noqa: E402
+import onnx_backend as backend  # noqa: E402
+
 from bb_host.errors import OnnxModelError  # noqa: E402
 
 WRONG = re.compile(

@@ -204,6 +204,19 @@ def test_tags_that_only_people_read_are_left_behind(compiled):
     assert strip(program, "Main").program.functions[0].ops[0].facts == NO_FACTS
 
 
+def test_hints_for_several_devices_in_onnxs_own_fields_are_left_behind(compiled):
+    model = to_proto(compiled("function program.Main(a: F32[4]) -> (b)\n  b = Exp(a)\n"))
+    model.configuration.add(name="two", num_devices=2, device=["gpu:0", "gpu:1"])
+    for function in model.functions:
+        for node in function.node:
+            node.device_configurations.add(configuration_id="two", pipeline_stage=1)
+    program = from_proto(model)
+    assert to_proto(program) == model
+    told = to_proto(strip(program, "Main").program)
+    assert not told.configuration
+    assert not any(n.device_configurations for f in told.functions for n in f.node)
+
+
 def test_short_names_avoid_ports(compiled):
     text = "function program.Main(a: F32[4], b: F32[4]) -> (c)\n  x = Add(a, b)\n  y = Exp(x)\n  c = Neg(y)\n"
     main = strip(compiled(text), "Main").program.functions[0]

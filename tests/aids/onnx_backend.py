@@ -1,12 +1,6 @@
 """ONNX's own backend interface (`onnx.backend.base`) over the NumPy backend.
 
-So that any ONNX test, tool or notebook that takes a backend takes this one::
-
-    import bb_host.onnx_io.backend as backend
-    outputs = backend.run_model(model, [x])
-
-    from onnx.backend.test import BackendTest
-    BackendTest(backend.NumPyOnnxBackend, __name__).test_suite
+ONNX's own tests and its test runner take it.
 
 A model that cannot run is refused by `prepare` with an `OnnxModelError`; `is_compatible` only asks.
 """
