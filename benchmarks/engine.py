@@ -16,8 +16,8 @@ from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine.steps import AppEvent
 from bb_edge.ir import keys
 from bb_host.ir.proto import to_proto
-from bb_host.ir.text import parse
 from benchmarks.measuring import Row, in_turns, nanoseconds
+from tests.aids.program_text import parse
 
 OPS = 256
 GOALS = {64: (1.8, 0.9), 4096: (1.25, 0.65)}

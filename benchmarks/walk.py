@@ -41,7 +41,7 @@ from bb_edge.wire import envelope  # noqa: E402
 from bb_edge.wire.codecs import encode_value  # noqa: E402
 from bb_host import AggregatorSlot, Graph, ModelSlot, Module, Output  # noqa: E402
 from bb_host.ir.proto import to_proto  # noqa: E402
-from bb_host.ir.text import parse  # noqa: E402
+from tests.aids.program_text import parse  # noqa: E402
 
 WARM_UP = 8
 """Requests before the one that is counted: plans, pools and tables have found their size by then."""

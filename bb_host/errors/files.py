@@ -162,10 +162,6 @@ class SparseTensorError(BBError):
     """A sparse tensor that is malformed, of a type without arrays, or too large when it is written out."""
 
 
-class TextError(BBError):
-    """A program in text form that cannot be read; `where` is its line and column."""
-
-
 class DrawingError(BBError):
     """A drawing that cannot be made: no such format, or `dot` failed."""
 

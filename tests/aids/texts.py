@@ -11,8 +11,9 @@ from bb_edge.ir.onnx_pb2 import ModelProto
 @functools.cache
 def compiled(text: str) -> bytes:
     """A compiled artifact: the text's functions with `entry=1`, passport and a NumPy backend per target."""
+    from program_text import parse
+
     from bb_host.ir.proto import to_bytes
-    from bb_host.ir.text import parse
 
     model = ModelProto.FromString(to_bytes(parse(text)))
     props = {p.key for p in model.metadata_props}

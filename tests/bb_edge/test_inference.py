@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from program_text import parse
 
 import bb_edge
 from bb_edge.inference import InferenceError, Model
@@ -18,7 +19,6 @@ from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.ir.types import ValueType
 from bb_edge.loading import MissingPassport
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 
 SCALE = """program Demo {module=Demo}
 function program.Main(x: F32[N, 2], s: F32[2]) -> (y) {entry=1, partition=self}

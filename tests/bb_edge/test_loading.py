@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from program_text import parse
 
 from bb_edge import NodeConfig, PeerId, install, load
 from bb_edge.installer import SlotBindingConflict, UnsupportedOps
@@ -17,7 +18,6 @@ from bb_edge.registry import UnregisteredConcreteError
 from bb_edge.roles import ComponentError
 from bb_edge.targets import InstallError, UnknownTargetError
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 
 BODY = """
 function program.Main(x: F32[2]) -> (y) {entry=1, partition=self}

@@ -20,6 +20,8 @@ import pytest
 
 pytest.importorskip("onnx", reason="the host needs the onnx package, which is not installed here")
 
+from program_text import parse_function
+
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
@@ -38,7 +40,6 @@ from bb_host import (
 from bb_host.ir.facts import Bound, FunctionFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import captured
-from bb_host.ir.text import parse_function
 from bb_host.learn import mlp, trainable
 
 COMPILED = ProgramFacts(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from program_text import parse
 
 from bb_edge import NodeConfig, PeerId, install
 from bb_edge.engine import steps
@@ -23,7 +24,6 @@ from bb_edge.wire.caps import HOST_CAPS
 from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import RESPONSE, Ack, Envelope, Fill
 from bb_host.ir.proto import to_proto
-from bb_host.ir.text import parse
 from benchmarks.load import Plan, measure
 
 ANSWER = 0xB1

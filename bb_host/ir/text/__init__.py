@@ -23,14 +23,12 @@ function program.Gossip(x: F32[n,64]) -> (y) {home=self}
   `graph name(inputs) -> (outputs) { meta {k=v} init w = F32[1]{0} … }`.
 - Opset lines (`opset "" 21, wire 1`) stand only where they differ from what the ops used imply.
 
-`parse(print_program(p))` gives `p`'s bytes again, value infos in order of definition. A text without a
-`program` line is a program named after its first function.
+Tests read it (`tests/aids/program_text.py`): what `print_program(p)` writes gives `p`'s bytes again, value
+infos in order of definition. A text without a `program` line is a program named after its first function.
 """
 
 from __future__ import annotations
 
-from bb_host.errors import TextError
-from bb_host.ir.text.parser import parse, parse_function
 from bb_host.ir.text.printer import print_function, print_op, print_program
 
-__all__ = ["TextError", "parse", "parse_function", "print_function", "print_op", "print_program"]
+__all__ = ["print_function", "print_op", "print_program"]

@@ -1,4 +1,4 @@
-"""What printer and parser of the text notation agree on: short domains, words, elements, implied opsets."""
+"""Names of the text notation: short domains, words, elements, implied opsets."""
 
 from __future__ import annotations
 

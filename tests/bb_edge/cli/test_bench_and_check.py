@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from program_text import parse
 
 from bb_edge.cli import main
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 
 LINEAR = """program Demo {module=Demo}
 function program.Main(x: F32[4, 2], s: F32[2]) -> (y) {entry=1, partition=self}

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from program_text import parse
 
 from bb_edge.cli import main
 from bb_edge.ir import keys
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_edge.transport.broker import Broker, BrokerUrlError
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 
 TICKS = """program P {module=P, targets="Main"}
 function program.Main() -> () {entry=1, partition=Main}

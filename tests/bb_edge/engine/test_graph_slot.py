@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from program_text import parse
 
 from bb_edge.engine.errors import LoadError
 from bb_edge.engine.program.build import build_graph
 from bb_edge.engine.program.program import EAGER_MASK, LAZY, OUTPUT_OP
 from bb_edge.ir.onnx_pb2 import ModelProto
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 
 
 def graph(body: str, inputs: str = "", outputs: str = "", entry: bool = False):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import onnx
 import pytest
 from components import Slow
+from program_text import parse
 
 from bb_edge.ir import keys
 from bb_host import errors
@@ -16,7 +17,6 @@ from bb_host.compiler.driver import as_program
 from bb_host.ir.program import Op, Program
 from bb_host.ir.proto import from_proto, to_proto
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse
 
 TEXT = """program P {module=P}
 

@@ -9,6 +9,7 @@ from typing import Any
 import cbor2
 import onnx
 import pytest
+from program_text import parse
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
@@ -25,7 +26,6 @@ from bb_host.ir.facts import OpFacts, ProgramFacts
 from bb_host.ir.program import Function, Op, Program, Slot
 from bb_host.ir.proto import to_proto
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse
 
 Record = Callable[..., Program]
 

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 import pytest
+from program_text import TextError, parse
 
 from bb_edge.ir import keys
-from bb_host.errors import ProgramProtoError, TextError
+from bb_host.errors import ProgramProtoError
 from bb_host.ir.facts import NO_FACTS, Bound, Facts, FunctionFacts, Heard, OpFacts, ProgramFacts
 from bb_host.ir.proto import from_proto, to_proto
 from bb_host.ir.spelling import SpellingError, function_facts, op_facts, program_facts, written
-from bb_host.ir.text import parse, print_program
+from bb_host.ir.text import print_program
 
 OF_TYPE: dict[str, Any] = {
     "str": "a:b",

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from program_text import parse
 
 from bb_edge.ir import keys, onnx_pb2, types
 from bb_edge.ir.types import ValueType
@@ -26,7 +27,7 @@ from bb_host.ir.proto import (
     write_attribute,
 )
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse, print_program
+from bb_host.ir.text import print_program
 
 CONFIGURATIONS = "device_configurations" in onnx.NodeProto.DESCRIPTOR.fields_by_name
 """Of several devices: the onnx package has them from 1.18 on."""

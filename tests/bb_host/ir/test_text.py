@@ -7,15 +7,15 @@ import textwrap
 import numpy as np
 import onnx
 import pytest
+from program_text import TextError, parse, parse_function
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
-from bb_host.errors import TextError
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Program, Subgraph
 from bb_host.ir.proto import from_proto, to_bytes, to_proto
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse, parse_function, print_function, print_program
+from bb_host.ir.text import print_function, print_program
 
 GOSSIP = """\
 program Gossip {module=Gossip}

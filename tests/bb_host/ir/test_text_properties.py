@@ -8,13 +8,14 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from program_text import parse
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host.ir.program import Function, Op, Program, Slot, Subgraph
 from bb_host.ir.proto import from_proto, to_proto
 from bb_host.ir.spelling import function_facts, op_facts, program_facts
-from bb_host.ir.text import parse, print_program
+from bb_host.ir.text import print_program
 
 NAMES = st.one_of(
     st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,6}", fullmatch=True),

@@ -8,12 +8,12 @@ import onnx
 import onnx.checker
 import pytest
 from onnx.reference import ReferenceEvaluator
+from program_text import parse_function
 
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.ir.types import ValueType, tensor_type
 from bb_host.ir.program import Function, Program, Subgraph
 from bb_host.ir.proto import function_to_proto, to_proto, write_attribute
-from bb_host.ir.text import parse_function
 from bb_host.learn import Gradient, differentiate
 from bb_host.learn.shapes import with_types
 

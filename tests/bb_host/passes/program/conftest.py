@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from program_text import parse
 
 from bb_host.compiler import Compiler, Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.proto import to_bytes
-from bb_host.ir.text import parse
 from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, pass_named
 
 

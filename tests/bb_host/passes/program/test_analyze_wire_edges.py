@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from program_text import parse
 
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Op, Program
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse
 from bb_host.passes.pipeline import pass_named
 
 HEAD = """program P {module=P}

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from program_text import parse
 
 from bb_edge.ir.errors import BBError
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
-from bb_host.ir.text import parse, print_program
+from bb_host.ir.text import print_program
 from bb_host.passes.pipeline import pass_named
 
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from program_text import parse_function
 
 from bb_host import errors
-from bb_host.ir.text import parse_function
 from bb_host.passes.analysis.joins import check_joins
 
 RECVS = (

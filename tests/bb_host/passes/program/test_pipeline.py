@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from program_text import parse
 
 import bb_host.passes.program
 from bb_edge.ir import keys
@@ -18,7 +19,6 @@ from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.proto import to_bytes
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse
 from bb_host.passes.analysis.rx_chain import RX_GATES
 from bb_host.passes.analysis.tx_chain import TX_GATES
 from bb_host.passes.device.pipeline import DEVICE_PASSES, PORTABLE_PASSES

@@ -8,13 +8,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from components import Slow
+from program_text import parse
 
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import errors
 from bb_host.compiler import Compiler, Stats
 from bb_host.ir.program import Function, Program, Subgraph
-from bb_host.ir.text import parse
 
 TEXT = """
     program P {module=P}

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import cbor2
 import pytest
+from program_text import parse
 
 from bb_edge.ir import keys
 from bb_host import errors
 from bb_host.compiler import Compiler, Options, Stats
 from bb_host.ir.program import Function, Program
 from bb_host.ir.spelling import written
-from bb_host.ir.text import parse
 from bb_host.passes.pipeline import pass_named
 
 TEXT = """

@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
+from program_text import parse
 
 from bb_edge.ir import types
 from bb_edge.ir.types import ValueType
 from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
-from bb_host.ir.text import parse
 from bb_host.ir.text.printer import print_type
 from bb_host.passes.pipeline import pass_named
 

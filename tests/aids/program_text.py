@@ -1,4 +1,4 @@
-"""The parser of the text notation (see `bb_host.ir.text`)."""
+"""Reads the text notation that `bb_host.ir.text` writes: programs of tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 
 from bb_edge.ir import keys, types
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.types import ValueType, dtype_of_elem
-from bb_host.errors import TextError
 from bb_host.ir.facts import Facts, ProgramFacts
 from bb_host.ir.program import (
     Array,
@@ -41,6 +41,10 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _HEX = re.compile(r"0x([0-9a-fA-F]*)")
 _NUMBER = re.compile(r"-?(?:inf\b|nan\b|\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)")
 _INTEGER = re.compile(r"-?\d+")
+
+
+class TextError(BBError):
+    """A program in text form that cannot be read; `where` is its line and column."""
 
 
 def parse(text: str) -> Program:
