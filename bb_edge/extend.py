@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
     from bb_edge.components.image_folder_data_source import ImageFolderDataSource
+    from bb_edge.components.kept_value import KeptValue
     from bb_edge.components.once_per_round import OncePerRound
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         ComponentStateError,
         ContractError,
         ContributionRefused,
+        KeptValueError,
         MaterializeError,
         OptionalMethodError,
         RequestDeclined,
@@ -98,6 +100,7 @@ else:
             "bb_edge.components.global_registry": "GlobalRegistryClient, GlobalRegistryServer",
             "bb_edge.components.graph_model": "GraphModel",
             "bb_edge.components.image_folder_data_source": "ImageFolderDataSource",
+            "bb_edge.components.kept_value": "KeptValue",
             "bb_edge.components.once_per_round": "OncePerRound",
             "bb_edge.components.presence_selector": "PresenceSelector",
             "bb_edge.components.scalar_quantizer": "ScalarQuantizer",
@@ -123,8 +126,8 @@ else:
             ),
             "bb_edge.roles.errors": (
                 "BackendError, BackendRunError, CompletionLostError, ComponentError, "
-                "ComponentStateError, ContractError, ContributionRefused, MaterializeError, "
-                "OptionalMethodError, RequestDeclined, UnsupportedOpsError"
+                "ComponentStateError, ContractError, ContributionRefused, KeptValueError, "
+                "MaterializeError, OptionalMethodError, RequestDeclined, UnsupportedOpsError"
             ),
             "bb_edge.roles.programs": "BackendAttrs, BackendProgram, Functions",
             "bb_edge.roles.settings": "Misfit, Setting",
@@ -224,6 +227,8 @@ __all__ = [
     "GraphModel",
     "ImageFolderDataSource",
     "NumPyBackend",
+    "KeptValue",
+    "KeptValueError",
     "OncePerRound",
     "PresenceSelector",
     "ScalarQuantizer",

@@ -44,6 +44,7 @@ BUILT_IN: Mapping[str, str] = {
     "bb.CsvStreamDataSource": "bb_edge.components.csv_stream_data_source:CsvStreamDataSource",
     "bb.BoardConditions": "bb_edge.components.board_conditions:BoardConditions",
     "bb.ImageFolderDataSource": "bb_edge.components.image_folder_data_source:ImageFolderDataSource",
+    "bb.KeptValue": "bb_edge.components.kept_value:KeptValue",
     "bb.OncePerRound": "bb_edge.components.once_per_round:OncePerRound",
     "bb.PresenceSelector": "bb_edge.components.presence_selector:PresenceSelector",
     "bb.Cyclon": "bb_edge.components.cyclon:Cyclon",

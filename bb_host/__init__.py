@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Output,
         PeerSelectorSlot,
         ProtocolSlot,
+        ValueSlot,
     )
 else:
     __getattr__, __dir__ = lazy_exports(
@@ -31,7 +32,8 @@ else:
             "bb_host.compiler.driver": "Compiler",
             "bb_host.dsl": (
                 "AggregatorSlot, BackendSlot, CodecSlot, DataSourceSlot, Graph, IndexSlot, "
-                "ModelModule, ModelSlot, Module, Output, PeerSelectorSlot, ProtocolSlot"
+                "ModelModule, ModelSlot, Module, Output, PeerSelectorSlot, ProtocolSlot, "
+                "ValueSlot"
             ),
         },
     )
@@ -61,4 +63,5 @@ __all__ = [
     "Output",
     "PeerSelectorSlot",
     "ProtocolSlot",
+    "ValueSlot",
 ]

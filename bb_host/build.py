@@ -35,6 +35,7 @@ from bb_host.ir.spelling import module_of
 from bb_host.onnx_io.files import read_onnx
 from bb_host.onnx_io.model import at_least_opset
 from bb_host.passes.analysis.identity import accepting
+from bb_host.passes.analysis.kept_values import kept_bytes
 from bb_host.passes.device.budget import Budget, Limits, budget_of, refuse
 from bb_host.passes.device.memory_plan import PlannedGraph
 from bb_host.passes.device.pipeline import (
@@ -287,9 +288,8 @@ def _artifact(
     final, target, data = done.program, done.target, done.data
     planned, lowering = done.planned, done.lowering
     mapped = to_json(source_map(done.unstripped, done.origins, done.stripped, data))
-    budget = budget_of(
-        final, target, data, done.loaded, planned, limits.interpreter, lowering.models, max_batch
-    )
+    models, kept = lowering.models, tuple(kept_bytes(portable, target))
+    budget = budget_of(final, target, data, done.loaded, planned, limits.interpreter, models, max_batch, kept)
     report = describe_target(portable, final, target, data, file, planned, budget, lowering)
     return Artifact(target, final, data, mapped, report, planned, budget, lowering, done.accuracy)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bb_edge.components.global_registry import GlobalRegistryClient, GlobalRegistryServer
     from bb_edge.components.graph_model import GraphModel
     from bb_edge.components.image_folder_data_source import ImageFolderDataSource
+    from bb_edge.components.kept_value import KeptValue
     from bb_edge.components.once_per_round import OncePerRound
     from bb_edge.components.presence_selector import PresenceSelector
     from bb_edge.components.scalar_quantizer import ScalarQuantizer
@@ -38,6 +39,7 @@ else:
             "bb_edge.components.global_registry": "GlobalRegistryClient, GlobalRegistryServer",
             "bb_edge.components.graph_model": "GraphModel",
             "bb_edge.components.image_folder_data_source": "ImageFolderDataSource",
+            "bb_edge.components.kept_value": "KeptValue",
             "bb_edge.components.once_per_round": "OncePerRound",
             "bb_edge.components.presence_selector": "PresenceSelector",
             "bb_edge.components.scalar_quantizer": "ScalarQuantizer",
@@ -58,6 +60,7 @@ __all__ = [
     "GlobalRegistryServer",
     "GraphModel",
     "ImageFolderDataSource",
+    "KeptValue",
     "OncePerRound",
     "PresenceSelector",
     "ScalarQuantizer",

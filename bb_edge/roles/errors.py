@@ -66,6 +66,10 @@ class RequestDeclined(ComponentError):
     """
 
 
+class KeptValueError(ComponentError):
+    """A value of another shape, element type or kind than the one that a slot keeps."""
+
+
 class AggregateNotFinite(ComponentError):
     """Contributions whose combination holds inf or nan; it is dropped. `peers` are those that were in it."""
 

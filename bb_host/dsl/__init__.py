@@ -16,6 +16,7 @@ from bb_host.dsl.slots import (
     ModelSlot,
     PeerSelectorSlot,
     ProtocolSlot,
+    ValueSlot,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "Output",
     "PeerSelectorSlot",
     "ProtocolSlot",
+    "ValueSlot",
 ]

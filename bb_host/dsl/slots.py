@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from bb_edge.components import KeptValue
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.class_names import CLASS_NAME_RULE, is_class_name
 from bb_edge.ir.errors import BBError
@@ -30,7 +31,7 @@ from bb_host.dsl.named_calls import (
 )
 from bb_host.dsl.names import PORT_NAME
 from bb_host.dsl.onnx_namespace import OnnxOps
-from bb_host.dsl.output import Output
+from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ConstructionError, SlotError
@@ -341,3 +342,37 @@ class ProtocolSlot(ComponentSlot):
             return found[0] if len(found) == 1 else (found or None)
 
         return typed_call(call, f"slot {self.name!r}.{name}")
+
+
+@typed_calls
+class ValueSlot(ProtocolSlot):
+    """A tensor, or a bundle of tensors, that stays on a node between executions and over restarts.
+
+    It holds the last parameters, a running mean, a control variate: what the next round needs of this one.
+    Each node of the class has a value of its own. Its first value decides shape and element type.
+    """
+
+    def __init__(self, name: str, *, at: str | None = None) -> None:
+        super().__init__(name, KeptValue, at=at)
+
+    def read(self, g: Recorder, first: Value, *, after: After = UNORDERED) -> Output:
+        """What is kept, as `first` is in shape and type; `first` itself where nothing was written yet."""
+        return _bundled(self.op(g, "Read", first, after=after)[0], first)
+
+    def write(self, g: Recorder, value: Value, *, after: After = UNORDERED) -> Output:
+        """Keeps a copy of the value, in place of what was kept. Yields a cmd, which only orders."""
+        return self.op(g, "Write", value, after=after)[0]
+
+    def add(self, g: Recorder, value: Value, *, after: After = UNORDERED) -> Output:
+        """Adds to what is kept, to zeros where nothing was written yet, and yields the sum.
+
+        Nothing comes between its halves: for what several executions add to, such as the answers of a round.
+        """
+        return _bundled(self.op(g, "Add", value, after=after)[0], value)
+
+
+def _bundled(output: Output, like: Value) -> Output:
+    """An output of which `g.unbundle` knows what it knows of another value."""
+    if isinstance(like, Output):
+        output.parts = like.parts
+    return output

@@ -1,4 +1,4 @@
-"""Warnings about a model's calls whose order nothing says, and about training that nothing reads.
+"""Warnings about calls of a model, or of a kept value, whose order nothing says; and of training unread.
 
 The lines of a body say no order: calls run when what they wait for is there. Two calls of one execution, of
 which one changes what the other reads, may so run in either order, unless one waits for the other.
@@ -15,7 +15,7 @@ from bb_edge.ir import keys
 from bb_host.errors import source
 from bb_host.ir.program import Function, Op
 from bb_host.ir.queries import reads
-from bb_host.passes.analysis import flow
+from bb_host.passes.analysis import flow, kept_values
 from bb_host.passes.analysis.joins import check_joins
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
@@ -25,7 +25,7 @@ _PARAMETERS, _GRADIENT, _ROUND, _ACTIVATIONS = 1, 2, 4, 8
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """Which parts of a model an op reads, sets, or adds to: additions have no order among themselves."""
+    """Which parts of a component an op reads, sets, or adds to: additions have no order among themselves."""
 
     reads: int = 0
     sets: int = 0
@@ -56,8 +56,10 @@ _USES: Mapping[str, _Use] = {
     "ApplyDelta": _Use(sets=_PARAMETERS),
     "LoadParameters": _Use(sets=_PARAMETERS),
 }
+_USES_OF_KEPT: Mapping[str, _Use] = {"Read": _Use(reads=1), "Write": _Use(sets=1), "Add": _Use(adds=1)}
 _STEP_BY_GIVEN = _Use(reads=_ROUND, sets=_PARAMETERS)
 _NOTHING = _Use()
+_DOMAINS = frozenset({keys.ROLE_MODEL_DOMAIN, kept_values.DOMAIN})
 _NEAR = 8
 """A call is compared with so many before it at least: mistakes are near, and work grows with the program."""
 
@@ -68,15 +70,17 @@ _RUNS = frozenset({"Forward", "ForwardKeyed"})
 
 
 def warn_of_order(targets: Sequence[TargetSlots], stats: Stats) -> None:
-    """Warns of calls of a model without an order, and of a model whose training has no reader."""
+    """Warns of calls of a slot without an order, and of a model whose training has no reader."""
     for target in targets:
         for slot, ops in target.ops.items():
             there = {op.op_type for op in ops}
-            if len(there) < 2 or target.role(slot) != keys.ROLE_MODEL:
+            domain = ops[0].domain
+            if len(there) < 2 or domain not in _DOMAINS:
                 continue
-            _training_unread(slot, ops, there, target.main.name, stats)
+            if domain == keys.ROLE_MODEL_DOMAIN:
+                _training_unread(slot, ops, there, target.main.name, stats)
             if any(_use(op).sets for op in ops):
-                _Order(target.functions, slot, stats).warn()
+                _Order(target.functions, slot, domain, stats).warn()
 
 
 def _training_unread(slot: str, ops: Sequence[Op], there: set[str], target: str, stats: Stats) -> None:
@@ -91,6 +95,8 @@ def _training_unread(slot: str, ops: Sequence[Op], there: set[str], target: str,
 
 
 def _use(op: Op) -> _Use:
+    if op.domain == kept_values.DOMAIN:
+        return _USES_OF_KEPT.get(op.op_type, _NOTHING)
     if op.op_type == "Step" and flow.data_inputs(op)[:1] not in ((), ("",)):
         return _STEP_BY_GIVEN
     return _USES.get(op.op_type, _NOTHING)
@@ -99,8 +105,9 @@ def _use(op: Op) -> _Use:
 class _Order:
     """The order of the calls of one slot in the functions of a partition."""
 
-    def __init__(self, functions: Sequence[Function], slot: str, stats: Stats) -> None:
+    def __init__(self, functions: Sequence[Function], slot: str, domain: str, stats: Stats) -> None:
         self._functions = functions
+        self._domain = domain
         self._keyed = {f.key: f for f in functions}
         self._slot = slot
         self._stats = stats
@@ -117,13 +124,12 @@ class _Order:
         there = flow.summary(function.ops)
         if there.has_subgraphs or flow.may_call(there):
             return [(index, *use) for index, op in enumerate(function.ops) if (use := self._of(op))]
-        model = keys.ROLE_MODEL_DOMAIN
-        calls = [(index, op) for index, op in enumerate(function.ops) if op.domain == model]
+        calls = [(index, op) for index, op in enumerate(function.ops) if op.domain == self._domain]
         return [(index, _use(op), op) for index, op in calls if op.slot == self._slot]
 
     def _of(self, op: Op) -> tuple[_Use, Op] | None:
         """How an op uses the slot, and the op that does: the first that sets something of those inside it."""
-        if op.domain == keys.ROLE_MODEL_DOMAIN:
+        if op.domain == self._domain:
             return (_use(op), op) if op.slot == self._slot else None
         bodies = [self._keyed[key].ops for key in flow.callees(op) if key in self._keyed]
         bodies += [graph.ops for _, graph in op.subgraphs()]

@@ -9,6 +9,7 @@ from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import OpDef, Opset, Ready
 from bb_edge.ir.types import ValueType
 from bb_host.errors import MalformedOp
+from bb_host.ir.construction import class_of
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import has_subgraph
 from bb_host.passes.analysis import flow
@@ -40,8 +41,11 @@ class OpRules:
         self._own: dict[str, Opset] = {}
         self._kernels = runs_on_kernels(program, options)
         self.promised = promises(program, options)
-        for binding in options.bindings:
-            declare = getattr(binding.component, "atomic_opset", None)
+        slots = [slot for function in program.functions for slot in function.slots.values()]
+        declared = {slot.concrete_type for slot in slots if slot.role == keys.ROLE_PROTOCOL}
+        bound = [binding.component for binding in options.bindings]
+        for component in (*map(class_of, sorted(filter(None, declared))), *bound):
+            declare = getattr(component, "atomic_opset", None)
             if callable(declare):
                 table = declare()
                 self._own[table.domain] = table

@@ -179,11 +179,12 @@ def budget_of(
     interpreter: int | None,
     models: Sequence[Lowered],
     max_batch: int | None,
+    kept: Sequence[tuple[str, int | None]] = (),
 ) -> Budget:
     """The budget of one stripped target, and of its artifact in bytes and as a device loads it.
 
     `interpreter` is what Python and the runtime take, instead of the estimate; `models` are its flatbuffers,
-    `max_batch` the largest batch of those whose batch is open.
+    `max_batch` the largest batch of those whose batch is open, `kept` the slots that keep a value.
     """
     config = NodeConfig.edge()
     ram = [
@@ -193,6 +194,7 @@ def budget_of(
         Share("the artifact while it is read", len(artifact)),
         Share("the program as it was read", len(artifact)),
         *(Share(what, nbytes) for what, nbytes in component_memory(program)),
+        *(Share(f"what {slot} keeps, and the next while it is written", 2 * (n or 0)) for slot, n in kept),
         *_tensor_work(planned),
         *_models(models, max_batch or 1),
         Share("slot tables", _slot_tables(loaded, config)),
@@ -201,6 +203,8 @@ def budget_of(
     ]
     told = _told(program, models, max_batch)
     unknown = tuple((g.function, g.reason) for g in planned if g.reason and g.function not in told)
+    why = "nothing tells the shape of what it keeps: give read(g, first) one that is known"
+    unknown += tuple((f"slot {slot}", why) for slot, n in kept if n is None)
     files = (FILE_PAGES if interpreter is None else 0) + (TFLITE_PAGES if models else 0)
     return Budget(target, tuple(s for s in ram if s.nbytes), tuple(_flash(program, artifact)), unknown, files)
 

@@ -34,6 +34,7 @@ from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
+from bb_host.passes.analysis.kept_values import check_kept
 from bb_host.passes.analysis.model_order import warn_of_order
 from bb_host.passes.analysis.pairs import check_pairs
 from bb_host.passes.analysis.personal import warn_of_personal
@@ -58,6 +59,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     warn_of_slots(targets, slots, options, stats)
     warn_of_personal(targets, slots, stats)
     check_pairs(targets, stats)
+    check_kept(targets, stats)
     warn_of_order(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])

@@ -19,6 +19,7 @@ from bb_edge.components.optimizers import OPTIMIZER_CONFIG, Optimizer, scratch_b
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.run.frames import Execution, FreeFrames
 from bb_edge.extend import register
+from bb_host import Graph, Module, ValueSlot
 from bb_host.build import build_edge, compile_edge
 from bb_host.cli import main
 from bb_host.columns import parse_size
@@ -97,6 +98,36 @@ def test_a_federated_client_counts_parameters_training_and_queues(tiny: tuple[An
     arenas = [s for s in budget.ram if not s.counted]
     assert max(s.nbytes for s in arenas) == share(budget, "arena")
     assert len(arenas) == len(client.planned)
+
+
+class Keeps(Module):
+    """A program that keeps a vector, and a bundle of it and a number."""
+
+    vector, pair = ValueSlot("vector"), ValueSlot("pair")
+
+    def __init__(self, size: int | None) -> None:
+        super().__init__()
+        self._size = size
+
+    def body(self, g: Graph) -> None:
+        x = g.input("x", "F32", (self._size,))
+        both = g.bundle([x, np.array(1, np.int64)])
+        g.output("y", self.vector.read(g, x))
+        g.output("z", self.pair.read(g, both))
+        self.vector.add(g, x)
+        self.pair.write(g, both, after=self.vector.add(g, x))
+
+
+def test_what_a_slot_keeps_is_counted_once_more_for_when_it_is_written() -> None:
+    (artifact,) = build_edge(Keeps(10)).artifacts
+    assert share(artifact.budget, "what vector keeps") == 2 * 40
+    assert share(artifact.budget, "what pair keeps") == 2 * (40 + 8)
+    assert artifact.budget.unknown == ()
+
+
+def test_ram_cannot_be_told_of_what_a_slot_keeps_where_its_size_is_open() -> None:
+    with pytest.raises(BudgetError, match="slot vector: nothing tells the shape of what it keeps"):
+        build_edge(Keeps(None), limits=Limits(ram=64 * MIB))
 
 
 def test_sums_and_the_predicted_rss() -> None:
