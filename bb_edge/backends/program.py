@@ -11,7 +11,7 @@ plan up to the node, the node, and a program for the rest, which makes plans for
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bb_edge.backends.arena import Arena
@@ -28,6 +28,7 @@ from bb_kernels import KernelError, Prepared, TensorSpec, evaluate
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
+    from bb_edge.roles.programs import Runner, Wiring
 
 __all__ = ["MAX_DYNAMIC", "MAX_PLANS", "NumPyProgram"]
 
@@ -120,6 +121,34 @@ class NumPyProgram(BackendProgram):
         if specs is None:  # known only once it has run
             super().run_into(inputs, outputs)
             return
+        self._check_results(outputs, specs)
+        plan.run_into(inputs, outputs)
+
+    def runner(
+        self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
+    ) -> Runner:
+        if wiring is not None:
+            return super().runner(outputs, lendable, wiring)
+        plan_for = self.plan_for
+        nothing: Mapping[int, Array] = {}
+        fits: object = None  # a plan that gives these results
+
+        def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
+            nonlocal fits
+            plan = plan_for(inputs)
+            if plan is not fits:
+                if plan.output_specs is None:
+                    self.run_into(inputs, outputs)
+                    return nothing
+                self._check_results(outputs, plan.output_specs)
+                fits = plan
+            plan.run_into(inputs, outputs)
+            return nothing
+
+        return run
+
+    def _check_results(self, outputs: Sequence[Array], specs: Sequence[Spec]) -> None:
+        """BackendRunError where arrays are not what results of these specs can be written into."""
         if len(outputs) != len(specs):
             raise BackendRunError(
                 f"expected {len(specs)} arrays for the results, got {len(outputs)}", self._where
@@ -131,7 +160,6 @@ class NumPyProgram(BackendProgram):
                     f"{array.dtype}{list(array.shape)}",
                     self._where,
                 )
-        plan.run_into(inputs, outputs)
 
     @property
     def arena_bytes(self) -> int | None:

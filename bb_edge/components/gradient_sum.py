@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
     _Bound = tuple[BackendProgram, Others, Sequence[Array], Runner]
 
+    Parts = list[tuple[int, Array]]
+    """Parts of a vector: where each begins, and its numbers, 1-D."""
+    Spares = list[tuple[Array, Sequence[Array], Parts, Parts]]
+    """Vectors, each with its tensors as views, with all of them as one part, and with each as a part."""
+
 __all__ = ["GradientSum", "read_gradient"]
 
 COPIED_BYTES = 16 << 10
@@ -53,7 +58,7 @@ class GradientSum:
         self,
         size: int,
         views: Callable[[Array], Sequence[Array]],
-        spares: list[tuple[Array, Sequence[Array]]] | None = None,
+        spares: Spares | None = None,
         factor: float = 1.0,
     ) -> None:
         """`factor` is the other one that passes may have. `spares` is a list that models of one layout share,
@@ -62,19 +67,19 @@ class GradientSum:
         self._views_of = views
         self._size = size
         self.factor, self._other = 1.0, factor
-        self._spares = [] if spares is None else spares
+        self._spares: Spares = [] if spares is None else spares
         self._flat: Array
         self._views: Sequence[Array] | None
-        self._in_vector: list[tuple[int, Array]]  # all gradients as one part
-        self._by_tensor: list[tuple[int, Array]]
+        self._in_vector: Parts
+        self._by_tensor: Parts
         self._starts = list(accumulate((view.size for view in self._take_memory()), initial=0))
         self._spare: Array | None = None
         self._spare_views: Sequence[Array] = ()
         self._runs: _Bound | None = None  # into the vector, and into the spare one
         self._spare_runs: _Bound | None = None
         self._mapping: Mapping[int, Array] = {}  # what a program lent last
-        self._placed: list[tuple[int, Array]] = []  # of it: where in the vector each belongs, its numbers
-        self._parts: list[tuple[int, Array]] = []  # those, and what lies in the vector
+        self._placed: Parts = []  # of it: where in the vector each belongs, its numbers
+        self._parts: Parts = []  # those, and what lies in the vector
         self._is_lent = False
         # What a program lent last to be added; of each part the sum, what comes to it, and memory for it.
         self._sums: tuple[object, list[tuple[Array, Array, Array]]] = None, []
@@ -82,16 +87,16 @@ class GradientSum:
         """Whether a pass has added to it since the last step."""
 
     def _take_memory(self) -> Sequence[Array]:
-        try:
-            self._flat, views = self._spares.pop()
+        if self._spares:
+            self._flat, views, self._in_vector, self._by_tensor = self._spares.pop()
             self._flat.fill(0)
-        except IndexError:
+        else:
             self._flat = np.zeros(self._size, np.float32)
             views = self._views_of(self._flat)
+            starts = list(accumulate((view.size for view in views), initial=0))
+            self._in_vector = [(0, self._flat[: starts[-1]])]
+            self._by_tensor = [(at, view.reshape(-1)) for at, view in zip(starts, views)]  # noqa: B905
         self._views = views
-        self._in_vector = [(0, self._flat[: sum(view.size for view in views)])]
-        starts = accumulate((view.size for view in views), initial=0)
-        self._by_tensor = [(at, view.reshape(-1)) for at, view in zip(starts, views)]  # noqa: B905
         return views
 
     def release(self) -> None:
@@ -101,7 +106,7 @@ class GradientSum:
         self._spare, self._spare_views, self._runs, self._spare_runs = None, (), None, None
         if not self.filled and self._views is not None:
             if len(self._spares) < SPARES:
-                self._spares.append((self._flat, self._views))
+                self._spares.append((self._flat, self._views, self._in_vector, self._by_tensor))
             self._flat, self._views, self._in_vector, self._by_tensor = _NOTHING, None, [], []
 
     def add(
@@ -189,14 +194,14 @@ class GradientSum:
         lendable = frozenset(n for n, view in enumerate(views, first) if view.nbytes >= least)
         return program, others, views, program.runner((*others[0], *views, *others[1]), lendable)
 
-    def _place(self, lent: Mapping[int, Array], others: Others) -> list[tuple[int, Array]]:
+    def _place(self, lent: Mapping[int, Array], others: Others) -> Parts:
         """The gradients that a program lends, in order, each with its place."""
         first = len(others[0])
         return [(self._starts[n - first], array.reshape(-1)) for n, array in sorted(lent.items())]
 
-    def _whole(self, flat: Array, lent: Sequence[tuple[int, Array]]) -> list[tuple[int, Array]]:
+    def _whole(self, flat: Array, lent: Sequence[tuple[int, Array]]) -> Parts:
         """All gradients in order: those that are lent, and what a vector has of the others."""
-        parts: list[tuple[int, Array]] = []
+        parts: Parts = []
         at = 0
         for start, values in lent:
             if start > at:
@@ -220,7 +225,7 @@ class GradientSum:
         self.filled = False
         return self._flat
 
-    def take_parts(self) -> list[tuple[int, Array]]:
+    def take_parts(self) -> Parts:
         """Returns the sum in parts where some of it is lent, or a step only adds it, and begins anew.
 
         Else it returns an empty list, and nothing was taken.

@@ -38,6 +38,7 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting, settings_of
 
 if TYPE_CHECKING:
+    from bb_edge.components.gradient_sum import Spares
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -176,7 +177,7 @@ class GraphModel(Model):
         model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
             shapes = model._shapes[: model._tensors_learned]
-            spares: list[tuple[Array, Sequence[Array]]] = env.once(("gradients", counts), list)
+            spares: Spares = env.once(("gradients", counts), list)
             model._gradient = GradientSum(model._size, partial(cut, shapes=shapes), spares, model._factor)
         return model
 

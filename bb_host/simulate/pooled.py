@@ -9,7 +9,7 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.component import Component, ComponentEnv
-    from bb_edge.roles.programs import Functions
+    from bb_edge.roles.programs import Functions, Runner, Wiring
 
 
 class _Pool:
@@ -86,6 +86,17 @@ class _Turn(BackendProgram):
         self._take_turn()
         self._program.run_into(inputs, outputs)
 
+    def runner(
+        self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
+    ) -> Runner:
+        behind, take_turn = self._program.runner(outputs, lendable, wiring), self._take_turn
+
+        def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
+            take_turn()
+            return behind(inputs)
+
+        return run
+
 
 class _PooledBackend(NumPyBackend):
     """A node's NumPy backend whose programs are those of a pool."""
@@ -116,6 +127,11 @@ def _later(_model: GraphModel) -> None:
     """Takes no memory for a copy of the parameters yet: a node that sleeps would give it back at once."""
 
 
+def _made(name: str, base: type[Component], **members: object) -> type[Component]:
+    """A class of this module: with another's name on it (`abc`, by default) it counts as an author's."""
+    return type(name, (base,), {"__module__": __name__, **members})
+
+
 class PoolingRegistry(Registry):
     """The components of another registry, but NumPy backends that share their programs, and data sources that
     are given their rows.
@@ -128,9 +144,9 @@ class PoolingRegistry(Registry):
         super().__init__()
         self._behind = behind
         self._instead: dict[type[Component], type[Component]] = {
-            NumPyBackend: type("PooledBackend", (_PooledBackend,), {"pool": _Pool()}),
+            NumPyBackend: _made("PooledBackend", _PooledBackend, pool=_Pool()),
             ArrayDataSource: DealtSource,
-            GraphModel: type("PlacedModel", (GraphModel,), {"room": staticmethod(room), "reserve": _later}),
+            GraphModel: _made("PlacedModel", GraphModel, room=staticmethod(room), reserve=_later),
         }
 
     def lookup(self, type_name: str, where: str = "") -> type[Component]:

@@ -252,6 +252,23 @@ def test_run_into_refuses_arrays_that_do_not_fit(
         made.run_into((f32(2, 3),), targets[wrong])
 
 
+def test_a_runner_writes_to_its_arrays_each_time_and_looks_at_them_for_each_plan(
+    backend: NumPyBackend, make: Make, f32: F32
+) -> None:
+    prog = program(backend, make("x", "y", [("Neg", "x", "y")]))
+    x, out = f32(2, 3), np.empty((2, 3), np.float32)
+    run = prog.runner([out], ())
+    for factor in (1, 2):
+        assert not run([x * np.float32(factor)])
+        np.testing.assert_array_equal(out, -x * factor)
+    with pytest.raises(BackendRunError, match="expected a contiguous"):
+        run((f32(4, 3),))
+    run([x])
+    np.testing.assert_array_equal(out, -x)
+    with pytest.raises(BackendRunError, match="expected 1 arrays"):
+        prog.runner([out, out], ())([x])
+
+
 def test_resident_inputs_are_read_in_place(backend: NumPyBackend, make: Make, f32: F32) -> None:
     """Also through a view of one, and after its contents have changed."""
     w = f32(3, 4)

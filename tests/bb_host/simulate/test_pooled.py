@@ -12,8 +12,9 @@ import pytest
 from bb_edge.backends.numpy_backend import NumPyBackend
 from bb_edge.components import GraphModel
 from bb_edge.ir.onnx_pb2 import FunctionProto
-from bb_edge.registry import Registry
+from bb_edge.registry import Registry, default_registry
 from bb_edge.roles.component import ComponentEnv
+from bb_edge.syscalls.batches import is_shipped
 from bb_host.build import build_edge
 from bb_host.simulate import Dealt, Group, Outcome, Rule, Scenario, shard, simulate
 from bb_host.simulate.pooled import PoolingRegistry
@@ -54,6 +55,9 @@ def test_nodes_that_take_turns_have_their_own_parameters():
             (alone,) = made(NumPyBackend).prepare(product(), {}, own).run([x])
             into = np.empty_like(alone)
             pooled.run_into([x], [into])
+            again = np.empty_like(alone)
+            run = pooled.runner([again], ())
+            assert not run([x]) and not run([x]) and again.tobytes() == into.tobytes()
             assert pooled.input_names == ("x",) and pooled.output_names == ("y",)
             assert pooled.run([x])[0].tobytes() == into.tobytes() == alone.tobytes()
 
@@ -68,6 +72,14 @@ def test_a_graph_is_made_ready_once_for_all_nodes_with_the_same_limits():
     assert first.arena is second.arena is not None
     other_worker = made(PoolingRegistry(Registry(), room).lookup("bb.NumPyBackend"))
     assert other_worker.arena is not first.arena
+
+
+def test_what_stands_in_for_a_component_of_the_project_counts_as_its_own():
+    """An author's are lent their inputs read-only, a call or two for each op."""
+    pooling = PoolingRegistry(default_registry(), room)
+    for name in ("bb.NumPyBackend", "bb.GraphModel", "bb.ArrayDataSource"):
+        assert pooling.lookup(name) is not default_registry().lookup(name)
+        assert is_shipped(pooling.lookup(name))
 
 
 def test_other_components_are_those_of_the_registry_behind():
