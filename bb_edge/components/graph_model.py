@@ -38,7 +38,6 @@ from bb_edge.roles.errors import ComponentError
 from bb_edge.roles.settings import Setting, settings_of
 
 if TYPE_CHECKING:
-    from bb_edge.components.gradient_sum import Spares
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import Ctx
 
@@ -177,8 +176,8 @@ class GraphModel(Model):
         model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
             shapes = model._shapes[: model._tensors_learned]
-            spares: Spares = env.once(("gradients", counts), list)
-            model._gradient = GradientSum(model._size, partial(cut, shapes=shapes), spares, model._factor)
+            views, spares = partial(cut, shapes=shapes), env.once(("gradients", counts), list)
+            model._gradient = GradientSum(model._size, views, spares, model._factor)
         return model
 
     @classmethod

@@ -436,7 +436,7 @@ def _pair(text: str, flag: str, seconds: float | None) -> tuple[float, int]:
 
 def _ms(value: float, flag: str) -> int:
     if not 0 <= value < 1e9:
-        raise ScenarioError(f"{value} ms", flag, "give milliseconds, 0 or more")
+        raise ScenarioError(f"{value:g} ms", flag, "give milliseconds, 0 or more and less than 1e9 (12 days)")
     return round(value * MS)
 
 
@@ -450,6 +450,9 @@ def _swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str,
         if not equals or not name or not all(values.split(",")):
             raise ScenarioError(f"{text!r} names no values", "--sweep", "write --sweep seed=0,1,2")
         _once(name, given, "--sweep", name)
+        swept: set[str] = set()
+        for value in values.split(","):
+            _once(value, swept, "--sweep", f"{name}={value}")
         axes.append([(name, value) for value in values.split(",")])
     for combination in itertools.product(*axes):
         scenario = base

@@ -157,7 +157,13 @@ class Columns:
             index, _, name = part.partition("=")
             if not index.isdigit():
                 break
-            names[int(index)] = name or f"{topic}[{index}]"
+            name = name or f"{topic}[{index}]"
+            if name in names.values() or int(index) in names:
+                what = f"name {name!r}" if name in names.values() else f"place {index}"
+                raise ScenarioError(
+                    f"the {what} is given twice", "--plot", "each number has a name of its own"
+                )
+            names[int(index)] = name
         else:
             if topic and colon and names:
                 return cls(topic, names)

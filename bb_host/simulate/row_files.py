@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -16,7 +17,7 @@ from bb_edge.components import ArrayDataSource
 from bb_edge.components.stored_samples import hot
 from bb_host.errors import ScenarioError
 from bb_host.simulate.dealing import Dealer
-from bb_host.simulate.scenario import Dealt, Scenario
+from bb_host.simulate.scenario import Dealt, Member, Scenario
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -41,22 +42,27 @@ class Hand(NamedTuple):
 
 
 class RowFile:
-    """A file whose rows are dealt, in this worker."""
+    """A file whose rows are dealt, in this worker: each node that has the slot gets a share.
 
-    def __init__(self, dealt: Dealt, scenario: Scenario) -> None:
+    `takers` are the numbers of the groups whose nodes have it.
+    """
+
+    def __init__(self, dealt: Dealt, scenario: Scenario, takers: Sequence[int]) -> None:
         self.key = dealt.key
         self.path = str(dealt.path)
         self._arrays = read_rows(dealt.path)
-        clients = max((group.count for group in scenario.groups if group.count > 1), default=1)
+        counts = [scenario.groups[group].count for group in takers]
+        self._firsts = dict(zip(takers, accumulate(counts, initial=0)))  # noqa: B905 (the last is the sum)
+        clients = sum(counts) or 1
         rows = len(next(iter(self._arrays.values())))
         self._last = rows - 1
         self._dealer = Dealer(
             dealt.rule, rows, self._arrays.get(dealt.labels), clients, scenario.seed, self._arrays
         )
 
-    def hand_of(self, client: int) -> Hand:
-        """What one client is dealt."""
-        numbers = self._dealer.rows_of(client)
+    def hand_of(self, member: Member) -> Hand:
+        """What one node of a class that has the slot is dealt."""
+        numbers = self._dealer.rows_of(self._firsts[member.group] + member.number)
         return Hand(self._arrays, numbers.astype(np.min_scalar_type(self._last)), self.path)
 
 

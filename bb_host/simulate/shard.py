@@ -44,7 +44,7 @@ from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
-from bb_host.simulate.scenario import Group, Member, Scenario
+from bb_host.simulate.scenario import Dealt, Group, Member, Scenario
 from bb_host.simulate.troubles import at_fault, told
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Shard:
             InstallPlan(program, (group.target,), _config(group), Kept())
             for group, program in zip(scenario.groups, self._programs, strict=True)
         ]
-        self._dealers = {dealt.slot: RowFile(dealt, scenario) for dealt in scenario.dealt}
+        self._dealers = {dealt.slot: self._row_file(dealt) for dealt in scenario.dealt}
         self._everybody = {member: scenario.peer_of(member) for member in scenario.members()}
         self._member_of = {peer: member for member, peer in self._everybody.items()}
         self._records = {self._everybody[member]: member for member in members}
@@ -143,6 +143,11 @@ class Shard:
         for peer, member in list(self._records.items()):
             if not self._kinds[member.group].sleeps:
                 self._add(peer, self.scenario.latency_ns)
+
+    def _row_file(self, dealt: Dealt) -> RowFile:
+        groups = zip(self.scenario.groups, self._programs, strict=True)
+        slots = [program.targets[group.target].bindings for group, program in groups]
+        return RowFile(dealt, self.scenario, [n for n, bound in enumerate(slots) if dealt.slot in bound])
 
     def _check_names(self) -> None:
         """ScenarioError where a configured slot, a slot with data, or a client of a trace is nobody's."""
@@ -204,7 +209,7 @@ class Shard:
                 components.setdefault(slot, {})[file.key] = path
                 given[path] = file.path
                 kind = self._registry.lookup(target.bindings[slot].type_name)
-                files.enter_context(handed_over(kind, path, file.hand_of(member.number)))
+                files.enter_context(handed_over(kind, path, file.hand_of(member)))
             try:
                 return install(
                     self._everybody[member],

@@ -12,6 +12,7 @@ from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import ComponentError
 from bb_host.errors import ScenarioError
 from bb_host.simulate.row_files import DealtSource, Hand, RowFile, check_takes_rows, handed_over
+from bb_host.simulate.scenario import Member
 
 
 def read(kind: type[ArrayDataSource], path: Path, **config: object) -> list[bytes]:
@@ -26,7 +27,7 @@ def test_rows_in_memory_are_those_of_a_file(tmp_path: Path, order: str, scenario
     x = np.arange(60, dtype=np.float64).reshape(20, 3)
     np.savez(data, x=np.asarray(x, order=order), y=np.arange(20), ids=np.arange(20))  # type: ignore[call-overload]
     (dealt,) = scenario(4).dealt
-    hand = RowFile(type(dealt)("shard", data, dealt.rule), scenario(4)).hand_of(2)
+    hand = RowFile(type(dealt)("shard", data, dealt.rule), scenario(4), [1]).hand_of(Member(1, 2))
     path = tmp_path / "client-2.npz"
     with handed_over(ArrayDataSource, str(path), hand):
         assert path.exists()
