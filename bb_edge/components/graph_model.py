@@ -176,8 +176,8 @@ class GraphModel(Model):
         model._home.trained_by(model._graphs.fit, tensors)
         if model._graphs.learns:
             shapes = model._shapes[: model._tensors_learned]
-            views, spares = partial(cut, shapes=shapes), env.once(("gradients", counts), list)
-            model._gradient = GradientSum(model._size, views, spares, model._factor)
+            once = env.once(("gradients", counts), list[Any])
+            model._gradient = GradientSum(model._size, partial(cut, shapes=shapes), once, model._factor)
         return model
 
     @classmethod
