@@ -38,8 +38,8 @@ def add_simulate(verbs: Any) -> None:
         "--set",
         action="append",
         default=[],
-        metavar="SLOT.KEY=VALUE",
-        help="configure a slot of all its nodes",
+        metavar="[CLASS.]SLOT.KEY=VALUE",
+        help="configure a slot of all its nodes, or of those of one class",
     )
     p.add_argument("--seed", type=int, metavar="N", help="0 without")
     p.add_argument(
@@ -63,7 +63,7 @@ def add_simulate(verbs: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=A,B,…",
-        help="a run for each value of seed, clients, deal, or SLOT.KEY; several: for each combination",
+        help="a run for each value of seed, clients, deal, [CLASS.]SLOT.KEY; several: for each combination",
     )
     p.add_argument("--plot", metavar="TOPIC:I=NAME,…", help="numbers of an event to show")
     p.add_argument("-o", "--out", type=Path, metavar="FOLDER", help="events.jsonl, summary.json, picture.png")

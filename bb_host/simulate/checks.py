@@ -6,9 +6,10 @@ The command line has its own words for what it takes; here a script's author is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bb_edge.engine.program.program import Target
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import Conditions
@@ -45,14 +46,7 @@ def check_scenario(scenario: Scenario) -> None:
     _whole(scenario.seed, "Scenario.seed", -(1 << 63), (1 << 64) - 1)
     _whole(scenario.latency_ns, "Scenario.latency_ns", 1, MOST_NS)
     _whole(scenario.jitter_ns, "Scenario.jitter_ns", 0, MOST_NS)
-    settings = scenario.settings
-    _check(
-        isinstance(settings, Mapping)
-        and all(isinstance(slot, str) and isinstance(keys, Mapping) for slot, keys in settings.items()),
-        f"settings are {settings!r:.60}",
-        "Scenario.settings",
-        'give the configuration of each slot: {"model": {"learning_rate": 0.1}}',
-    )
+    _check_settings(scenario.settings, "Scenario.settings")
     _check(isinstance(scenario.dealt, tuple), f"dealt is {scenario.dealt!r:.60}", "Scenario.dealt", "a tuple")
     slots = set()
     for dealt in scenario.dealt:
@@ -107,6 +101,17 @@ def _check_group(group: Group) -> None:
         "give an artifact's bytes: build_edge(…).artifacts[…].data",
     )
     _whole(group.count, f"Group.count of {group.peer_class!r}", 1, 1 << 32)
+    _check_settings(group.settings, f"Group.settings of {group.peer_class!r}")
+
+
+def _check_settings(settings: object, where: str) -> None:
+    _check(
+        isinstance(settings, Mapping)
+        and all(isinstance(slot, str) and isinstance(keys, Mapping) for slot, keys in settings.items()),
+        f"settings are {settings!r:.60}",
+        where,
+        'give the configuration of each slot: {"model": {"learning_rate": 0.1}}',
+    )
 
 
 def _check_dealt(dealt: Dealt) -> None:
@@ -144,6 +149,38 @@ def _check_conditions(found: Conditions) -> None:
             what = f"client {client} is up from {begin} ns on before its last span has ended"
             _check(begin >= at, what, f"{where}.trace", "give its spans in their order, without overlaps")
             at = end
+
+
+def check_settings(scenario: Scenario, targets: Sequence[Target]) -> None:
+    """ScenarioError for settings of slots that no node has, and for those that have no effect.
+
+    `targets` are those of the groups, in their order.
+    """
+    groups = list(zip(scenario.groups, targets, strict=True))
+    known = sorted({slot for target in targets for slot in target.bindings})
+    for slot, keys in scenario.settings.items():
+        having = [group for group, target in groups if slot in target.bindings]
+        _check(bool(having), f"no node has a slot {slot!r}", "--set", suggestion(slot, known, "slots: "))
+        for key in keys:
+            _check(
+                not all(key in group.settings.get(slot, {}) for group in having),
+                f"{slot}.{key} is set for each class that has the slot, and for all of them",
+                "--set",
+                f"leave out --set {slot}.{key}",
+            )
+    for group, target in groups:
+        for slot in group.settings:
+            what = f"the class {group.peer_class!r} has no slot {slot!r}"
+            hint = suggestion(slot, sorted(target.bindings), "slots: ")
+            _check(slot in target.bindings, what, "--set", hint)
+        asked = scenario.settings_of(group)
+        for dealt in scenario.dealt:
+            _check(
+                dealt.slot not in target.bindings or dealt.key not in asked.get(dealt.slot, {}),
+                f"slot {dealt.slot!r} is dealt rows, and its {dealt.key!r} is set besides",
+                "--set",
+                f"leave out --set {dealt.slot}.{dealt.key}, or --data {dealt.slot}",
+            )
 
 
 def check_targets(group: Group, targets: Mapping[str, str]) -> None:

@@ -1,21 +1,17 @@
-"""The verb `simulate`: from a command line to scenarios, and what is shown of them."""
+"""The verb `simulate`: compiles, runs the scenarios that are asked for, and shows what came of them."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
-import itertools
 import json
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from bb_edge.cli.arguments import given_value
 from bb_edge.cli.endings import Exit
 from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
@@ -25,18 +21,12 @@ from bb_edge.registry import UnregisteredConcreteError, default_registry, forgot
 from bb_host.apart import apart
 from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Event, Trouble
-from bb_host.simulate.conditions import NS, Conditions, read_trace
+from bb_host.simulate.asked import CompiledTarget, scenario_of, swept
+from bb_host.simulate.conditions import NS
 from bb_host.simulate.report import Columns, ProgressLine, event_record, last_numbers, not_finite, summary
 from bb_host.simulate.results import Results
-from bb_host.simulate.rules import Rule
 from bb_host.simulate.run import Outcome, simulate
-from bb_host.simulate.scenario import MS, Dealt, Group, Scenario
-
-LABELS = "y"
-"""The array of labels, where `--labels` names no other."""
-
-MANY = "Client"
-"""The class that `--clients` means, where a program has several."""
+from bb_host.simulate.scenario import Scenario
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,15 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
     artifacts, modules, path = apart(_compiled, arguments.file, tuple(arguments.load))
     sys.path[:0] = [folder for folder in path if folder not in sys.path]  # workers import from there, too
     programs = [load(artifact.data) for artifact in artifacts]
-    base = _scenario(arguments, artifacts, modules)
+    base = scenario_of(arguments, artifacts, modules)
     if arguments.plot is not None:  # before hours have passed
         _check_columns(Columns.parse(arguments.plot), programs)
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
         raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
     runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
-    swept = list(_swept(base, arguments))
+    scenarios = list(swept(base, arguments))
     results = Results(arguments.out)
-    for label, scenario in swept:
+    for label, scenario in scenarios:
         runs[label] = _run(label, scenario, arguments, results, artifacts)
         told = runs[label][1]
         results.add(told)
@@ -99,7 +89,7 @@ def _run(
     scenario: Scenario,
     arguments: argparse.Namespace,
     results: Results,
-    artifacts: Sequence[_Compiled],
+    artifacts: Sequence[CompiledTarget],
 ) -> tuple[Outcome, dict[str, Any]]:
     line = None if arguments.quiet else ProgressLine()
 
@@ -200,26 +190,17 @@ def _last(columns: Columns | None, events: Sequence[Event]) -> str:
     return (last or "no numbers") + (f" (mean of {nodes:,} nodes)" if nodes > 1 else "")
 
 
-# --- from the command line to a scenario ------------------------------------------------------------------
+# --- what is compiled -------------------------------------------------------------------------------------
 
 
-class _Compiled(NamedTuple):
-    """One target of a program's file: what its nodes install, and what leads back to its author's lines."""
-
-    peer_class: str
-    target: str
-    data: bytes
-    source_map: bytes
-
-
-def _reads_batches(artifact: _Compiled) -> bool:
+def _reads_batches(artifact: CompiledTarget) -> bool:
     """Whether it has rounds, and reads the answers to a request as one batch."""
     graphs = load(artifact.data).graphs.values()
     rounds = any(op.op_type == "Repeat" for graph in graphs for op in graph.ops)
     return rounds and any(graph.stacks for graph in graphs)
 
 
-def _lines_of_requests(artifacts: Sequence[_Compiled]) -> list[str]:
+def _lines_of_requests(artifacts: Sequence[CompiledTarget]) -> list[str]:
     """The author's lines that choose peers and ask them, in targets that have rounds."""
     from bb_host.report.symbolize import SourceMap
 
@@ -231,7 +212,7 @@ def _lines_of_requests(artifacts: Sequence[_Compiled]) -> list[str]:
     )
 
 
-def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[_Compiled]) -> list[str]:
+def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[CompiledTarget]) -> list[str]:
     """The author's lines of the op that a failure names first: artifacts hold none."""
     from bb_host.report.symbolize import SourceMap  # brings parts of the compiler along
 
@@ -241,7 +222,7 @@ def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[_Compiled]) -> li
     return []
 
 
-def _lines_in(text: str, artifacts: Sequence[_Compiled]) -> list[str]:
+def _lines_in(text: str, artifacts: Sequence[CompiledTarget]) -> list[str]:
     """The author's lines of the ops that a text names behind their targets."""
     from bb_host.report.symbolize import SourceMap
 
@@ -253,7 +234,7 @@ def _lines_in(text: str, artifacts: Sequence[_Compiled]) -> list[str]:
     ]
 
 
-def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[_Compiled], list[str], list[str]]:
+def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[CompiledTarget], list[str], list[str]]:
     """Each target of a program's file; its own modules; where those are found.
 
     Only here the compiler is imported, in a process that does not stay.
@@ -273,7 +254,7 @@ def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[_Compiled], list[
     found = []
     for artifact in build.artifacts:
         target = load(artifact.data).targets[artifact.target]
-        found.append(_Compiled(target.peer_class, artifact.target, artifact.data, artifact.source_map))
+        found.append(CompiledTarget(target.peer_class, artifact.target, artifact.data, artifact.source_map))
     return found, _own_modules([load(artifact.data) for artifact in found]), list(sys.path)
 
 
@@ -299,190 +280,3 @@ def _own_modules(programs: Sequence[Program]) -> list[str]:
                 if not name.startswith("bb_edge.") and file:
                     found.append(name if "." in name else file)
     return found
-
-
-def _scenario(
-    arguments: argparse.Namespace, artifacts: Sequence[_Compiled], modules: Sequence[str]
-) -> Scenario:
-    counts = _counts(arguments, [artifact.peer_class for artifact in artifacts])
-    groups = tuple(
-        Group(a.peer_class, a.target, a.data, counts[a.peer_class], large=counts[a.peer_class] == 1)
-        for a in artifacts
-    )
-    rules = _rules(arguments)
-    labels = LABELS if arguments.labels is None else arguments.labels
-    dealt = tuple(
-        Dealt(slot, path, rules.get(slot, rules[""]), labels=labels) for slot, path in _files(arguments)
-    )
-    _check_labels(arguments, dealt)
-    unused = rules.keys() - {slot for slot, _ in _files(arguments)} - {""}
-    if unused:
-        raise ScenarioError(
-            f"no data are given for {', '.join(sorted(unused))}", "--deal", "add --data SLOT=FILE.npz"
-        )
-    return Scenario(
-        groups,
-        0 if arguments.seed is None else arguments.seed,
-        _ms(arguments.latency, "--latency"),
-        _ms(arguments.jitter, "--jitter"),
-        _settings(arguments.set),
-        dealt,
-        _conditions(arguments),
-        tuple(dict.fromkeys([*arguments.load, *modules])),
-    )
-
-
-def _check_labels(arguments: argparse.Namespace, dealt: Sequence[Dealt]) -> None:
-    """ScenarioError for `--labels` that no rule of the command line reads."""
-    swept = [text.removeprefix("deal=").split(",") for text in arguments.sweep if text.startswith("deal=")]
-    rules = [one.rule for one in dealt] + [Rule.parse(text) for texts in swept for text in texts]
-    if arguments.labels is not None and not any(rule.by_label for rule in rules):
-        raise ScenarioError(
-            f"nothing is dealt by the labels {arguments.labels!r}",
-            "--labels",
-            "add --deal dirichlet:0.3 or --deal label:2, or leave --labels out",
-        )
-
-
-def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, int]:
-    """How many nodes each class has: one, where nothing else is said."""
-    counts, given = dict.fromkeys(classes, 1), set[str]()
-    asked = [("--nodes", *text.partition("=")[::2]) for text in arguments.nodes]
-    if arguments.clients is not None:
-        asked.append(("--clients", classes[0] if len(classes) == 1 else MANY, str(arguments.clients)))
-    for flag, name, number in asked:
-        if name not in counts:
-            hint = f"its classes: {', '.join(classes)}; write --nodes {classes[-1]}=100"
-            raise ScenarioError(f"the program has no class {name!r}", flag, hint)
-        if not number.isdigit() or not int(number):
-            example = "--clients 100" if flag == "--clients" else f"--nodes {name}=100"
-            raise ScenarioError(f"{number!r} is not a number of nodes, 1 or more", flag, f"write {example}")
-        _once(name, given, flag, f"how many nodes {name!r} has")
-        counts[name] = int(number)
-    return counts
-
-
-def _once(name: str, given: set[str], flag: str, what: str) -> None:
-    """ScenarioError for what is said twice: which of both is meant cannot be known."""
-    if name in given:
-        raise ScenarioError(f"{what} is given twice", flag, "leave one of them out")
-    given.add(name)
-
-
-def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
-    found: list[tuple[str, Path]] = []
-    given = set[str]()
-    for text in arguments.data:
-        slot, equals, path = text.partition("=")
-        if not equals or not slot or not path:
-            raise ScenarioError(f"{text!r} names no slot and file", "--data", "write --data shard=train.npz")
-        _once(slot, given, "--data", f"the file of slot {slot!r}")
-        found.append((slot, Path(path)))
-    return found
-
-
-def _rules(arguments: argparse.Namespace) -> dict[str, Rule]:
-    rules, given = {"": Rule("iid")}, set[str]()
-    for text in arguments.deal:
-        slot, equals, rule = text.partition("=")
-        slot, rule = (slot, rule) if equals else ("", text)
-        _once(slot, given, "--deal", f"how slot {slot!r} is dealt" if slot else "how all slots are dealt")
-        rules[slot] = Rule.parse(rule)
-    return rules
-
-
-def _settings(texts: Sequence[str]) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = {}
-    given = set[str]()
-    for text in texts:
-        name, equals, value = text.partition("=")
-        slot, dot, key = name.partition(".")
-        if not (equals and dot and slot and key):
-            raise ScenarioError(f"{text!r} configures nothing", "--set", "write --set SLOT.KEY=VALUE")
-        _once(name, given, "--set", name)
-        found.setdefault(slot, {})[key] = given_value(f"--set {name}", value)
-    return found
-
-
-def _conditions(arguments: argparse.Namespace) -> Conditions:
-    found = Conditions()
-    if arguments.available is not None:
-        if arguments.available.endswith(".csv"):
-            found = dataclasses.replace(found, trace=read_trace(Path(arguments.available)))
-        else:
-            share, period = _pair(arguments.available, "--available", 600.0)
-            if share == 0:
-                raise ScenarioError("nobody would ever be there", "--available", "give a share above 0")
-            found = dataclasses.replace(found, up_share=share, up_period_ns=period)
-    if arguments.slow is not None:
-        share, more = _pair(arguments.slow, "--slow", None)
-        found = dataclasses.replace(found, slow_share=share, slow_by_ns=more)
-    if arguments.dropouts is not None:
-        chance, gone = _pair(arguments.dropouts, "--dropouts", 30.0)
-        found = dataclasses.replace(found, dropout_chance=chance, dropout_ns=gone)
-    return found
-
-
-def _pair(text: str, flag: str, seconds: float | None) -> tuple[float, int]:
-    """A share from 0 to 1 and nanoseconds, of `SHARE:SECONDS`."""
-    share, colon, rest = text.partition(":")
-    with contextlib.suppress(ValueError):
-        part, time_s = float(share), float(rest) if colon else seconds
-        if 0 <= part <= 1 and time_s is not None and 0 < time_s < 1e9:
-            return part, round(time_s * NS)
-    default = "" if seconds is None else f"; without a time it is {seconds:g} s"
-    raise ScenarioError(f"{text!r} is not a share and a time", flag, f"write {flag} 0.1:20{default}")
-
-
-def _ms(value: float, flag: str) -> int:
-    if not 0 <= value < 1e9:
-        raise ScenarioError(f"{value:g} ms", flag, "give milliseconds, 0 or more and less than 1e9 (12 days)")
-    return round(value * MS)
-
-
-def _swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str, Scenario]]:
-    """(label, scenario) of each run: the base alone, or one for each combination of swept values."""
-    axes: list[list[tuple[str, str]]] = []
-    given = {f"{slot}.{key}" for slot, keys in base.settings.items() for key in keys}
-    given |= {name for name in ("clients", "seed") if getattr(arguments, name) is not None}
-    for text in arguments.sweep:
-        name, equals, values = text.partition("=")
-        if not equals or not name or not all(values.split(",")):
-            raise ScenarioError(f"{text!r} names no values", "--sweep", "write --sweep seed=0,1,2")
-        _once(name, given, "--sweep", name)
-        swept: set[str] = set()
-        for value in values.split(","):
-            _once(value, swept, "--sweep", f"{name}={value}")
-        axes.append([(name, value) for value in values.split(",")])
-    for combination in itertools.product(*axes):
-        scenario = base
-        for name, value in combination:
-            scenario = _with(scenario, name, value)
-        yield ",".join(f"{name}={value}" for name, value in combination).replace("/", "_"), scenario
-
-
-def _with(scenario: Scenario, name: str, value: str) -> Scenario:
-    if name == "deal":
-        rule = Rule.parse(value)
-        return dataclasses.replace(
-            scenario, dealt=tuple(dataclasses.replace(d, rule=rule) for d in scenario.dealt)
-        )
-    if name in ("seed", "clients"):
-        if not value.isdigit():
-            raise ScenarioError(
-                f"{value!r} is not a number", f"--sweep {name}", f"write --sweep {name}=10,100"
-            )
-        if name == "seed":
-            return dataclasses.replace(scenario, seed=int(value))
-        many = [g for g in scenario.groups if g.peer_class == MANY or len(scenario.groups) == 1]
-        if not many or not int(value):
-            raise ScenarioError(f"clients={value} of no class {MANY}", "--sweep", "give 1 or more")
-        groups = tuple(dataclasses.replace(g, count=int(value)) if g in many else g for g in scenario.groups)
-        return dataclasses.replace(scenario, groups=groups)
-    if "." not in name:
-        hint = "write seed=0,1, clients=10,100, deal=iid,draw:64, or SLOT.KEY=A,B"
-        raise ScenarioError(f"{name!r} is nothing that can be swept", "--sweep", hint)
-    settings = {slot: dict(keys) for slot, keys in scenario.settings.items()}
-    for slot, keys in _settings([f"{name}={value}"]).items():
-        settings.setdefault(slot, {}).update(keys)
-    return dataclasses.replace(scenario, settings=settings)

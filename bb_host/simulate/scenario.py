@@ -20,7 +20,8 @@ MS = 1_000_000
 class Group:
     """All nodes of one class: `count` of them run `target` of the artifact `data`.
 
-    `large` nodes have a server's budget of memory, the others a device's.
+    `large` nodes have a server's budget of memory, the others a device's. `settings` configure slots of these
+    nodes, over those of the scenario.
     """
 
     peer_class: str
@@ -28,6 +29,7 @@ class Group:
     data: bytes
     count: int
     large: bool = False
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def name(self, number: int) -> str:
         """The name of one of them: `server`, or `client-17` where there are several."""
@@ -74,6 +76,11 @@ class Scenario:
             for group in range(len(self.groups))
             for number in range(self.groups[group].count)
         )
+
+    def settings_of(self, group: Group) -> dict[str, dict[str, object]]:
+        """The configuration of each slot of a group's nodes, as far as the scenario says it."""
+        slots = dict.fromkeys((*self.settings, *group.settings))
+        return {slot: {**self.settings.get(slot, {}), **group.settings.get(slot, {})} for slot in slots}
 
     def seed_of(self, member: Member) -> int:
         """What the member's node is installed with."""

@@ -39,7 +39,7 @@ from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.busy import Busy, Told, nobody, still_busy
-from bb_host.simulate.checks import check_targets
+from bb_host.simulate.checks import check_settings, check_targets
 from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
@@ -160,27 +160,16 @@ class Shard:
         if strangers:
             what = f"the trace names client {strangers[0]}, and there are {most}, from 0 on"
             raise ScenarioError(what, "--available", "leave its lines out, or simulate more clients")
-        for what, slots in (
-            ("--set", list(self.scenario.settings)),
-            ("--data", [dealt.slot for dealt in self.scenario.dealt]),
-        ):
-            for slot in slots:
-                if slot not in known:
-                    raise ScenarioError(
-                        f"no node has a slot {slot!r}", what, suggestion(slot, sorted(known), "slots: ")
-                    )
-
+        for dealt in self.scenario.dealt:
+            if dealt.slot not in known:
+                hint = suggestion(dealt.slot, sorted(known), "slots: ")
+                raise ScenarioError(f"no node has a slot {dealt.slot!r}", "--data", hint)
+        check_settings(self.scenario, [program.targets[group.target] for group, program in groups])
         for dealt in self.scenario.dealt:
             for _, program in groups:
                 for target in program.targets.values():
                     if binding := target.bindings.get(dealt.slot):
                         check_takes_rows(self._registry.lookup(binding.type_name), dealt.slot)
-            if dealt.key in self.scenario.settings.get(dealt.slot, {}):
-                raise ScenarioError(
-                    f"slot {dealt.slot!r} is dealt rows, and its {dealt.key!r} is set besides",
-                    "--set",
-                    f"leave out --set {dealt.slot}.{dealt.key}, or --data {dealt.slot}",
-                )
 
     # --- who is there ---------------------------------------------------------------------------------
 
@@ -200,7 +189,8 @@ class Shard:
         group, program = scenario.groups[member.group], self._programs[member.group]
         plan = self._plans[member.group]
         target = program.targets[group.target]
-        components = {slot: dict(keys) for slot, keys in scenario.settings.items() if slot in target.bindings}
+        asked = scenario.settings_of(group)
+        components = {slot: keys for slot, keys in asked.items() if slot in target.bindings}
         dealt = {slot: file for slot, file in self._dealers.items() if slot in target.bindings}
         given: dict[str, str] = {}  # by the path of its rows, the author's file
         with contextlib.ExitStack() as files:

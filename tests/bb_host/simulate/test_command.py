@@ -128,6 +128,15 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
             "learning_rate is given twice",
         ),
         (["--set", "model.learning_rate=1", "--sweep", "model.learning_rate=2,3"], "--sweep: model.learning"),
+        (["--set", "client.shard.batch_size=3"], "no class 'client' (did you mean 'Client'?"),
+        (["--sweep", "Gateway.shard.batch_size=3,4"], "no class 'Gateway' (its classes: "),
+        (["--set", "Server.shard.batch_size=3"], "the class 'Server' has no slot 'shard'"),
+        (["--set", "shard.=3"], "'shard.' names no slot and key"),
+        (["--set", "Client.agg.a.b=3"], "CLASS.SLOT.KEY=VALUE for the nodes of one class"),
+        (
+            ["--set", "shard.batch_size=3", "--set", "Client.shard.batch_size=4"],
+            "shard.batch_size is set for each class that has the slot, and for all of them",
+        ),
         (["--sweep", "clients=2,3"], "--sweep: clients is given twice"),
         (
             ["--data", "shard=a.npz", "--data", "shard=b.npz"],
@@ -143,6 +152,45 @@ def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words)
     assert main(["simulate", program, "--quiet", *clients, *more]) == 1
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
+
+
+BOTH = """
+from bb_edge.components import ArrayDataSource, PresenceSelector
+from bb_host import S, Compiler, DataSourceSlot, Module, PeerSelectorSlot
+
+
+class Both(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+    shard = DataSourceSlot("shard", ArrayDataSource, {"batch_size": 1})
+
+    def body(self, g):
+        with g.rounds(1) as start:
+            r = g.request("work", self.clients.sample(g, n=1, after=start), start.round, deadline_ns=S)
+            x, _ = self.shard.next_batch(g, after=r.value)
+            r.reply(g.onnx.size(x))
+            own, _ = self.shard.next_batch(g, after=r.answer)
+            g.app_emit("elements", g.bundle([g.onnx.size(own), r.answer]))
+
+
+def program():
+    return Both(), Compiler()
+"""
+
+
+def test_a_setting_of_a_class_is_over_that_of_all_and_can_be_swept(rows, tmp_path, capsys):
+    (tmp_path / "both.py").write_text(BOTH)
+    asked = ["simulate", str(tmp_path / "both.py"), "--quiet", "--json", "--set", f"shard.path={rows}"]
+
+    def elements(*more):
+        assert main([*asked, *more]) == 0
+        lines = map(json.loads, capsys.readouterr().out.splitlines())
+        return [line["value"] for line in lines if "summary" not in line]
+
+    assert elements("--set", "shard.batch_size=2") == [[6, 6]]  # of three numbers each
+    assert elements("--set", "shard.batch_size=2", "--set", "Client.shard.batch_size=5") == [[6, 15]]
+    swept = elements("--set", "Server.shard.batch_size=4", "--sweep", "Client.shard.batch_size=2,3")
+    assert swept == [[12, 6], [12, 9]]
 
 
 @pytest.mark.parametrize(
