@@ -24,6 +24,8 @@ from bb_host.diagnostics import ProgramWarning
 from bb_host.ir.facts import NO_FACTS, FunctionFacts, OpFacts, ProgramFacts
 
 Array = np.ndarray[Any, np.dtype[Any]]
+FunctionKey = tuple[str, str]
+"""What a call names: `(domain, op_type)`."""
 
 _NO_FUNCTION_FACTS, _NO_PROGRAM_FACTS = FunctionFacts(), ProgramFacts()
 
@@ -323,7 +325,7 @@ class Function:
         return f"<Function {_signature(self.name, self.inputs, self.outputs)}: {_count(len(self.ops), 'op')}>"
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> FunctionKey:
         """What a call names: `(domain, op_type)`."""
         return self.domain, self.name
 

@@ -12,7 +12,8 @@ from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
 
 Gradients = Sequence["str | None"]
-Rule = Callable[[GradientBuilder, Op, Gradients, Sequence[bool]], Gradients]
+Wants = Sequence[bool]
+Rule = Callable[[GradientBuilder, Op, Gradients, Wants], Gradients]
 
 RULES: dict[str, Rule] = {}
 """Operator → its rule."""
@@ -70,7 +71,7 @@ def unary(*op_types: str) -> Callable[[Slope], Slope]:
     """Registers a slope as the rule for operators."""
 
     def register(slope: Slope) -> Slope:
-        def apply(g: GradientBuilder, op: Op, dys: Gradients, wants: Sequence[bool]) -> Gradients:
+        def apply(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
             return first_alone(op, slope(g, op, op.inputs[0], op.outputs[0], one(dys)))
 
         apply.__doc__, apply.__module__ = slope.__doc__, slope.__module__
@@ -78,6 +79,12 @@ def unary(*op_types: str) -> Callable[[Slope], Slope]:
         return slope
 
     return register
+
+
+def slopes(**table: Slope) -> None:
+    """Registers slopes of one expression, by operator."""
+    for op_type, slope in table.items():
+        unary(op_type)(slope)
 
 
 def one(gradients: Gradients) -> str:

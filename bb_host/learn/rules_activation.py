@@ -10,14 +10,7 @@ import math
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import unary
-
-
-@unary("Relu")
-def _relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    # By 0 or 1 rather than by Where: NumPy multiplies in a vector loop and chooses one by one (measured: 3.4
-    # against 5.3 µs at 32×32, 5 against 20 µs at 256×32).
-    return g.op("Mul", dy, g.cast(g.op("Greater", y, g.scalar(0, y)), g.dtype(y)))
+from bb_host.learn.gradient_rules import slopes, unary
 
 
 @unary("LeakyRelu")
@@ -28,33 +21,10 @@ def _leaky_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     return g.op("Where", g.op("Greater", read, g.scalar(0, x)), dy, scaled)
 
 
-@unary("ThresholdedRelu")
-def _thresholded_relu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    above = g.op("Greater", x, g.scalar(op.number("alpha", 1.0), x))
-    return g.op("Mul", dy, g.cast(above, g.dtype(x)))
-
-
 @unary("Elu")
 def _elu(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     below = g.op("Mul", dy, g.op("Add", y, g.scalar(op.number("alpha", 1.0), x)))
     return g.op("Where", g.op("Greater", x, g.scalar(0, x)), dy, below)
-
-
-@unary("Sigmoid")
-def _sigmoid(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Mul", y, g.op("Sub", g.scalar(1, y), y)))
-
-
-@unary("Tanh")
-def _tanh(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Sub", g.scalar(1, y), g.op("Mul", y, y)))
-
-
-@unary("HardSigmoid")
-def _hard_sigmoid(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    inside = g.op("And", g.op("Greater", y, g.scalar(0, y)), g.op("Less", y, g.scalar(1, y)))
-    slope = g.op("Mul", dy, g.scalar(op.number("alpha", 0.2), y))
-    return g.op("Where", inside, slope, g.scalar(0, y))
 
 
 @unary("HardSwish")
@@ -65,19 +35,18 @@ def _hard_swish(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     return g.op("Mul", dy, g.op("Where", g.op("Less", x, g.scalar(3, x)), low, g.scalar(1, x)))
 
 
-@unary("Softplus")
-def _softplus(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, g.op("Sigmoid", x))
+def _above(g: GradientBuilder, value: str, bound: float, like: str) -> str:
+    """1 where a value is above a number, else 0.
+
+    By 0 or 1 rather than by Where: NumPy multiplies in a vector loop and chooses one by one (measured for
+    Relu: 3.4 against 5.3 µs at 32×32, 5 against 20 µs at 256×32).
+    """
+    return g.cast(g.op("Greater", value, g.scalar(bound, like)), g.dtype(like))
 
 
 def _bell(g: GradientBuilder, x: str, scale: float, width: float) -> str:
     """scale · exp(−width · x²)."""
     return g.op("Mul", g.op("Exp", g.op("Mul", g.op("Mul", x, x), g.scalar(-width, x))), g.scalar(scale, x))
-
-
-@unary("Erf")
-def _erf(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    return g.op("Mul", dy, _bell(g, x, 2 / math.sqrt(math.pi), 1))
 
 
 @unary("Gelu")
@@ -151,7 +120,18 @@ def _mish(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     return g.op("Mul", dy, g.op("Add", t, g.op("Mul", bend, g.op("Sigmoid", x))))
 
 
-@unary("Shrink")
-def _shrink(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
-    outside = g.op("Greater", g.op("Abs", x), g.scalar(op.number("lambd", 0.5), x))
-    return g.op("Mul", dy, g.cast(outside, g.dtype(x)))
+@unary("HardSigmoid")
+def _hard_sigmoid(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
+    inside = g.op("And", g.op("Greater", y, g.scalar(0, y)), g.op("Less", y, g.scalar(1, y)))
+    return g.op("Where", inside, g.op("Mul", dy, g.scalar(op.number("alpha", 0.2), y)), g.scalar(0, y))
+
+
+slopes(
+    Erf=lambda g, op, x, y, dy: g.op("Mul", dy, _bell(g, x, 2 / math.sqrt(math.pi), 1)),
+    Relu=lambda g, op, x, y, dy: g.op("Mul", dy, _above(g, y, 0, y)),
+    Shrink=lambda g, op, x, y, dy: g.op("Mul", dy, _above(g, g.op("Abs", x), op.number("lambd", 0.5), x)),
+    Sigmoid=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Mul", y, g.op("Sub", g.scalar(1, y), y))),
+    Softplus=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Sigmoid", x)),
+    Tanh=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Sub", g.scalar(1, y), g.op("Mul", y, y))),
+    ThresholdedRelu=lambda g, op, x, y, dy: g.op("Mul", dy, _above(g, x, op.number("alpha", 1.0), x)),
+)

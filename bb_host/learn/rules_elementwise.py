@@ -6,17 +6,12 @@ the next op's input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, Slope, one, rule, unary
-
-Wants = Sequence[bool]
-
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule, slopes, unary
 
 # --- two operands, broadcast ----------------------------------------------------------------------
 
@@ -111,24 +106,20 @@ def _where(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
 # --- one operand ----------------------------------------------------------------------------------
 
 
-SLOPES: dict[str, Slope] = {
-    "Identity": lambda g, op, x, y, dy: dy,
-    "Neg": lambda g, op, x, y, dy: g.op("Neg", dy),
-    "Abs": lambda g, op, x, y, dy: g.op("Where", g.op("Less", x, g.scalar(0, x)), g.op("Neg", dy), dy),
-    "Exp": lambda g, op, x, y, dy: g.op("Mul", dy, y),
-    "Log": lambda g, op, x, y, dy: g.op("Div", dy, x),
-    "Sqrt": lambda g, op, x, y, dy: g.op("Div", g.op("Mul", dy, g.scalar(0.5, y)), y),
-    "Reciprocal": lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Mul", y, y))),
-    "Sin": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cos", x)),
-    "Cos": lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Sin", x))),
-    "Tan": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Add", g.scalar(1, y), g.op("Mul", y, y))),
-    "Sinh": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cosh", x)),
-    "Cosh": lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Sinh", x)),
-}
-"""Slopes of one line."""
-
-for _op_type, _slope in SLOPES.items():
-    unary(_op_type)(_slope)
+slopes(
+    Identity=lambda g, op, x, y, dy: dy,
+    Neg=lambda g, op, x, y, dy: g.op("Neg", dy),
+    Abs=lambda g, op, x, y, dy: g.op("Where", g.op("Less", x, g.scalar(0, x)), g.op("Neg", dy), dy),
+    Exp=lambda g, op, x, y, dy: g.op("Mul", dy, y),
+    Log=lambda g, op, x, y, dy: g.op("Div", dy, x),
+    Sqrt=lambda g, op, x, y, dy: g.op("Div", g.op("Mul", dy, g.scalar(0.5, y)), y),
+    Reciprocal=lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Mul", y, y))),
+    Sin=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cos", x)),
+    Cos=lambda g, op, x, y, dy: g.op("Neg", g.op("Mul", dy, g.op("Sin", x))),
+    Tan=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Add", g.scalar(1, y), g.op("Mul", y, y))),
+    Sinh=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Cosh", x)),
+    Cosh=lambda g, op, x, y, dy: g.op("Mul", dy, g.op("Sinh", x)),
+)
 
 
 @unary("Dropout")

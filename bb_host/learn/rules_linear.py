@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule
 
 
 def _swapped(g: GradientBuilder, value: str, rank: int) -> str:

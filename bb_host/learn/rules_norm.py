@@ -6,15 +6,11 @@ mean, as in RMSNormalization, its term falls away. The statistics are computed a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule, unary
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule, unary
 
 
 def _inverse_root(g: GradientBuilder, square: str, axes: str, epsilon: float, like: str) -> str:

@@ -3,36 +3,28 @@ axis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule, slopes, unary
 
 
-@rule("GatherElements")
-def _gather_elements(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("GatherElements")
+def _gather_elements(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Entries that were read several times get the sum."""
-    x, indices = op.inputs
-    dx = g.op(
-        "ScatterElements", g.zeros_like(x), indices, one(dys), axis=op.integer("axis", 0), reduction=b"add"
-    )
-    return (dx, None)
+    axis = op.integer("axis", 0)
+    return g.op("ScatterElements", g.zeros_like(x), op.inputs[1], dy, axis=axis, reduction=b"add")
 
 
-@rule("GatherND")
-def _gather_nd(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("GatherND")
+def _gather_nd(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Slices that were read several times get the sum; places in a batch are written out in full."""
-    x, indices = op.inputs
-    batch = op.integer("batch_dims", 0)
+    indices, batch = op.inputs[1], op.integer("batch_dims", 0)
     if batch:
         indices = _with_batch(g, op, indices, batch)
-    return (g.op("ScatterND", g.zeros_like(x), indices, one(dys), reduction=b"add"), None)
+    return g.op("ScatterND", g.zeros_like(x), indices, dy, reduction=b"add")
 
 
 def _with_batch(g: GradientBuilder, op: Op, indices: str, batch: int) -> str:
@@ -59,28 +51,21 @@ def _scatter(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradie
     return (dx, None, g.op(read, dy, indices, **attrs) if wants[2] else None)
 
 
-@rule("TopK")
-def _top_k(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("TopK")
+def _top_k(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """To the entries that were chosen."""
-    x = op.inputs[0]
-    indices = g.extra_output(op, 1, f"{op.outputs[0]}_indices")
-    dx = g.op("ScatterElements", g.zeros_like(x), indices, one(dys), axis=op.integer("axis", -1))
-    return (dx, None)
+    indices = g.extra_output(op, 1, f"{y}_indices")
+    return g.op("ScatterElements", g.zeros_like(x), indices, dy, axis=op.integer("axis", -1))
 
 
-@rule("CumSum")
-def _cum_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("CumSum")
+def _cum_sum(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The sum from the other end."""
     reverse = 1 - op.integer("reverse", 0)
-    exclusive = op.integer("exclusive", 0)
-    return (g.op("CumSum", one(dys), op.inputs[1], exclusive=exclusive, reverse=reverse), None)
+    return g.op("CumSum", dy, op.inputs[1], exclusive=op.integer("exclusive", 0), reverse=reverse)
 
 
-@rule("Trilu")
-def _trilu(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return first_alone(op, g.op("Trilu", one(dys), *op.inputs[1:], upper=op.integer("upper", 1)))
-
-
-@rule("ReverseSequence")
-def _reverse_sequence(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return (g.op("ReverseSequence", one(dys), op.inputs[1], **op.attrs), None)
+slopes(
+    ReverseSequence=lambda g, op, x, y, dy: g.op("ReverseSequence", dy, op.inputs[1], **op.attrs),
+    Trilu=lambda g, op, x, y, dy: g.op("Trilu", dy, *op.inputs[1:], upper=op.integer("upper", 1)),
+)

@@ -7,28 +7,23 @@ of the real values that they stand for. Scales and zero points are settings and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import unary
 
 
-@rule("QuantizeLinear")
-def _quantize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("QuantizeLinear")
+def _quantize(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """dY where low ≤ x ≤ high, else 0; the bounds are those of the integers, half a step further."""
-    x, dy = op.inputs[0], one(dys)
     if op.integer("block_size", 0):
         raise NotDifferentiableError(op, "its scales are in blocks", "train with a scale per tensor or axis")
-    info = np.iinfo(g.dtype(op.outputs[0]).str)
+    info = np.iinfo(g.dtype(y).str)
     low, high = (_bound(g, op, limit) for limit in (info.min - 0.5, info.max + 0.5))
     inside = g.op("And", g.op("GreaterOrEqual", x, low), g.op("LessOrEqual", x, high))
-    return first_alone(op, g.op("Where", inside, dy, g.scalar(0, x)))
+    return g.op("Where", inside, dy, g.scalar(0, x))
 
 
 def _bound(g: GradientBuilder, op: Op, limit: float) -> str:
@@ -47,16 +42,16 @@ def _bound(g: GradientBuilder, op: Op, limit: float) -> str:
     return computed if g.rank(op, scale) == 0 else g.op("Reshape", computed, g.ints(*shape))
 
 
-@rule("DequantizeLinear")
-def _dequantize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("DequantizeLinear")
+def _dequantize(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The integers stand for what was quantized, as long as both ends have one scale."""
-    quantized = g.maker(op.inputs[0])
+    quantized = g.maker(x)
     while quantized is not None and quantized.op_type != "QuantizeLinear":
         quantized = g.maker(quantized.inputs[0])
     if quantized is not None and not _same(g, quantized.inputs[1], op.inputs[1]):
         hint = "give QuantizeLinear and DequantizeLinear the same scale"
         raise NotDifferentiableError(op, "its scale is not the one that its input was quantized with", hint)
-    return first_alone(op, one(dys))
+    return dy
 
 
 def _same(g: GradientBuilder, a: str, b: str) -> bool:

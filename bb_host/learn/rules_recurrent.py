@@ -17,10 +17,8 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, rule
+from bb_host.learn.gradient_rules import Gradients, Wants, rule
 from bb_host.learn.recurrent_run import ACTIVATIONS, Activation, Run
-
-Wants = Sequence[bool]
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULTS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
+from bb_host.learn.gradient_rules import slopes, unary
 from bb_host.learn.linear_maps import adjoint, matrix_of
-
-Wants = Sequence[bool]
-
 
 # --- Resize ---------------------------------------------------------------------------------------
 
 
-@rule("Resize")
-def _resize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Resize")
+def _resize(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Every mode is a matrix along each axis that changes: nearest, linear and cubic alike."""
-    x, y = op.inputs[0], op.outputs[0]
     rank = g.rank(op, x)
     if op.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise NotDifferentiableError(op, "it keeps the aspect ratio", "resize by sizes or scales alone")
@@ -47,7 +41,7 @@ def _resize(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradien
     shape = [
         matrices[axis].shape[0] if axis in matrices else dim for axis, dim in enumerate(known_x)
     ]  # fmt: skip
-    return first_alone(op, adjoint(g, one(dys), tuple(shape), matrices, x))
+    return adjoint(g, dy, tuple(shape), matrices, x)
 
 
 def _settings(g: GradientBuilder, op: Op, position: int, count: int) -> list[float] | None:
@@ -93,10 +87,10 @@ def _along(
 # --- padding --------------------------------------------------------------------------------------
 
 
-@rule("Pad")
-def _pad(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Pad")
+def _pad(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Constant padding is cut off, and what was cut gets zeros; mirrored entries add up."""
-    x, rank = op.inputs[0], g.rank(op, op.inputs[0])
+    rank = g.rank(op, x)
     given = g.int_list(op, "pads", 1)
     if given is None:
         raise NotDifferentiableError(op, "it has no pads")
@@ -113,21 +107,20 @@ def _pad(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
             plain = Op("Pad", op.domain, (), (), {"mode": op.attrs["mode"]}, name=op.name)
             matrices[axis] = matrix_of(g, plain, length, {1: pads})
             shape[axis] = matrices[axis].shape[0]
-        return first_alone(op, adjoint(g, one(dys), tuple(shape), matrices, x))
+        return adjoint(g, dy, tuple(shape), matrices, x)
     if min(begin + end, default=0) < 0:  # what was cut comes back as zeros
-        return first_alone(op, g.op("Pad", one(dys), g.ints(*(-p for p in (*begin, *end)))))
+        return g.op("Pad", dy, g.ints(*(-p for p in (*begin, *end))))
     far = np.iinfo(np.int64).max
     ends = [-p if p else far for p in end]
-    return first_alone(op, g.op("Slice", one(dys), g.ints(*begin), g.ints(*ends)))
+    return g.op("Slice", dy, g.ints(*begin), g.ints(*ends))
 
 
 # --- taking ---------------------------------------------------------------------------------------
 
 
-@rule("Slice")
-def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Slice")
+def _slice(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Zeros around the gradient, and between its entries where it steps."""
-    x = op.inputs[0]
     rank = g.rank(op, x)
     starts, ends = g.int_list(op, "starts", 1), g.int_list(op, "ends", 2)
     assert starts is not None
@@ -135,7 +128,6 @@ def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
     axes = g.int_list(op, "axes", 3) or list(range(len(starts)))
     steps = g.int_list(op, "steps", 4) or [1] * len(starts)
     before, after = [0] * rank, [0] * rank
-    dy = one(dys)
     far = np.iinfo(np.int32).max  # what exporters write for an end that is meant to be none
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = axis % rank
@@ -153,7 +145,7 @@ def _slice(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradient
             dy = _spread(g, dy, rank, axis, dim, taken)
     if any(before) or any(after):
         dy = g.op("Pad", dy, g.ints(*before, *after))
-    return first_alone(op, dy)
+    return dy
 
 
 def _spread(g: GradientBuilder, dy: str, rank: int, axis: int, dim: int, taken: range) -> str:
@@ -166,17 +158,16 @@ def _spread(g: GradientBuilder, dy: str, rank: int, axis: int, dim: int, taken: 
     return g.op("Gather", with_zero, g.const(places), axis=axis)
 
 
-@rule("Tile")
-def _tile(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Tile")
+def _tile(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The copies lie one behind the other along each axis; they are summed."""
-    x = op.inputs[0]
     rank = g.rank(op, x)
     repeats = g.int_list(op, "repeats", 1)
     assert repeats is not None
     dims = list(g.shape(x) or ())
     repeated = [axis for axis in range(rank) if repeats[axis] != 1]
     if not repeated:
-        return first_alone(op, one(dys))
+        return dy
     split: list[int | str | None] = []
     copies: list[int] = []
     for axis, dim in enumerate(dims):
@@ -186,25 +177,23 @@ def _tile(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients
         split.append(dim)
     if sum(not isinstance(d, int) for d in split) > 1 or 0 in split:
         g.static_dims(op, x, range(rank))
-    apart = g.op("Reshape", one(dys), g.ints(*(d if isinstance(d, int) else -1 for d in split)))
-    return first_alone(op, g.op("ReduceSum", apart, g.ints(*copies), keepdims=0))
+    apart = g.op("Reshape", dy, g.ints(*(d if isinstance(d, int) else -1 for d in split)))
+    return g.op("ReduceSum", apart, g.ints(*copies), keepdims=0)
 
 
 # --- channels and space ---------------------------------------------------------------------------
 
 
-@rule("SpaceToDepth")
-def _space_to_depth(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return (g.op("DepthToSpace", one(dys), blocksize=op.integer("blocksize", 1)),)
-
-
-@rule("DepthToSpace")
-def _depth_to_space(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("DepthToSpace")
+def _depth_to_space(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """SpaceToDepth undoes mode DCR; in mode CRD its channels are exchanged afterwards."""
     block = op.integer("blocksize", 1)
-    dx = g.op("SpaceToDepth", one(dys), blocksize=block)
+    dx = g.op("SpaceToDepth", dy, blocksize=block)
     if op.text("mode", "DCR") == "CRD":
-        (channels,) = g.static_dims(op, op.inputs[0], [1])
+        (channels,) = g.static_dims(op, x, [1])
         order = np.arange(channels, dtype=np.int64).reshape(block * block, -1).T.reshape(-1)
         dx = g.op("Gather", dx, g.const(order), axis=1)
-    return (dx,)
+    return dx
+
+
+slopes(SpaceToDepth=lambda g, op, x, y, dy: g.op("DepthToSpace", dy, blocksize=op.integer("blocksize", 1)))

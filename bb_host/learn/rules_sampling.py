@@ -14,9 +14,7 @@ import numpy as np
 
 from bb_host.ir.program import Array, Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule, unary
 
 _CUBIC = -0.75
 _FAR, _NO_NUMBER = -1e6, 1e30  # where the kernels read what is not a number: outside
@@ -263,15 +261,14 @@ def _deform_conv(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gr
     return found
 
 
-@rule("AffineGrid")
-def _affine_grid(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("AffineGrid")
+def _affine_grid(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Of the maps: dY times the places in the image, summed over these."""
-    theta, y = op.inputs[0], op.outputs[0]
     rank = g.rank(op, y) - 2
     size = g.static_dims(op, y, range(1, 1 + rank))
     reach = [1 if op.integer("align_corners", 0) else 1 - 1 / n for n in size]
     axes = [np.linspace(-r, r, n) if n > 1 else np.zeros(n) for n, r in zip(size, reach, strict=True)]
     lifted = np.meshgrid(*axes, indexing="ij")
     places = np.stack([*lifted[::-1], np.ones(size)], -1).reshape(-1, rank + 1)  # innermost axis first
-    rows = g.op("Transpose", g.op("Reshape", one(dys), g.ints(0, -1, rank)), perm=[0, 2, 1])
-    return (g.op("MatMul", rows, g.const(places.astype(g.dtype(theta)))), None)
+    rows = g.op("Transpose", g.op("Reshape", dy, g.ints(0, -1, rank)), perm=[0, 2, 1])
+    return g.op("MatMul", rows, g.const(places.astype(g.dtype(x))))

@@ -8,10 +8,7 @@ import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, first_alone, one, rule
-
-Wants = Sequence[bool]
-
+from bb_host.learn.gradient_rules import Gradients, Wants, first_alone, one, rule, slopes, unary
 
 # --- reductions -----------------------------------------------------------------------------------
 
@@ -29,12 +26,11 @@ def _kept(g: GradientBuilder, op: Op, value: str, axes: Sequence[int]) -> str:
     return value if op.integer("keepdims", 1) or not axes else g.op("Unsqueeze", value, g.ints(*axes))
 
 
-@rule("ReduceSum", "ReduceMean")
-def _reduce_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    x, dy = op.inputs[0], one(dys)
+@unary("ReduceSum", "ReduceMean")
+def _reduce_sum(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     axes = _reduced_axes(g, op)
     if not axes:
-        return first_alone(op, dy)
+        return dy
     shape = g.shape_value(x)
     if op.op_type == "ReduceMean":
         dims = [(g.shape(x) or ())[axis] for axis in axes]
@@ -44,37 +40,33 @@ def _reduce_sum(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gra
         else:
             count = g.op("ReduceProd", g.op("Gather", shape, g.ints(*axes), axis=0), keepdims=0)
             dy = g.op("Div", dy, g.cast(count, g.dtype(x)))
-    return first_alone(op, g.op("Expand", _kept(g, op, dy, axes), shape))
+    return g.op("Expand", _kept(g, op, dy, axes), shape)
 
 
-@rule("ReduceMax", "ReduceMin")
-def _reduce_extreme(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("ReduceMax", "ReduceMin")
+def _reduce_extreme(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Shared evenly by the entries that are the extreme."""
-    x, dy = op.inputs[0], one(dys)
     axes = _reduced_axes(g, op)
     if not axes:
-        return first_alone(op, dy)
-    hit = g.cast(g.op("Equal", x, _kept(g, op, op.outputs[0], axes)), g.dtype(x))
+        return dy
+    hit = g.cast(g.op("Equal", x, _kept(g, op, y, axes)), g.dtype(x))
     count = g.op("ReduceSum", hit, g.ints(*axes), keepdims=1)
-    return first_alone(op, g.op("Mul", hit, g.op("Div", _kept(g, op, dy, axes), count)))
+    return g.op("Mul", hit, g.op("Div", _kept(g, op, dy, axes), count))
 
 
-@rule("GlobalMaxPool")
-def _global_max_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("GlobalMaxPool")
+def _global_max_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Shared evenly by the entries that are the largest of their channel."""
-    x = op.inputs[0]
-    hit = g.cast(g.op("Equal", x, op.outputs[0]), g.dtype(x))
+    hit = g.cast(g.op("Equal", x, y), g.dtype(x))
     count = g.op("ReduceSum", hit, g.ints(*range(2, g.rank(op, x))), keepdims=1)
-    return (g.op("Mul", hit, g.op("Div", one(dys), count)),)
+    return g.op("Mul", hit, g.op("Div", dy, count))
 
 
-@rule("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
-def _reduce_norm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+def _reduce_norm(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The slope of a sum by each entry: sign(x), x/y, 2x, exp(−y), exp(x − y)."""
-    x, dy = op.inputs[0], one(dys)
     axes = _reduced_axes(g, op)
-    y = _kept(g, op, op.outputs[0], axes)
-    dy = _kept(g, op, dy, axes)
+    y, dy = _kept(g, op, y, axes), _kept(g, op, dy, axes)
     kind = op.op_type
     if kind == "ReduceL1":
         slope = g.op("Sign", x)
@@ -84,19 +76,18 @@ def _reduce_norm(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gr
         slope = g.op("Mul", x, g.scalar(2, x))
     elif kind == "ReduceLogSum":
         spread = g.op("Mul", dy, g.op("Exp", g.op("Neg", y)))
-        return first_alone(op, g.op("Expand", spread, g.shape_value(x)))
+        return g.op("Expand", spread, g.shape_value(x))
     else:
         slope = g.op("Exp", g.op("Sub", x, y))
-    return first_alone(op, g.op("Mul", dy, slope))
+    return g.op("Mul", dy, slope)
 
 
-@rule("ReduceProd")
-def _reduce_prod(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("ReduceProd")
+def _reduce_prod(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The product of the others, also where entries are zero."""
-    x, dy = op.inputs[0], one(dys)
     axes = _reduced_axes(g, op)
     if not axes:
-        return first_alone(op, dy)
+        return dy
     dy = _kept(g, op, dy, axes)
     zero, unit, along = g.scalar(0, x), g.scalar(1, x), g.ints(*axes)
     is_zero = g.op("Equal", x, zero)
@@ -105,33 +96,30 @@ def _reduce_prod(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gr
     zeros = g.op("ReduceSum", g.cast(is_zero, g.dtype(x)), along, keepdims=1)
     none = g.op("Where", g.op("Equal", zeros, zero), g.op("Div", product, safe), zero)
     single = g.op("Where", g.op("Equal", zeros, unit), product, zero)
-    return first_alone(op, g.op("Mul", dy, g.op("Where", is_zero, single, none)))
+    return g.op("Mul", dy, g.op("Where", is_zero, single, none))
 
 
 # --- the same entries in another shape ------------------------------------------------------------
 
 
-@rule("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _reshape(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return first_alone(op, g.reshape_like(one(dys), op.inputs[0]))
+@unary("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def _reshape(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
+    return g.reshape_like(dy, x)
 
 
-@rule("Transpose")
-def _transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Transpose")
+def _transpose(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     perm = g.int_list(op, "perm", len(op.inputs))
     if perm is None:
-        return (g.op("Transpose", one(dys)),)
-    return (g.op("Transpose", one(dys), perm=[perm.index(axis) for axis in range(len(perm))]),)
+        return g.op("Transpose", dy)
+    return g.op("Transpose", dy, perm=[perm.index(axis) for axis in range(len(perm))])
 
 
-@rule("Expand")
-def _expand(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return (g.reduce_to(one(dys), op.outputs[0], op.inputs[0]), None)
-
-
-@rule("Cast", "CastLike")
-def _cast(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    return first_alone(op, g.cast(one(dys), g.dtype(op.inputs[0])))
+slopes(
+    Cast=lambda g, op, x, y, dy: g.cast(dy, g.dtype(x)),
+    CastLike=lambda g, op, x, y, dy: g.cast(dy, g.dtype(x)),
+    Expand=lambda g, op, x, y, dy: g.reduce_to(dy, y, x),
+)
 
 
 # --- parts ----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,7 @@ import numpy as np
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
-from bb_host.learn.gradient_rules import Gradients, one, rule
-
-Wants = Sequence[bool]
+from bb_host.learn.gradient_rules import Gradients, Wants, one, rule, unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +179,9 @@ def _conv_transpose(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) ->
     return grads
 
 
-@rule("AveragePool")
-def _average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("AveragePool")
+def _average_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """Each entry's share goes back to the entries it was the mean of: a transposed convolution by ones."""
-    x, y, dy = op.inputs[0], op.outputs[0], one(dys)
     at = _window(g, op, op.integers("kernel_shape"))
     (channels,) = g.static_dims(op, x, [1])
     count = _counts(at, bool(op.attrs.get("count_include_pad", 0)), g.dtype(y))
@@ -194,7 +190,7 @@ def _average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> G
     # One channel at a time, channels in the batch: no weights as large as the channels.
     flat = g.op("Reshape", share, g.ints(-1, 1, *at.out))
     spread = _transposed(g, flat, ones, _fitting(at), 1)
-    return (g.op("Reshape", spread, g.ints(-1, channels, *at.dims)),)
+    return g.op("Reshape", spread, g.ints(-1, channels, *at.dims))
 
 
 def _fitting(at: _Window) -> _Window:
@@ -228,10 +224,9 @@ def _counts(at: _Window, include_pad: bool, dtype: np.dtype[Any]) -> np.ndarray[
     return np.maximum(count, 1).astype(dtype)
 
 
-@rule("Col2Im")
-def _columns_to_image(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("Col2Im")
+def _columns_to_image(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """The columns read their places of the image again, in the padding zeros."""
-    y = op.outputs[0]
     block = g.constant(op.inputs[2])
     if block is None:
         raise NotDifferentiableError(op, "its block is computed", "make it a constant")
@@ -247,34 +242,31 @@ def _columns_to_image(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) 
         shape = [1] * 2 * rank
         shape[axis], shape[rank + axis] = along.shape
         places = places * size + along.reshape(shape)
-    whole = one(dys)
     if any(pads):
-        whole = g.op("Pad", whole, g.ints(0, 0, *pads[:rank], 0, 0, *pads[rank:]))
-    flat = g.op("Reshape", whole, g.ints(-1, channels, int(np.prod(padded))))
+        dy = g.op("Pad", dy, g.ints(0, 0, *pads[:rank], 0, 0, *pads[rank:]))
+    flat = g.op("Reshape", dy, g.ints(-1, channels, int(np.prod(padded))))
     read = g.op("Gather", flat, g.const(places.reshape(-1)), axis=2)
     blocks = int(np.prod(places.shape[rank:]))
-    return (g.op("Reshape", read, g.ints(-1, channels * int(np.prod(kernel)), blocks)), None, None)
+    return g.op("Reshape", read, g.ints(-1, channels * int(np.prod(kernel)), blocks))
 
 
-@rule("LpPool")
-def _lp_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("LpPool")
+def _lp_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """dX = sign(x)·|x|^(p−1) times the sum of dY·y^(1−p) over the windows; a window of zeros passes none."""
-    x, y = op.inputs[0], op.outputs[0]
     at = _window(g, op, op.integers("kernel_shape"))
     (channels,) = g.static_dims(op, x, [1])
     p = op.integer("p", 2)
-    flat = g.op("Reshape", _of_norm(g, one(dys), y, p), g.ints(-1, 1, *at.out))
+    flat = g.op("Reshape", _of_norm(g, dy, y, p), g.ints(-1, 1, *at.out))
     ones = g.const(np.ones((1, 1, *at.kernel), g.dtype(y)))
     spread = _transposed(g, flat, ones, _fitting(at), 1)
-    return (g.op("Mul", g.op("Reshape", spread, g.ints(-1, channels, *at.dims)), _power(g, x, p)),)
+    return g.op("Mul", g.op("Reshape", spread, g.ints(-1, channels, *at.dims)), _power(g, x, p))
 
 
-@rule("GlobalLpPool")
-def _global_lp_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("GlobalLpPool")
+def _global_lp_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """As LpPool, of one window."""
-    x, y = op.inputs[0], op.outputs[0]
     p = op.integer("p", 2)
-    return (g.op("Mul", _of_norm(g, one(dys), y, p), _power(g, x, p)),)
+    return g.op("Mul", _of_norm(g, dy, y, p), _power(g, x, p))
 
 
 def _of_norm(g: GradientBuilder, dy: str, y: str, p: int) -> str:
@@ -294,21 +286,19 @@ def _power(g: GradientBuilder, x: str, p: int) -> str:
     return sign if p == 1 else g.op("Mul", sign, g.op("Pow", g.op("Abs", x), g.scalar(p - 1, x)))
 
 
-@rule("GlobalAveragePool")
-def _global_average_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
-    x = op.inputs[0]
+@unary("GlobalAveragePool")
+def _global_average_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     dims = g.static_dims(op, x, range(2, g.rank(op, x)))
-    share = g.op("Mul", one(dys), g.scalar(1 / max(1, int(np.prod(dims))), x))
-    return (g.op("Expand", share, g.shape_value(x)),)
+    share = g.op("Mul", dy, g.scalar(1 / max(1, int(np.prod(dims))), x))
+    return g.op("Expand", share, g.shape_value(x))
 
 
-@rule("MaxPool")
-def _max_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+@unary("MaxPool")
+def _max_pool(g: GradientBuilder, op: Op, x: str, y: str, dy: str) -> str:
     """To the entry that was the largest: the pool's own indices, into the flat input; overlaps add up."""
     if op.attrs.get("storage_order", 0):
         raise NotDifferentiableError(op, "its indices are column-major", "use storage_order 0")
-    x, dy = op.inputs[0], one(dys)
-    indices = g.extra_output(op, 1, f"{op.outputs[0]}_indices")
+    indices = g.extra_output(op, 1, f"{y}_indices")
     flat = g.ints(-1)
     size = g.op("ReduceProd", g.shape_value(x), keepdims=1)
     zeros = g.op("ConstantOfShape", size, value=np.zeros(1, g.dtype(x)))
@@ -316,4 +306,4 @@ def _max_pool(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradi
         "ScatterElements", zeros, g.op("Reshape", indices, flat), g.op("Reshape", dy, flat), axis=0,
         reduction=b"add",
     )  # fmt: skip
-    return (g.reshape_like(spread, x),)
+    return g.reshape_like(spread, x)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from bb_host.ir.program import Op
+from bb_host.ir.program import Array, Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.lowering import Region, Rule
 from bb_host.tflite.schema import DTYPES
 from bb_host.tflite.windows import LOWEST
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _MERGED = 3
 """Dimensions of what has its heads side by side in the last of them."""

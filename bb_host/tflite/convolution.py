@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bb_host.ir.program import Op
+from bb_host.ir.program import Array, Op
 from bb_host.tflite import computed
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Layout, Region, Rule, dynamic
 from bb_host.tflite.schema import VALID
 from bb_host.tflite.windows import Window, padded, pads_of, pair_of, window_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _filter(region: Region, op: Op) -> Array:

@@ -8,17 +8,15 @@ or whose shape depends on data, is left unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bb_edge.ir.types import ValueType, dtype_of_elem
-from bb_host.ir.program import Function, Op
+from bb_host.ir.program import Array, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.tflite.graph import DYNAMIC, Quantization
 from bb_kernels import KernelError, TensorSpec, evaluate, prepare
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BATCHES = (3, 5)
 _FOLD_BYTES = 16 * 1024 * 1024

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from bb_host.ir.program import Array
 from bb_host.tflite.schema import NONE, OPERATORS
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Option: TypeAlias = "int | float | bool"
 
 DYNAMIC = -1

@@ -10,18 +10,16 @@ slower. It is told, with the reason.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from bb_edge.backends.tflite.verify import in_step
+from bb_host.ir.program import Array
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.forms import CLAMPS, FORMS, MOVES, SAME, Form
 from bb_host.tflite.graph import Operator, Option, Quantization, TfliteGraph
 from bb_host.tflite.quantized import same_grid
 from bb_host.tflite.schema import NONE, VALID
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _COMMUTES = (MOVES, CLAMPS)
 

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bb_host.ir.program import Op
+from bb_host.ir.program import Array, Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.graph import DYNAMIC, Operator, Option, Quantization, TfliteGraph
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Layout = str
 Made = TypeVar("Made")
 

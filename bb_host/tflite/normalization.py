@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bb_host.ir.program import Op
+from bb_host.ir.program import Array, Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import LAST, PLAIN, Layout, Region, Rule, dynamic, placed
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _batch_normalization(region: Region, op: Op) -> None:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from bb_host.ir.program import Op
+from bb_host.ir.program import Array, Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
 from bb_host.tflite.graph import DYNAMIC
 from bb_host.tflite.linear import OMITTED, dense
 from bb_host.tflite.lowering import Region, Rule
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MAX_OPERATORS = 3000
 """Each is some 125 bytes of the artifact, and 20 µs of the device's verification."""

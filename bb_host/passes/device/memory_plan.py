@@ -28,13 +28,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError, UnsupportedOpsError
 from bb_host.ir.facts import FunctionFacts
-from bb_host.ir.program import Function, Program, walk_ops
+from bb_host.ir.program import Function, FunctionKey, Program, walk_ops
 from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import ONNX_DOMAINS, is_constant
 from bb_host.tflite.lower import TFLITE_BACKEND
 from bb_kernels import TensorSpec
-
-FunctionKey = tuple[str, str]
 
 _BACKEND = NumPyBackend()
 

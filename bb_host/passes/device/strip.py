@@ -24,11 +24,9 @@ from bb_edge.ir.bodies import body_keys
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED
 from bb_host.errors import StripError
 from bb_host.ir.facts import FunctionFacts, ProgramFacts
-from bb_host.ir.program import Function, Op, Program, Slot, walk_ops
+from bb_host.ir.program import Function, FunctionKey, Op, Program, Slot, walk_ops
 from bb_host.ir.rename import short_names, shortened_op
 from bb_host.passes.analysis.identity import class_of_target
-
-FunctionKey = tuple[str, str]
 
 _HOST_ONLY = (
     *("source", "scope", "trait", "slot_id", "classes", "at", "leads", "chain_depth", "made_from"),

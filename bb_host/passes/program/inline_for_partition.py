@@ -21,15 +21,13 @@ from __future__ import annotations
 from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets import OpKind
 from bb_host.errors import CyclicGraph
-from bb_host.ir.program import Function, Program, walk_ops
+from bb_host.ir.program import Function, FunctionKey, Program, walk_ops
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import outline
 from bb_host.passes.analysis.hoisting import hoist
 from bb_host.passes.analysis.inlining import Inliner
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
-
-Key = tuple[str, str]
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -59,11 +57,11 @@ def _reached(functions: tuple[Function, ...], heads: int) -> tuple[Function, ...
 class _Composition:
     """Which functions call which, and which of them placement must see through."""
 
-    def __init__(self, keyed: dict[Key, Function]) -> None:
+    def __init__(self, keyed: dict[FunctionKey, Function]) -> None:
         self.keyed = keyed
-        self._open: dict[Key, bool] = {}
+        self._open: dict[FunctionKey, bool] = {}
 
-    def is_open(self, function: Function, path: tuple[Key, ...] = ()) -> bool:
+    def is_open(self, function: Function, path: tuple[FunctionKey, ...] = ()) -> bool:
         """Whether calls of the function are inlined (rule 1). CyclicGraph where it calls itself."""
         known = self._open.get(function.key)
         if known is not None:
@@ -92,7 +90,7 @@ class _Composition:
 
     def reachable(self, heads: list[Function]) -> list[Function]:
         """The functions that are still called, callees after callers."""
-        found: dict[Key, Function] = {}
+        found: dict[FunctionKey, Function] = {}
         todo = list(heads)
         while todo:
             for _, callee in flow.calls(todo.pop(0), self.keyed):

@@ -17,10 +17,10 @@ from typing import cast
 import numpy as np
 
 from bb_edge.ir import keys
-from bb_host.ir.program import Array, Function, Op, Program
+from bb_host.ir.program import Array, Function, FunctionKey, Op, Program
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values, constant
-from bb_host.passes.device.quantize.calibration import FunctionKey, batches, observed_bodies, runs
+from bb_host.passes.device.quantize.calibration import batches, observed_bodies, runs
 from bb_host.passes.device.quantize.parameters import BIAS_MOST
 from bb_host.passes.device.quantize.qdq import Quantized
 from bb_kernels import TensorSpec, evaluate, prepare

@@ -27,7 +27,7 @@ from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError
 from bb_host.errors import CalibrationError
-from bb_host.ir.program import Array, Function, Op, Program
+from bb_host.ir.program import Array, Function, FunctionKey, Op, Program
 from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import constant_array
@@ -39,7 +39,6 @@ HEADROOM = 1 / 8
 """Enough for most of what calibration has not seen; where it was not needed a grid is an eighth coarser."""
 
 Range = tuple[float, float]
-FunctionKey = tuple[str, str]
 
 
 @dataclass(slots=True)
