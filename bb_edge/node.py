@@ -10,7 +10,7 @@ from bb_edge.engine import runtime, snapshot, steps
 from bb_edge.engine.binding import Run
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.engine import Engine, Parts
-from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, BootstrapTarget
+from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapTarget
 from bb_edge.engine.entries.invokes import Invokes
 from bb_edge.engine.ledger import IngressFull
 from bb_edge.engine.net.arrivals import Data, Raw
@@ -371,9 +371,6 @@ class Node:
     def bootstraps(self) -> tuple[BootstrapState, ...]:
         """All bootstraps, targets' and components', in install order; empty where there are none."""
         return self._parts.bootstraps.states
-
-    def bootstrap_status(self, target: str) -> BootstrapStatus:
-        return self._parts.bootstraps.status(target)
 
     def has_phase(self, phase: int) -> bool:
         """Whether the program has a `LifecyclePhase` op of that phase (`steps.Phase`)."""

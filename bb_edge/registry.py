@@ -81,9 +81,8 @@ class UnregisteredConcreteError(RegistryError):
 class Registry:
     """Maps TYPE_NAMEs to classes. Not thread-safe: register components before nodes run."""
 
-    def __init__(self, built_in: Mapping[str, str] | None = None, entry_points: bool = True) -> None:
+    def __init__(self, entry_points: bool = True) -> None:
         self._classes: dict[str, type[Component]] = {}
-        self._built_in = dict(BUILT_IN if built_in is None else built_in)
         self._entry_points: Mapping[str, EntryPoint] | None = None if entry_points else {}
 
     def register(self, cls: type[_C]) -> type[_C]:
@@ -108,16 +107,13 @@ class Registry:
                 where,
                 "choose another name",
             )
-        if (
-            cls.TYPE_NAME in self._built_in
-            and self._built_in[cls.TYPE_NAME] != f"{cls.__module__}:{cls.__qualname__}"
-        ):
+        if cls.TYPE_NAME in BUILT_IN and BUILT_IN[cls.TYPE_NAME] != f"{cls.__module__}:{cls.__qualname__}":
             raise RegistryError(
                 f"{cls.__name__}: TYPE_NAME {cls.TYPE_NAME!r} belongs to a built-in component",
                 where,
                 f'name your class: TYPE_NAME = "package.{cls.__name__}"',
             )
-        if cls.TYPE_NAME not in self._built_in:
+        if cls.TYPE_NAME not in BUILT_IN:
             from bb_edge.roles.class_check import check_class
             from bb_edge.roles.errors import ContractError
 
@@ -136,8 +132,8 @@ class Registry:
         registered = self._classes.get(type_name)
         if registered is not None:
             return registered
-        if type_name in self._built_in:
-            module, _, name = self._built_in[type_name].partition(":")
+        if type_name in BUILT_IN:
+            module, _, name = BUILT_IN[type_name].partition(":")
             return self._take(type_name, getattr(importlib.import_module(module), name), module)
         point = self._points().get(type_name)
         if point is None:
@@ -195,7 +191,7 @@ class Registry:
 
     def type_names(self) -> tuple[str, ...]:
         """All names that can be looked up, sorted; does not import anything."""
-        return tuple(sorted({*self._classes, *self._built_in, *self._points()}))
+        return tuple(sorted({*self._classes, *BUILT_IN, *self._points()}))
 
     def _take(self, type_name: str, loaded: object, where: str) -> type[Component]:
         if not (isinstance(loaded, type) and issubclass(loaded, _component())):

@@ -80,9 +80,8 @@ def _array(tensor: onnx_pb2.TensorProto, where: str) -> Array:
 def lower(
     graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto,
     functions: Functions | None = None,
-    version: int | None = None,
 ) -> FlatGraph:
-    """Lowers a function, or a graph of ONNX opset `version`; a function names its own version.
+    """Lowers a function, or a graph of the opset that the catalog has; a function names its own version.
 
     `functions` are those that may be called, by (domain, name). Raises BackendWalkError.
     """
@@ -93,14 +92,14 @@ def lower(
         names, wanted = list(function.input), list(function.output)
         inputs = scope.declare_inputs(names)
         defaults = {attribute.name: attribute for attribute in function.attribute_proto}
-        scope.take_nodes(function.node, _version_of(function, version), defaults, 0)
+        scope.take_nodes(function.node, _version_of(function, ONNX_VERSION), defaults, 0)
         return scope.finish(graph.name, inputs, names, wanted)
     body = cast("onnx_pb2.GraphProto", graph)
     initialized = {tensor.name for tensor in body.initializer}
     names = [info.name for info in body.input if info.name not in initialized]
     inputs = scope.declare_inputs(names)
     scope.take_initializers(body)
-    scope.take_nodes(body.node, version or ONNX_VERSION, {}, 0)
+    scope.take_nodes(body.node, ONNX_VERSION, {}, 0)
     return scope.finish(graph.name, inputs, names, [info.name for info in body.output])
 
 
@@ -109,11 +108,11 @@ def _as_function(graph: onnx_pb2.FunctionProto | onnx_pb2.GraphProto) -> onnx_pb
     return cast("onnx_pb2.FunctionProto", graph) if hasattr(graph, "opset_import") else None
 
 
-def _version_of(function: onnx_pb2.FunctionProto, otherwise: int | None) -> int:
+def _version_of(function: onnx_pb2.FunctionProto, otherwise: int) -> int:
     for opset in function.opset_import:
         if opset.domain in _ONNX:
             return int(opset.version)
-    return otherwise or ONNX_VERSION
+    return otherwise
 
 
 class _Lowering:

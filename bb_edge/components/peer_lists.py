@@ -97,15 +97,15 @@ def peer_of(env: ComponentEnv, key: str, name_key: str) -> PeerId:
     return _peer(env, named[0], text, by_name=named[0] == name_key)
 
 
-def peers_of(env: ComponentEnv, key: str, name_key: str, limit: int = MAX_ROWS) -> tuple[PeerId, ...]:
+def peers_of(env: ComponentEnv, key: str, name_key: str) -> tuple[PeerId, ...]:
     """Returns the peers that a configuration lists, by id and by name, each once."""
     peers: dict[PeerId, None] = {}
     for k in (key, name_key):
         listed = env.config.get(k, ())
         if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):
             raise env.error("must be a list of texts", k)
-        if len(listed) > limit:
-            raise env.error(f"more than {limit} peers", k)
+        if len(listed) > MAX_ROWS:
+            raise env.error(f"more than {MAX_ROWS} peers", k)
         peers.update((_peer(env, k, text, k == name_key), None) for text in listed)
     return tuple(peers)
 

@@ -36,11 +36,6 @@ class Drawing:
         copy.setstate(self._made().getstate())
         return copy.getrandbits(bits)
 
-    @property
-    def is_made(self) -> bool:
-        """Whether it holds a generator now."""
-        return self._generator is not None
-
     def rest(self) -> None:
         """Gives memory back until the next number."""
         if self._drawn <= WORDS:

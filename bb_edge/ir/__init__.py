@@ -1,4 +1,4 @@
-"""The vocabulary that host and device share: ids, addresses, types, tensors, wire shape, opsets.
+"""The vocabulary that host and device share: ids, addresses, types, tensors, opsets.
 
 Names are loaded when they are first used, so that a program which wants a peer id does not pay for NumPy
 and protobuf. Submodules are imported as usual (`from bb_edge.ir import keys`).
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from bb_edge.ir.type_protos import from_type_proto, to_type_proto, value_info
     from bb_edge.ir.types import TypeNode, TypeRegistrationError, ValueType, register_type, tensor_type
-    from bb_edge.ir.wire_shape import WireShapeViolation, verify_wire_shape
 else:
     __getattr__, __dir__ = lazy_exports(
         globals(),
@@ -35,7 +34,6 @@ else:
             ),
             "bb_edge.ir.type_protos": "from_type_proto, to_type_proto, value_info",
             "bb_edge.ir.types": "TypeNode, TypeRegistrationError, ValueType, register_type, tensor_type",
-            "bb_edge.ir.wire_shape": "WireShapeViolation, verify_wire_shape",
         },
     )
 
@@ -54,7 +52,6 @@ __all__ = [
     "TypeRegistrationError",
     "ValueType",
     "WireError",
-    "WireShapeViolation",
     "decode_tensor",
     "encode_tensor",
     "fnv1a_64",
@@ -66,5 +63,4 @@ __all__ = [
     "to_tensor_proto",
     "to_type_proto",
     "value_info",
-    "verify_wire_shape",
 ]

@@ -66,10 +66,6 @@ class Address:
         """Returns this address with another peer."""
         return replace(self, peer=peer)
 
-    def with_site(self, site: int) -> Address:
-        """Returns this address with another site."""
-        return replace(self, site=site)
-
     def with_component(self, component: int, op: str | None = None) -> Address:
         """Returns this address with another component and op."""
         return replace(self, component=component, op=op)

@@ -80,13 +80,6 @@ class PeerId:
         return cls._of(_SHA2_256_HEAD + hashlib.sha256(name.encode()).digest())
 
     @classmethod
-    def from_int(cls, number: int) -> PeerId:
-        """Returns the identity multihash of 8 big-endian bytes, for tests. PeerIdError beyond 64 bits."""
-        if not 0 <= number < 1 << 64:
-            raise PeerIdError(f"{number} is not in 0..2^64-1", "peer id")
-        return cls(IDENTITY, number.to_bytes(8, "big"))
-
-    @classmethod
     def from_text(cls, text: str) -> PeerId:
         """Parses base58btc. PeerIdError for another text, or one that is not a multihash."""
         try:
@@ -94,13 +87,6 @@ class PeerId:
         except base58.Base58Error as error:
             raise PeerIdError(error.what, f"peer id {text[:64]!r}", error.hint) from error
         return cls.from_bytes(data)
-
-    @property
-    def digest_bytes(self) -> bytes:
-        """The digest alone, without code and length."""
-        _, offset = varint.decode(self._bytes, 0)
-        _, offset = varint.decode(self._bytes, offset)
-        return self._bytes[offset:]
 
     def to_bytes(self) -> bytes:
         """Returns the multihash."""

@@ -68,16 +68,10 @@ def _little(array: Array) -> Array:
     return array if _LITTLE else array.astype(array.dtype.newbyteorder("<"))
 
 
-def to_tensor_proto(array: Array, name: str = "", elem_type: int | None = None) -> TensorProto:
-    """Returns a TensorProto with `raw_data` of an array.
-
-    `elem_type` says BFLOAT16 for an array that holds its bits as uint16. Raises TensorError for a dtype
-    without a tensor type, or another than `elem_type`'s.
-    """
-    elem = _elem(array.dtype, elem_type)
-    return onnx_pb2.TensorProto(
-        name=name, dims=array.shape, data_type=elem, raw_data=_little(array).tobytes()
-    )
+def to_tensor_proto(array: Array) -> TensorProto:
+    """Returns a TensorProto with `raw_data` of an array. TensorError for a dtype without a tensor type."""
+    elem = _elem(array.dtype, None)
+    return onnx_pb2.TensorProto(dims=array.shape, data_type=elem, raw_data=_little(array).tobytes())
 
 
 # TensorProto.DataType and DataLocation, in numbers: the message classes are not loaded for them.
@@ -194,11 +188,9 @@ def _head(dtype: np.dtype[Any], elem_type: int | None, shape: tuple[int, ...], s
     return dims + b"\x10" + varint.encode(elem) + b"\x4a" + varint.encode(size)
 
 
-def encode_tensor(
-    array: Array, metadata: Mapping[str, str] | None = None, elem_type: int | None = None
-) -> bytes:
+def encode_tensor(array: Array) -> bytes:
     """Returns the bytes that `tensor_pieces` gives in pieces."""
-    return b"".join(tensor_pieces(array, metadata, elem_type)[1])
+    return b"".join(tensor_pieces(array)[1])
 
 
 def tensor_pieces(

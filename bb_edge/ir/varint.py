@@ -41,11 +41,11 @@ encoded = _Known({n: encode(n) for n in range(1 << 10)}).__getitem__
 """`encode` without a call of Python code for the numbers below 1,024: tags, lengths, dimensions."""
 
 
-def decode(data: bytes | bytearray | memoryview, offset: int = 0, max_bits: int = 64) -> tuple[int, int]:
+def decode(data: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int]:
     """Returns the number at `offset` and the offset after it.
 
     Raises VarintError where the varint is truncated, overlong (a last byte of zero) or has more than
-    `max_bits` bits.
+    64 bits.
     """
     value = shift = 0
     start, end = offset, len(data)
@@ -58,9 +58,9 @@ def decode(data: bytes | bytearray | memoryview, offset: int = 0, max_bits: int 
         if byte < 0x80:
             if byte == 0 and shift:
                 raise VarintError("overlong", f"varint at byte {start}")
-            if value >> max_bits:
-                raise VarintError(f"more than {max_bits} bits", f"varint at byte {start}")
+            if value >> 64:
+                raise VarintError("more than 64 bits", f"varint at byte {start}")
             return value, offset
         shift += 7
-        if shift >= max_bits:
-            raise VarintError(f"more than {max_bits} bits", f"varint at byte {start}")
+        if shift >= 64:
+            raise VarintError("more than 64 bits", f"varint at byte {start}")

@@ -38,8 +38,8 @@ It is charged for each chunk, so that many tiny chunks are bounded too.
 class ChunkError(WireError):
     """A chunk is malformed, or above a bound; `reason` is one word, for a counter."""
 
-    def __init__(self, reason: str, what: str, where: str = "", hint: str = "") -> None:
-        super().__init__(what, where, hint)
+    def __init__(self, reason: str, what: str) -> None:
+        super().__init__(what)
         self.reason = reason
 
 

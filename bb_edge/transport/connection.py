@@ -130,11 +130,6 @@ class Connection:
         """Whether packets can be sent: from CONNACK until the socket is closed."""
         return self.state in (State.CONNECTED, State.LEAVING)
 
-    @property
-    def leaving(self) -> bool:
-        """Whether `leave` was called."""
-        return self.state in (State.LEAVING, State.CLOSED)
-
     def _enter(self, event: Event) -> State:
         """Takes a transition, and returns the state before it."""
         before, self.state = self.state, CONNECTION.next(self.state, event)

@@ -101,7 +101,6 @@ class MqttTransport:
         on_log: Log = _silent,
         options: MqttOptions | None = None,
         meta: Mapping[str, object] | None = None,
-        jitter: random.Random | None = None,
         version: str = "auto",
         planned: int = 0,
     ) -> None:
@@ -116,7 +115,7 @@ class MqttTransport:
         options = options or MqttOptions()
         self._topics = topics = Topics(federation, node.peer_id)
         self._log = on_log
-        self._jitter = jitter or random.Random()
+        self._jitter = random.Random()
         self._stranger = stranger(broker, node.peer_id)
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)

@@ -52,20 +52,19 @@ BACKOFF: Final = Table(
 )
 """A peer that is not waited for needs no row for probes and successes: they find nothing to change."""
 
+_FIRST_NS = 10 * MS
+"""The first interval lets one lost packet pass almost unnoticed."""
+_LONGEST_NS = 60 * S
+"""Intervals double up to this one: a peer that came back is found within the time of a slow round."""
+
 
 class Backoff:
     """The waits, per peer that has one. Bounded: beyond `capacity` the wait that ends first is forgotten."""
 
-    __slots__ = ("_capacity", "_first_ns", "_longest_ns", "forgotten", "waits")
+    __slots__ = ("_capacity", "forgotten", "waits")
 
-    def __init__(self, first_ns: int = 10 * MS, longest_ns: int = 60 * S, capacity: int = 1024) -> None:
-        """Intervals start at `first_ns` and double up to `longest_ns`, both in nanoseconds.
-
-        10 ms lets one lost packet pass almost unnoticed; after 60 s a peer that came back is found within the
-        time of a slow round. 1024 peers is what the other tables about peers hold by default.
-        """
-        self._first_ns = first_ns
-        self._longest_ns = longest_ns
+    def __init__(self, capacity: int = 1024) -> None:
+        """1024 peers is what the other tables about peers hold by default."""
         self._capacity = capacity
         self.waits: dict[PeerId, tuple[int, int]] = {}
         """Peer to (interval, when the next try may go). To be read only."""
@@ -87,12 +86,12 @@ class Backoff:
     def failed(self, peer: PeerId, now_ns: int) -> None:
         """Doubles the peer's interval and waits for it."""
         wait = self.waits.get(peer)
-        interval = self._first_ns if wait is None else min(2 * wait[0], self._longest_ns)
+        interval = _FIRST_NS if wait is None else min(2 * wait[0], _LONGEST_NS)
         self._turn(peer, BackoffEvent.FAILED, interval, now_ns + interval)
 
     def impose(self, peer: PeerId, now_ns: int, at_least_ns: int) -> None:
-        """Waits `at_least_ns`, as the peer asked; `longest_ns` bounds what it can ask for."""
-        interval = max(self._first_ns, min(at_least_ns, self._longest_ns))
+        """Waits `at_least_ns`, as the peer asked; a minute is the most that it can ask for."""
+        interval = max(_FIRST_NS, min(at_least_ns, _LONGEST_NS))
         until_ns = now_ns + interval
         wait = self.waits.get(peer)
         if wait is not None:

@@ -23,8 +23,8 @@ Buffer = bytes | bytearray | memoryview
 class CborError(BBError):
     """Bytes that are not plain CBOR within the bounds, or a value that has no such form."""
 
-    def __init__(self, what: str, where: str = "CBOR", hint: str = "") -> None:
-        super().__init__(what, where, hint)
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what, "CBOR", hint)
 
 
 # --- out -----------------------------------------------------------------------------------------------

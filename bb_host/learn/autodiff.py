@@ -69,9 +69,7 @@ def differentiable_ops() -> frozenset[str]:
     return frozenset(RULES)
 
 
-def differentiate(
-    function: Function, wrt: Sequence[str], *, output: str | None = None, backward_name: str = ""
-) -> Gradient:
+def differentiate(function: Function, wrt: Sequence[str], *, output: str | None = None) -> Gradient:
     """The gradient of a function's first output (or of `output`) with respect to some of its inputs.
 
     `function` holds ONNX ops alone, its inputs are typed, and static shapes make a better gradient.
@@ -99,7 +97,7 @@ def differentiate(
     ops, activations = _close(g, live(ops, outputs), function.inputs, {seed})
     forward, activations, ops = _hand_out(g, function, target, activations, ops)
     backward = Function(
-        backward_name or f"{function.name}_gradient",
+        f"{function.name}_gradient",
         function.domain,
         (*function.inputs, *activations, seed),
         tuple(outputs),

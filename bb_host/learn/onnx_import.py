@@ -84,7 +84,6 @@ class ImportedModel:
 
 def import_onnx(
     source: onnx.ModelProto | str | Path | bytes,
-    name: str = "model",
     *,
     frozen: Collection[str] = (),
     train: Collection[str] = (),
@@ -163,7 +162,13 @@ def import_onnx(
     types.update({n: ValueType(tensor_type(a.dtype), a.shape) for n, a in parameters.items()})
     types.update({v: graph.types[v] for v in graph.outputs if v in graph.types})
     function = Function(
-        name, keys.COMPONENT_DOMAIN, (*inputs, *parameters), graph.outputs, tuple(ops), types, opsets=opsets
+        "model",
+        keys.COMPONENT_DOMAIN,
+        (*inputs, *parameters),
+        graph.outputs,
+        tuple(ops),
+        types,
+        opsets=opsets,
     )
     _refuse_training(function, where)
     return ImportedModel(_plain(function, where), parameters, listed)

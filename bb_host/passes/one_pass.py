@@ -6,7 +6,7 @@ A unit is a `Program`, a `Function` of ONNX ops, or a `TargetProgram` on its way
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -84,18 +84,6 @@ class PassReport:
 
 Observer: TypeAlias = "Callable[[str, Any, Any], None]"
 """Gets a pass's name, and the unit before and after it."""
-
-
-def unmet(passes: Iterable[Pass[Any, Any]], given: Iterable[Promise] = ()) -> dict[str, set[Promise]]:
-    """What passes of a list need and none before them gives, by name; empty for a list in a sound order."""
-    found: dict[str, set[Promise]] = {}
-    held = set(given)
-    for one in passes:
-        missing = set(one.needs) - held
-        if missing:
-            found[one.name] = missing
-        held.update(one.gives)
-    return found
 
 
 def summed(reports: Sequence[PassReport]) -> tuple[PassReport, ...]:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from bb_edge.ir.errors import BBError
 from bb_edge.ir.fault_lines import fault_line
 from bb_host.diagnostics import ProgramWarning, in_order
-from bb_host.errors import StageError, UnknownStage
+from bb_host.errors import StageError
 from bb_host.ir.facts import ProgramFacts
 from bb_host.ir.program import Function, Op, Program
 from bb_host.passes import verify
@@ -113,14 +113,6 @@ class Stage(Protocol):
     def run(self, program: Program, options: Options, stats: Stats) -> Program:
         """The rewritten program; the same object where nothing changes."""
         ...
-
-
-def pass_named(name: str) -> ProgramPass:
-    """The pass of that name. UnknownStage where there is none."""
-    for one in (*PRE_PASSES, *CANONICAL_PASSES, STAMP):
-        if one.name == name:
-            return one
-    raise UnknownStage(f"no stage {name!r}", "pipeline", f"stages: {', '.join(CANONICAL_PASS_NAMES)}")
 
 
 def passes_with(disabled: frozenset[str], extra: Sequence[tuple[str, Stage]]) -> tuple[ProgramPass, ...]:

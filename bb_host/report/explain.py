@@ -48,7 +48,7 @@ class Explanation:
     report: PassReport | None
     refused: BBError | None = None
 
-    def diff(self, context: int = _CONTEXT_LINES) -> str:
+    def diff(self) -> str:
         """The unified diffs; empty where the pass changed nothing."""
         lines: list[str] = []
         for title, before, after in self.runs:
@@ -57,7 +57,7 @@ class Explanation:
                 after.splitlines(),
                 f"before {title}",
                 f"after {title}",
-                n=context,
+                n=_CONTEXT_LINES,
                 lineterm="",
             )
         return "\n".join(lines)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Event
@@ -28,8 +28,8 @@ MOST_NUMBERS = 64
 class ProgressLine:
     """One line that says how far a simulation is; several, seldom, where no terminal reads it."""
 
-    def __init__(self, out: TextIO = sys.stderr) -> None:
-        self._out = out
+    def __init__(self) -> None:
+        out = self._out = sys.stderr
         self._terminal = out.isatty()
         self._began = time.monotonic()
         self._shown = 0.0

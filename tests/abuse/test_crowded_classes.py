@@ -20,6 +20,7 @@ from node_processes import NodeProcess
 from bb_edge.ir.ids import PeerId
 from bb_host import MS, Graph, Module, PeerSelectorSlot, ProtocolSlot, S
 from bb_host.build import compile_edge
+from tests.aids.peers import numbered
 
 pytestmark = [
     pytest.mark.broker,
@@ -80,7 +81,7 @@ def answers(line: str) -> bool:
 
 def test_each_client_learns_its_server_among_ten_thousand_others(mosquitto_broker, start) -> None:
     with forger(mosquitto_broker.port, ABOUT) as mallory:
-        mallory.says("Client", 7, *(PeerId.from_int(number + 1) for number in range(FAKES)))
+        mallory.says("Client", 7, *(numbered(number + 1) for number in range(FAKES)))
         clients = [start(f"c{n}", "Client", limits={"max_peers": PLACES}) for n in range(CLIENTS)]
         for client in clients:
             client.says("connected")

@@ -17,6 +17,7 @@ from bb_edge.ir.ids import PeerId
 from bb_host import S
 from bb_host.build import compile_edge
 from federated_digits.federation import program
+from tests.aids.peers import numbered
 
 pytestmark = [
     pytest.mark.broker,
@@ -40,7 +41,7 @@ def test_a_federation_goes_on_among_forged_presences(tmp_path: Path, patience: f
             digits.honest(number)
         digits.connected()
         with forger(digits.broker.port) as mallory:
-            mallory.says("Client", 7, *(PeerId.from_int(number + 1) for number in range(FAKES)))
+            mallory.says("Client", 7, *(numbered(number + 1) for number in range(FAKES)))
             mallory.says("Server", 7, SERVER, PeerId.from_name("mallory"))
             digits.serve()
             digits.listen(lambda: len(digits.heard.accuracy) >= 2)
@@ -68,7 +69,7 @@ def test_a_sample_finds_honest_clients_among_forged_presences(tmp_path: Path, pa
     digits = Digits(tmp_path)
     try:
         with forger(digits.broker.port) as mallory:
-            mallory.says("Client", 7, *(PeerId.from_int(number + 1) for number in range(FAKES)))
+            mallory.says("Client", 7, *(numbered(number + 1) for number in range(FAKES)))
         for number in range(HONEST):
             digits.honest(number)
         digits.connected()

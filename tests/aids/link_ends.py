@@ -13,8 +13,9 @@ from bb_edge.wire.delivery import (
 )
 from bb_edge.wire.durable_receiver import DurableReceiver
 from bb_edge.wire.envelope import NONE, Envelope, Fill, decode, encode
+from tests.aids.peers import numbered
 
-A, B, C, D = (PeerId.from_int(n) for n in range(4))
+A, B, C, D = (numbered(n) for n in range(4))
 EPOCH, OUTBOX = 11, 12
 
 

@@ -16,6 +16,7 @@ import pytest
 from components import forgotten_components
 
 import bb_edge.extend
+from tests.aids.peers import numbered
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "own_components"
@@ -112,7 +113,7 @@ def test_the_codec_keeps_16_bits(own: Any) -> None:
 
 
 def test_the_aggregator_leaves_out_the_extremes_and_is_restored(own: Any) -> None:
-    peers = [(bb_edge.PeerId.from_int(n),) for n in range(4)]
+    peers = [(numbered(n),) for n in range(4)]
     agg = build(own("mycomponents").TrimmedMean, trim=0.25)
     for peer, value in zip(peers, (1.0, 2.0, 4.0, 1e9), strict=True):
         for _ in range(2):  # once per peer

@@ -42,7 +42,6 @@ class AlreadyTransitivelyQueued(BootstrapError):
 
 
 class BootstrapStatus(enum.Enum):
-    NONE = "none"
     READY = "ready"
     QUEUED = "queued"
     RUNNING = "running"
@@ -52,7 +51,7 @@ class BootstrapStatus(enum.Enum):
     @property
     def over(self) -> bool:
         """Whether nothing has to run any more."""
-        return self in (BootstrapStatus.NONE, BootstrapStatus.DONE)
+        return self is BootstrapStatus.DONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,19 +98,6 @@ class Bootstraps:
         """The bootstrap of a slot's component, or of a target where the slot is empty."""
         return self._of_slots[slot] if slot else self._of_targets[target]
 
-    def status(self, name: str) -> BootstrapStatus:
-        """Of a target, else of a slot's component. UnknownTarget where neither is installed."""
-        if name in self._targets:
-            bootstrap = self._of_targets.get(name)
-            return BootstrapStatus.NONE if bootstrap is None else bootstrap.status
-        if name not in self._of_slots:
-            raise UnknownTarget(
-                f"no installed target {name!r}, and no slot with a bootstrap",
-                "bootstrap",
-                suggestion(name, self._targets, "installed: "),
-            )
-        return self._of_slots[name].status
-
     def request(self, what: BootstrapTarget) -> None:
         """Checks everything first, then queues all of it.
 

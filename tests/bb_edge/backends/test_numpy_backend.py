@@ -12,7 +12,7 @@ import pytest
 from bb_edge.backends import NumPyBackend
 from bb_edge.backends.program import MAX_PLANS, NumPyProgram
 from bb_edge.ir import onnx_pb2
-from bb_edge.ir.tensors import encode_tensor, to_tensor_proto
+from bb_edge.ir.tensors import encode_tensor
 from bb_edge.ir.types import TENSOR_F32, TENSOR_I64
 from bb_edge.roles.errors import (
     BackendMemoryError,
@@ -20,6 +20,7 @@ from bb_edge.roles.errors import (
     MaterializeError,
     UnsupportedOpsError,
 )
+from tests.aids.arrays import named_tensor
 
 Make = Callable[..., onnx_pb2.FunctionProto]
 F32 = Callable[..., np.ndarray]
@@ -476,7 +477,7 @@ def test_execute_takes_functions_and_graphs(
     a, b = f32(3), f32(3)
     nodes = [("Add", "a b", "y")]
     graph = make_graph("a b", "y", nodes)
-    graph.initializer.append(to_tensor_proto(b, "b"))
+    graph.initializer.append(named_tensor("b", b))
     np.testing.assert_array_equal(backend.execute(make("a b", "y", nodes), {"a": a, "b": b})["y"], a + b)
     np.testing.assert_array_equal(backend.execute(graph, {"a": a})["y"], a + b)
     np.testing.assert_array_equal(backend.dispatch(graph, {"a": b})["y"], b + b)  # type: ignore[index]

@@ -15,6 +15,7 @@ from bb_edge.cli.render import Output
 from bb_edge.cli.step_log import MAX_FAILURE, StepLog, shortened
 from bb_edge.engine import steps
 from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 
 @dataclass
@@ -229,7 +230,7 @@ def test_a_flood_of_refused_envelopes_is_bounded() -> None:
     log = StepLog("own", Quiet(), Quiet(), output, names(kitchen="kitchen"), lambda *_: None)  # type: ignore[arg-type]
     for number in range(10_000):
         log(steps.WireReceiveFailed(KITCHEN, "Malformed", f"byte {number}"))
-        log(steps.IngressDropped(PeerId.from_int(number), "1024 peers are up already"))
+        log(steps.IngressDropped(numbered(number), "1024 peers are up already"))
     output.close()
     lines = err.getvalue().splitlines()
     assert len(lines) == PER_SUBJECT + PER_KIND + 2

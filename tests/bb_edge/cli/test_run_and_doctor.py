@@ -20,6 +20,7 @@ from bb_edge.transport.broker import Broker
 from bb_edge.transport.probe import ProbeError, probe
 from bb_edge.transport.visitor import visit
 from bb_edge.wire.presence import Presence, encode_presence
+from tests.aids.peers import numbered
 
 KITCHEN = PeerId.from_name("kitchen")
 
@@ -119,7 +120,7 @@ def test_a_flood_of_bad_messages_is_a_bounded_number_of_lines(configured, start,
     sender.loop_start()
     for number in range(FLOOD):
         sender.publish(f"bb/home/{own}/from/{evil}", b"envelope %d" % number, qos=1)
-        sender.publish(f"bb/home/presence/Client/{PeerId.from_int(number)}", b"presence", qos=1)
+        sender.publish(f"bb/home/presence/Client/{numbered(number)}", b"presence", qos=1)
     last = sender.publish(f"bb/home/{own}/from/{evil}", b"last", qos=1)
     last.wait_for_publish(PATIENCE_S)
     sender.disconnect()

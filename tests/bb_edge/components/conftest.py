@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 
 @dataclass
@@ -37,7 +38,7 @@ class Surroundings:
     now_ns: int = 0
     own_class: str = "Server"
     local_addresses: tuple[bytes, ...] = ()
-    own_peer: PeerId = field(default_factory=lambda: PeerId.from_int(0))
+    own_peer: PeerId = field(default_factory=lambda: numbered(0))
     peers: Presence = field(default_factory=Presence)
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(5))
 
@@ -50,4 +51,4 @@ def ctx() -> Surroundings:
 @pytest.fixture
 def peer() -> Callable[[int], tuple[PeerId, ...]]:
     """peer(3): that peer as an op sees a sender."""
-    return lambda number: (PeerId.from_int(number),)
+    return lambda number: (numbered(number),)

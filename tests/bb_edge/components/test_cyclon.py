@@ -20,6 +20,7 @@ from bb_edge.roles import TRIGGER, ComponentEnv, ComponentError, ComponentStateE
 from bb_edge.transport.in_process import Simulation
 from bb_edge.wire import cbor, envelope
 from bb_edge.wire.envelope import Envelope, Fill
+from tests.aids.peers import numbered
 
 GOSSIP = """program Demo {module=Demo, binding.Main.peers="peer_selector|bb.Cyclon|3"}
 function program.Main(go: Trigger) -> () {entry=1, partition=self}
@@ -164,8 +165,8 @@ def _suffix(op: str) -> bytes:
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"\xff", cbor.dumps({}), cbor.dumps([[b"x", 0, []]]), cbor.dumps([[PeerId.from_int(1).to_bytes(), -1, []]]),
-     cbor.dumps([[PeerId.from_int(1).to_bytes(), 0, [b"x" * 300]]]), cbor.dumps([1] * 2000)],
+    [b"", b"\xff", cbor.dumps({}), cbor.dumps([[b"x", 0, []]]), cbor.dumps([[numbered(1).to_bytes(), -1, []]]),
+     cbor.dumps([[numbered(1).to_bytes(), 0, [b"x" * 300]]]), cbor.dumps([1] * 2000)],
 )  # fmt: skip
 def test_hostile_shuffles_change_nothing(compile_text, payload):
     sim = Simulation(presence=False)
@@ -192,8 +193,7 @@ def test_a_view_is_never_larger_than_it_may_be(compile_text):
     )
     sim.add(node)
     offered = [
-        [PeerId.from_int(n).to_bytes(), n, [Address.empty().with_peer(PeerId.from_int(n)).to_bytes()]]
-        for n in range(200)
+        [numbered(n).to_bytes(), n, [Address.empty().with_peer(numbered(n)).to_bytes()]] for n in range(200)
     ]
     fill = Fill(_suffix("Shuffle"), cbor.dumps(offered), False, 0x0B)
     node.deliver_inbound(

@@ -17,6 +17,7 @@ from bb_edge.components import FedAvg
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles import ComponentEnv, ComponentError, ComponentStateError
+from tests.aids.peers import numbered
 
 Ctx = Any
 CTX: Any = types.SimpleNamespace(cohort=0)
@@ -172,7 +173,7 @@ def test_a_stack_is_refused_as_a_whole(ctx: Ctx) -> None:
 )
 def test_a_malformed_peer_or_round_is_refused(ctx: Ctx, peers: tuple[int, ...], number: np.ndarray) -> None:
     with pytest.raises(ComponentError):
-        FedAvg().contribute(ctx, f32(1), None, tuple(map(PeerId.from_int, peers)), number)
+        FedAvg().contribute(ctx, f32(1), None, tuple(map(numbered, peers)), number)
 
 
 def test_nonfinite_values_where_they_are_allowed(ctx: Ctx) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from bb_edge.components.kept_activations import Kept, KeptActivations, UnknownKey, key_of
 from bb_edge.components.state import StateReader, pack_state
-from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import Composite
 from bb_edge.roles import Component, ComponentError, ComponentStateError
+from tests.aids.peers import numbered
 
-PEER = PeerId.from_int(7)
+PEER = numbered(7)
 
 
 def kept(value: float, count: int = 4) -> Kept:
@@ -29,8 +29,8 @@ def value_of(found: Kept) -> float:
     [
         (3, np.int64(3), np.array(3, np.int32), np.array([3], np.int64)),
         (b"abc", b"abc"),
-        (PEER, PeerId.from_int(7)),
-        ((np.array(3), PEER), Composite(((0, 3), (0, PeerId.from_int(7))))),
+        (PEER, numbered(7)),
+        ((np.array(3), PEER), Composite(((0, 3), (0, numbered(7))))),
     ],
 )
 def test_equal_keys(same: tuple[object, ...]) -> None:

@@ -9,7 +9,7 @@ from bb_edge.ir.address import Address
 
 
 def test_a_node_tells_its_first_addresses_as_it_was_given_them(ctx: Any) -> None:
-    ctx.local_addresses = tuple(Address.empty().with_site(n).to_bytes() for n in range(MAX_ADDRESSES + 1))
+    ctx.local_addresses = tuple(Address(site=n).to_bytes() for n in range(MAX_ADDRESSES + 1))
     assert own_addresses(ctx) == ctx.local_addresses[:MAX_ADDRESSES]
 
 

@@ -20,9 +20,10 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.shares import WHOLE
 from bb_edge.roles import ComponentEnv, ComponentError
 from bb_edge.roles.completion import Later
+from tests.aids.peers import numbered
 
 Ctx = Any
-PEERS = tuple(sorted(PeerId.from_int(n) for n in range(1, 6)))
+PEERS = tuple(sorted(numbered(n) for n in range(1, 6)))
 
 
 def selector(peer_class: str, own_class: str) -> PresenceSelector:

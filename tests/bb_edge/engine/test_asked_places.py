@@ -10,7 +10,7 @@ from times import MS, S
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.address import Address
-from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 PLACES = 4
 
@@ -21,7 +21,7 @@ def asks(peer_class):
 
 
 def come(fed, peer_class, first, count, session=1):
-    peers = [PeerId.from_int(number) for number in range(first, first + count)]
+    peers = [numbered(number) for number in range(first, first + count)]
     for peer in peers:
         address = (Address.empty().with_peer(peer).to_bytes(),)
         fed.server.peer_presence(peer, True, address, epoch=7, classes=(peer_class,), session=session)
@@ -60,7 +60,7 @@ def test_who_loses_its_place_is_waited_for_no_longer(askers):
     fed.sim.run(for_ns=5 * S)
     _, missing = fed.ask()
     assert fed.closed[-1].asked == 0 and missing == []
-    assert fed.server.peers_up("Other") == tuple(PeerId.from_int(n) for n in range(1, PLACES + 1))
+    assert fed.server.peers_up("Other") == tuple(numbered(n) for n in range(1, PLACES + 1))
 
 
 def test_a_restart_keeps_the_places_of_the_asked(askers):

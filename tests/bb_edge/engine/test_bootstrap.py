@@ -17,6 +17,7 @@ from bb_edge.engine.entries.bootstrap import (
     UnknownInput,
     UnknownTarget,
 )
+from tests.aids.bootstraps import bootstrap_status
 
 STORE = """
 program Demo {module=Demo, binding.Main.index="index|bb.FlatIndex|1"}
@@ -36,12 +37,12 @@ def corpus():
 
 def test_a_bootstrap_runs_when_the_host_says_so(bench):
     b = bench(STORE)
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.READY
+    assert bootstrap_status(b.node, "Main") is BootstrapStatus.READY
     b.node.run_bootstrap(ModuleRequests((BootstrapRequest("Main", {"corpus": corpus()}),)))
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.QUEUED
+    assert bootstrap_status(b.node, "Main") is BootstrapStatus.QUEUED
     b.settle()
     assert b.of(steps.BootstrapComplete) == [steps.BootstrapComplete("Main", False)]
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.DONE
+    assert bootstrap_status(b.node, "Main") is BootstrapStatus.DONE
     b.node.invoke("Main", {"query": np.array([4, 4], np.float32)})
     b.settle()
     assert b.events("ids")[0].ravel().tolist() == [1]
@@ -69,7 +70,7 @@ def test_requests_are_checked_before_anything_is_staged(bench, request_, error):
         request_ = ModuleRequests((BootstrapRequest("Main", values), BootstrapRequest("Main", values)))
     with pytest.raises(error):
         b.node.run_bootstrap(request_)
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.READY
+    assert bootstrap_status(b.node, "Main") is BootstrapStatus.READY
     b.settle()
     assert b.of(steps.BootstrapComplete) == []
 
@@ -83,6 +84,4 @@ function program.Main() -> () {entry=1, partition=self}
   syscall.AppNotify<name="p">(p)
 """
     )
-    assert b.node.bootstrap_status("Main") is BootstrapStatus.NONE
-    with pytest.raises(UnknownTarget):
-        b.node.bootstrap_status("Other")
+    assert b.node.bootstraps == ()

@@ -22,6 +22,7 @@ from bb_edge.engine.entries.bootstrap import (
 )
 from bb_edge.registry import Registry
 from bb_edge.roles import Index, Model
+from tests.aids.bootstraps import bootstrap_status
 
 
 class Store(Index):
@@ -102,10 +103,10 @@ STORES = (
 
 def test_body_ops_wait_for_the_components_bootstrap_and_others_go_on(bench, registry):
     b = bench(STORES, registry=registry)
-    assert b.node.bootstrap_status("a") is BootstrapStatus.READY
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.READY
     b.node.run_bootstrap(Slots(("a",)))
     b.poll()
-    assert b.node.bootstrap_status("a") is BootstrapStatus.RUNNING
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.RUNNING
     number = b.node.invoke("Main", {"q_a": f32(1), "q_b": f32(2)})
     b.poll()
     assert b.topics() == ["b"]
@@ -116,7 +117,7 @@ def test_body_ops_wait_for_the_components_bootstrap_and_others_go_on(bench, regi
     assert b.topics() == ["b", "a"]
     assert b.node.component("a").log == ["bootstrap", "search 1"]
     assert b.of(steps.BootstrapComplete) == [steps.BootstrapComplete("Main", False, "a")]
-    assert b.node.bootstrap_status("a") is BootstrapStatus.DONE
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.DONE
     assert b.node.counters["executions.active"] == 0
 
 
@@ -131,7 +132,7 @@ def test_disjoint_ones_run_at_once_and_each_is_named(bench, registry):
     b = bench(STORES, registry=registry)
     b.node.run_bootstrap(BootstrapAll())
     b.poll()
-    assert [b.node.bootstrap_status(s) for s in "ab"] == [BootstrapStatus.RUNNING] * 2
+    assert [bootstrap_status(b.node, s) for s in "ab"] == [BootstrapStatus.RUNNING] * 2
     with pytest.raises(AlreadyTransitivelyQueued):
         b.node.run_bootstrap(Slots(("b",)))
     for slot in "ba":
@@ -147,7 +148,7 @@ def test_one_that_fails_is_said_and_can_be_run_again(bench, registry):
     b.node.run_bootstrap(Slots(("a",)))
     b.node.invoke("Main", {"q_a": f32(1)})
     b.settle()
-    assert b.node.bootstrap_status("a") is BootstrapStatus.FAILED
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.FAILED
     assert "no disk" in str(b.of(steps.OpFailed)[0].error)
     assert b.topics() == ["a"], "who waited goes on"
     store.fails = False
@@ -156,7 +157,7 @@ def test_one_that_fails_is_said_and_can_be_run_again(bench, registry):
     store.later.complete()
     b.node.component("b").later.complete()
     b.settle()
-    assert b.node.bootstrap_status("a") is BootstrapStatus.DONE
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.DONE
 
 
 @pytest.mark.parametrize(
@@ -166,7 +167,7 @@ def test_what_has_no_bootstrap_is_refused_and_nothing_staged(bench, registry, wh
     b = bench(STORES, registry=registry)
     with pytest.raises(UnknownTarget):
         b.node.run_bootstrap(what)
-    assert b.node.bootstrap_status("a") is BootstrapStatus.READY
+    assert bootstrap_status(b.node, "a") is BootstrapStatus.READY
 
 
 # --- targets whose bootstraps overlap -----------------------------------------------------------------
@@ -214,7 +215,7 @@ def three(bench, registry):
 def test_overlapping_ones_follow_each_other_in_install_order(three):
     three.node.run_bootstrap(ModuleNames(("Two", "Three", "One")))
     three.poll()
-    status = [three.node.bootstrap_status(t) for t in ("One", "Two", "Three")]
+    status = [bootstrap_status(three.node, t) for t in ("One", "Two", "Three")]
     assert status == [BootstrapStatus.RUNNING, BootstrapStatus.QUEUED, BootstrapStatus.RUNNING]
     three.settle()
     assert three.node.component("m").log == [1, 1, 2, 2]
@@ -230,7 +231,7 @@ def test_a_bootstrap_waits_for_the_claimant_and_the_body_for_the_bootstrap(three
     three.poll()
     node.run_bootstrap(ModuleNames(("One",)))
     three.poll()
-    assert node.bootstrap_status("One") is BootstrapStatus.QUEUED
+    assert bootstrap_status(node, "One") is BootstrapStatus.QUEUED
     node.invoke("Two", {"x": f32(8)})
     node.invoke("Two", {"r": f32(9)})
     three.poll()

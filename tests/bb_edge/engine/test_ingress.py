@@ -14,6 +14,7 @@ from bb_edge.engine.ledger import IngressFull, Ledger
 from bb_edge.engine.net.arrivals import Raw
 from bb_edge.engine.net.ingress import Entry, Ingress
 from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 A, B, C = (PeerId.from_name(n) for n in "abc")
 
@@ -221,7 +222,7 @@ def test_many_threads_at_the_doors_lose_and_leak_nothing():
     refused = [0] * 4
 
     def push(number: int) -> None:
-        peer = PeerId.from_int(number)
+        peer = numbered(number)
         start.wait()
         for _ in range(2_000):
             try:

@@ -13,6 +13,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire import envelope
 from bb_edge.wire.envelope import Envelope
 from tests.aids.envelopes import fill
+from tests.aids.peers import numbered
 
 A = PeerId.from_name("a")
 PROGRAM = """
@@ -116,7 +117,7 @@ def test_strangers_do_not_take_the_places_of_those_that_speak(bench):
     b.settle()
     b.node.peer_presence(A, False, epoch=1)
     for number in range(100):
-        b.node.peer_presence(PeerId.from_int(number), True, epoch=1, classes=("C",))
+        b.node.peer_presence(numbered(number), True, epoch=1, classes=("C",))
     b.poll()
     assert len(b.node.peers_up("C")) == 2
     b.node.peer_presence(A, True, epoch=2, classes=("C",))
@@ -151,7 +152,7 @@ def test_a_server_s_budget_holds_a_region(bench):
     b = bench(PROGRAM, config=NodeConfig.host())
     assert b.node.config.max_peers == 100_000
     for number in range(5_000):
-        b.node.peer_presence(PeerId.from_int(number), True, epoch=1, classes=("C",))
+        b.node.peer_presence(numbered(number), True, epoch=1, classes=("C",))
         if number % 1_000 == 999:
             b.poll()
     assert len(b.node.inspect().peers) == len(b.node.peers_up("C")) == 5_000

@@ -37,7 +37,7 @@ def there_and_back(value: object) -> object:
         [1, [2, ()]],
         {"a": 1, (1, 2): [3]},
         PEER,
-        Address.empty().with_peer(PEER).with_site(7),
+        Address(PEER, 7),
         Cause(PEER, 3, 4),
         Composite(((1, 5), (2, "x"))),
     ],

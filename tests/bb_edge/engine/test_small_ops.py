@@ -148,7 +148,7 @@ def test_a_bundle_of_other_types_is_refused(bench):
 
 
 PEER = PeerId.from_name("somebody")
-FIRST, SECOND = (Address.empty().with_peer(PEER).with_site(n).to_bytes() for n in (1, 2))
+FIRST, SECOND = (Address(PEER, n).to_bytes() for n in (1, 2))
 
 
 def test_the_address_book_is_open_to_programs(bench):

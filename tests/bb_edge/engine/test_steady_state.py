@@ -28,6 +28,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets import Opset, Table
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, ProtocolComponent
+from tests.aids.peers import numbered
 
 EXECUTIONS = int(os.environ.get("BB_STEADY", "480"))
 WARM_UP = (
@@ -199,7 +200,7 @@ def test_envelopes_that_are_refused_leave_nothing(compile_text):
         envelope.encode(Envelope(acks=(Ack(5, 6, (8,)),))),
         envelope.encode(Envelope(fills=[good], kind=envelope.REQUEST, wire_req_id=7, epoch=3, seq=3, remaining_deadline_ns=10)),
     ]  # fmt: skip
-    peers = [PeerId.from_int(n) for n in range(200)]
+    peers = [numbered(n) for n in range(200)]
     clock = [0]
 
     def work(i: int) -> None:

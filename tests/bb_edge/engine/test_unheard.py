@@ -11,14 +11,14 @@ from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net import features
 from bb_edge.ir.address import Address
-from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 SAMPLE = ("CurrentView()", "Sample<n=2>()")
 
 
 def forge(fed, count, first=1, up=True):
     """Presences of clients that are nowhere."""
-    peers = [PeerId.from_int(number) for number in range(first, first + count)]
+    peers = [numbered(number) for number in range(first, first + count)]
     for peer in peers:
         address = (Address.empty().with_peer(peer).to_bytes(),)
         fed.server.peer_presence(peer, up, address, epoch=7, classes=("Client",), session=1)

@@ -16,6 +16,7 @@ from bb_edge.ir.address import (
     site_suffix,
 )
 from bb_edge.ir.ids import PeerId
+from tests.aids.peers import numbered
 
 PEER = PeerId.from_name("sensor-07")
 names = st.text(st.characters(exclude_characters="/", exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -38,13 +39,13 @@ def test_the_address_of_a_peer_is_one_without_other_segments(code, digest):
     assert Address.from_bytes(peer_address(peer)) == Address(peer)
 
 
-@pytest.mark.parametrize("peer", [PEER, PeerId(0x1B, bytes(32)), PeerId(300, bytes(31)), PeerId.from_int(3)])
+@pytest.mark.parametrize("peer", [PEER, PeerId(0x1B, bytes(32)), PeerId(300, bytes(31)), numbered(3)])
 def test_the_address_of_a_peer_of_another_hash(peer):
     assert peer_address(peer) == Address(peer).to_bytes()
 
 
 def test_the_binary_form_is_that_of_semantics_1():
-    address = Address.empty().with_peer(PEER).with_site(17).with_component(3, "Backoff")
+    address = Address(PEER, 17).with_component(3, "Backoff")
     peer = PEER.to_bytes()
     assert address.to_bytes() == b"".join(
         (

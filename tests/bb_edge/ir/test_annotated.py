@@ -9,6 +9,7 @@ from bb_edge.ir.annotated import annotate, metadata_of
 from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.tensors import MAX_METADATA, TensorError, decode_tensor, encode_tensor
 from bb_edge.wire.codecs import decode_value, encode_value
+from tests.aids.arrays import tensor_bytes
 
 ARRAY = np.arange(6, dtype=np.float32)
 METADATA = {"layout": "w:2x3", "hash": "00ff"}
@@ -44,7 +45,7 @@ def test_what_is_computed_of_it_carries_none() -> None:
 
 @pytest.mark.parametrize("n", [MAX_METADATA - 1, MAX_METADATA, MAX_METADATA + 1])
 def test_their_number_is_bounded(n: int) -> None:
-    payload = encode_tensor(ARRAY, {f"k{i}": "" for i in range(n)})
+    payload = tensor_bytes(ARRAY, {f"k{i}": "" for i in range(n)})
     if n > MAX_METADATA:
         with pytest.raises(TensorError, match="more than 64"):
             decode_tensor(payload)
@@ -53,7 +54,7 @@ def test_their_number_is_bounded(n: int) -> None:
 
 
 def test_damaged_metadata_are_refused() -> None:
-    whole = encode_tensor(ARRAY, {"ab": "cd"})
+    whole = tensor_bytes(ARRAY, {"ab": "cd"})
     place = whole.index(b"ab")
     for damaged in (whole.replace(b"cd", b"\xff\xfe"), whole[: place - 1] + b"\x7f" + whole[place:]):
         with pytest.raises(TensorError):

@@ -12,8 +12,9 @@ import pytest
 
 from bb_edge.ir import onnx_pb2, onnx_reader
 from bb_edge.ir.onnx_reader import Message, ModelReadError, read_model
-from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
+from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
+from tests.aids.arrays import named_tensor
 
 A = onnx_pb2.AttributeProto
 
@@ -57,7 +58,7 @@ def model() -> Any:
     node.attribute.add(name="is", type=A.INTS, ints=[0, -1, 2**62])
     node.attribute.add(name="ss", type=A.STRINGS, strings=[b"a", b""])
     tensor = node.attribute.add(name="t", type=A.TENSOR).t
-    tensor.CopyFrom(to_tensor_proto(np.arange(6, dtype=np.float32).reshape(2, 3), "t"))
+    tensor.CopyFrom(named_tensor("t", np.arange(6, dtype=np.float32).reshape(2, 3)))
     typed = onnx_pb2.TensorProto(
         dims=[2], data_type=1, float_data=[1, 2], int32_data=[-1, 2], int64_data=[-3], double_data=[0.5]
     )

@@ -40,12 +40,10 @@ def test_refusals(data, what):
         varint.decode(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize("bits", [7, 8, 16, 32, 63])
-def test_the_bound_on_bits_is_exact(bits):
-    largest = 2**bits - 1
-    assert varint.decode(varint.encode(largest), 0, bits) == (largest, len(varint.encode(largest)))
-    with pytest.raises(VarintError, match=f"more than {bits} bits"):
-        varint.decode(varint.encode(largest + 1), 0, bits)
+def test_the_bound_on_bits_is_exact():
+    assert varint.decode(varint.encode(2**64 - 1)) == (2**64 - 1, 10)
+    with pytest.raises(VarintError, match="more than 64 bits"):
+        varint.decode(bytes.fromhex("80" * 9 + "02"))
 
 
 def test_negative_numbers_have_no_form():

@@ -4,23 +4,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from bb_edge.ir import keys, wire_shape
+from bb_edge.ir import keys
 from bb_edge.ir.address import Address, site_suffix
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, ModelProto, NodeProto
-from bb_edge.ir.wire_shape import (
-    WireShapeViolation,
-    dest_suffix_attr,
-    dest_suffix_attribute,
-    is_recv,
-    is_recv_flavored,
-    is_send,
-    is_send_flavored,
-    payload_count,
-    read_wire_id,
-    stamp_wire_transport,
-    verify_wire_shape,
-)
+from bb_edge.ir.opsets.wire import RECV_FLAVORED, SEND_FLAVORED
+from tests.aids.wire_shape import WireShapeViolation, payload_count, read_wire_id, verify_wire_shape
 
 PEER = PeerId.from_name("sensor-07").to_bytes()
 SITES = "00000000000000aa,00000000000000bb"
@@ -53,26 +42,21 @@ def violations(nodes: Sequence[NodeProto] | NodeProto) -> list[str]:
 
 
 def test_the_names_are_those_of_the_contract():
-    assert wire_shape.WIRE_DOMAIN == "ai.bytesandbrains.wire"
-    assert wire_shape.WIRE_ID_KEY == "ai.bytesandbrains.wire.wire_id"
-    assert wire_shape.WIRE_TRANSPORT_KEY == "ai.bytesandbrains.wire_transport"
-    assert wire_shape.DEST_SITE_NAME_PREFIX == "ai.bytesandbrains.dest_site_name."
-    assert (wire_shape.ATTR_PEER, wire_shape.ATTR_DEADLINE_NS) == ("peer", "deadline_ns")
-    assert (wire_shape.WIRE_TRANSPORT_DATA, wire_shape.WIRE_TRANSPORT_TRIGGER_ONLY) == (
+    assert keys.WIRE_DOMAIN == "ai.bytesandbrains.wire"
+    assert keys.WIRE_ID_KEY == "ai.bytesandbrains.wire.wire_id"
+    assert keys.WIRE_TRANSPORT_KEY == "ai.bytesandbrains.wire_transport"
+    assert keys.DEST_SITE_NAME_PREFIX == "ai.bytesandbrains.dest_site_name."
+    assert (keys.ATTR_PEER, keys.ATTR_DEADLINE_NS) == ("peer", "deadline_ns")
+    assert (keys.WIRE_TRANSPORT_DATA, keys.WIRE_TRANSPORT_TRIGGER_ONLY) == (
         "data",
         "trigger_only",
     )
-    assert all(hasattr(wire_shape, name) for name in wire_shape.__all__)
 
 
-@pytest.mark.parametrize("op", LAYOUTS)
-def test_flavors(op):
-    node, foreign = wire(op), wire(op, domain="org.example")
-    assert (is_send(node), is_recv(node)) == (op == "Send", op == "Recv")
-    assert is_send_flavored(node) == (op in {"Send", "SendReqBatched", "SendResp"})
-    assert is_recv_flavored(node) == (not is_send_flavored(node))
-    for test in (is_send, is_recv, is_send_flavored, is_recv_flavored):
-        assert not test(foreign)
+def test_flavors():
+    assert {"Send", "SendReqBatched", "SendResp"} == SEND_FLAVORED
+    assert set(LAYOUTS) == SEND_FLAVORED | RECV_FLAVORED
+    assert not SEND_FLAVORED & RECV_FLAVORED
 
 
 @pytest.mark.parametrize(
@@ -93,19 +77,9 @@ def test_wire_ids(text, number):
     assert read_wire_id(wire("Send", wire_id=text)) == number
 
 
-def test_the_transport_is_stamped_once():
-    node = wire("Send")
-    for transport in ("data", "trigger_only"):
-        stamp_wire_transport(node, transport)
-        assert [p.value for p in node.metadata_props if p.key == keys.WIRE_TRANSPORT_KEY] == [transport]
-
-
 def test_suffixes_of_fills():
     node = wire("Send")
-    node.attribute.append(dest_suffix_attribute("a", site_suffix(17)))
-    assert node.attribute[0].name == "dest_suffix.a"
-    assert dest_suffix_attr(node, "a") == site_suffix(17)
-    assert dest_suffix_attr(node, "b") is None
+    node.attribute.add(name="dest_suffix.a", type=AttributeProto.STRING, s=site_suffix(17))
     assert violations(node) == []
 
 

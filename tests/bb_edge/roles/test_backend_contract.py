@@ -14,6 +14,7 @@ from bb_edge.ir.opsets.onnx import PRIMITIVES
 from bb_edge.ir.tensors import from_tensor_proto, to_tensor_proto
 from bb_edge.roles import PRIMITIVE_METHODS, Backend, BackendAttrs
 from bb_edge.roles.errors import BackendError, BackendWalkError, ContractError, UnsupportedOpsError
+from tests.aids.arrays import named_tensor
 
 A = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
 B = np.array([[2.0, 2.0, 2.0], [0.5, 1.0, 2.0]], np.float32)
@@ -200,7 +201,7 @@ def test_a_small_backend_refuses_what_it_has_not() -> None:
 
 def test_the_walk_runs_a_graph_with_initializers_and_older_operators() -> None:
     graph = onnx_pb2.GraphProto(name="g")
-    graph.initializer.append(to_tensor_proto(B, "b"))
+    graph.initializer.append(named_tensor("b", B))
     graph.node.add(op_type="Add", input=["a", "b"], output=["s"])
     squeeze = graph.node.add(op_type="ReduceSum", input=["s"], output=["y"])
     squeeze.attribute.add(name="axes", type=onnx_pb2.AttributeProto.INTS, ints=[1])

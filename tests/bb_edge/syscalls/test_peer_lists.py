@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bb_edge.engine.errors import OpError
-from bb_edge.ir.ids import PeerId
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS
 from bb_edge.syscalls.peer_lists import OVER_PEERS
+from tests.aids.peers import numbered
 
-PEERS = tuple(PeerId.from_int(n) for n in range(5))
+PEERS = tuple(numbered(n) for n in range(5))
 FAR = np.iinfo(np.int64).max
 
 

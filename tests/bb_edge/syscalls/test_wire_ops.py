@@ -53,7 +53,7 @@ def test_address_book(bed):
   address_book.InsertMany(q, many)
   found: AddressVec = address_book.Lookup(wanted)
   syscall.AppEmit<name="found">(found)"""
-    one, two, three = (Address.empty().with_site(n) for n in (1, 2, 3))
+    one, two, three = (Address(site=n) for n in (1, 2, 3))
     b = bed.run(
         body,
         "p: PeerId, one: Multiaddress, q: PeerId, many: AddressVec, wanted: PeerId",

@@ -17,6 +17,7 @@ from bb_edge.transport.membership import Acts, Membership
 from bb_edge.transport.topics import Topics
 from bb_edge.wire.peers import PeerTable
 from bb_edge.wire.presence import MAX_ADDRESSES, Presence, decode_presence, encode_presence
+from tests.aids.peers import numbered
 
 
 @pytest.fixture
@@ -423,7 +424,7 @@ def test_subscriptions_of_another_life_are_dropped(
     node, other = member("node", ("Client",), ("Server",)), PeerId.from_name("other")
     session_of_another_life(node.peer_id, ["bb/test/presence/Client/+", "bb/gone/presence/+"])
     for number in range(5):
-        say(PeerId.from_int(number), Presence(True, 1))
+        say(numbered(number), Presence(True, 1))
     there = loop.join(node, url(mosquitto_broker))
     host = {"hostname": mosquitto_broker.host, "port": mosquitto_broker.port}
     loop.until(lambda: there.connected and not there.waiting)
@@ -434,7 +435,7 @@ def test_subscriptions_of_another_life_are_dropped(
     assert len(said) == 2 and "bb/test/presence/Client/+" in said[0] and "bb/gone/presence/+" in said[1]
     before = there.counters["foreign"]
     for number in range(5):
-        say(PeerId.from_int(number), Presence(True, 2))
+        say(numbered(number), Presence(True, 2))
     say(other, Presence(True, 1), "Server")
     loop.until(lambda: node.peers.is_up(other))
     assert there.counters["foreign"] == before

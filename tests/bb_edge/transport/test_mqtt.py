@@ -11,6 +11,7 @@ from bb_edge.engine.steps import SendEnvelope
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.mqtt import Broker, BrokerUrlError
 from bb_edge.transport.topics import Kind, Names, Place, TopicError, Topics, UnknownTopic
+from tests.aids.peers import numbered
 
 
 def test_an_envelope_arrives_with_its_sender(broker, loop, doors, url):
@@ -255,7 +256,7 @@ def test_the_caches_of_topics_are_bounded():
     topics = Topics("f", PeerId.from_name("a"), max_peers=3)
 
     def look(number: int) -> tuple[Names, Place]:
-        peer = PeerId.from_int(number)
+        peer = numbered(number)
         return topics.names(peer), topics.read(f"bb/f/presence/C/{peer}".encode())
 
     first, place = look(0)

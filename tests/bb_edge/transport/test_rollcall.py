@@ -32,6 +32,7 @@ from bb_edge.transport.visitor import visit
 from bb_edge.wire.peers import PeerTable
 from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import Presence, encode_presence
+from tests.aids.peers import numbered
 from tests.aids.transitions import assert_decides_by
 
 
@@ -47,12 +48,12 @@ class Roll:
     def tell(self, count: int, peer_class: str = "Client") -> None:
         for _ in range(count):
             self._peers += 1
-            self.roll.told(PeerId.from_int(self._peers), peer_class, self.now)
+            self.roll.told(numbered(self._peers), peer_class, self.now)
 
     def again(self, count: int) -> None:
         """Those who came first are told of once more."""
         for number in range(1, count + 1):
-            self.roll.told(PeerId.from_int(number), "Client", self.now)
+            self.roll.told(numbered(number), "Client", self.now)
 
     def goes_on(self, state: State, within_s: float) -> None:
         end = self.now + within_s
@@ -235,8 +236,8 @@ class Fleet:
     """
 
     def __init__(self, broker, count: int, kept: int | None = None) -> None:
-        self._kept = frozenset(PeerId.from_int(n + 1) for n in range(count if kept is None else kept))
-        self.peers = [PeerId.from_int(number) for number in range(1, count + 1)]
+        self._kept = frozenset(numbered(n + 1) for n in range(count if kept is None else kept))
+        self.peers = [numbered(number) for number in range(1, count + 1)]
         self.calls = 0
         self.spread_s = 0.0  # of the first call
         self._done = threading.Event()
@@ -301,7 +302,7 @@ def test_who_says_up_and_answers_no_call_is_silent(mosquitto_broker, monkeypatch
     monkeypatch.setattr(roster, "ANSWER_S", 0.0)  # nobody was called just now
     fleet = Fleet(mosquitto_broker, 20)
     broker = Broker(mosquitto_broker.host, mosquitto_broker.port)
-    forged, gone = PeerId.from_int(5001), PeerId.from_int(5002)
+    forged, gone = numbered(5001), numbered(5002)
     with visit(broker) as visitor:
         for peer, up in ((forged, True), (gone, False)):
             payload = encode_presence(Presence(up, 1))
@@ -333,7 +334,7 @@ def test_that_some_may_be_missing_is_said_where_the_broker_has_dropped_some(
         count, padding = (600, bytes(60_000)) if drops else (1200, b"")
         sent = []
         for number in range(1, count + 1):
-            peer = PeerId.from_int(number)
+            peer = numbered(number)
             payload = encode_presence(Presence(False, 1)) + padding
             sent.append(visitor.publish(Topics("test", peer).presence("Client", peer), payload, retain=True))
         assert visitor.until(lambda: all(visitor.reason_of(mid) is not None for mid in sent), 60)

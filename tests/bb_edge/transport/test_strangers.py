@@ -20,6 +20,7 @@ from bb_edge.transport.topics import Topics
 from bb_edge.wire.presence import Presence, encode_presence
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot
 from bb_host.ir.proto import to_proto
+from tests.aids.peers import numbered
 
 STRANGERS = 10_000
 MS = 1_000_000
@@ -84,7 +85,7 @@ def strangers(mosquitto_broker):
         client.loop_start()
         up = encode_presence(Presence(True, 9, session=1))
         for number in range(STRANGERS):
-            peer = PeerId.from_int(number)
+            peer = numbered(number)
             client.publish(Topics("test", peer).presence("Leaf", peer), up, qos=1, retain=True)
         topic = Topics("test", forged).presence("Hub", forged)
         client.publish(topic, encode_presence(Presence(True, 2**64 - 1)), qos=1, retain=True)

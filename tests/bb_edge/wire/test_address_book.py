@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from bb_edge.ir.address import Address, AddressError
-from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 from bb_edge.wire.address_book import (
     AddressBook,
@@ -13,8 +12,9 @@ from bb_edge.wire.address_book import (
     EmptyAddressListError,
     UnknownPeerError,
 )
+from tests.aids.peers import numbered
 
-A, B, C = (PeerId.from_int(n) for n in range(3))
+A, B, C = (numbered(n) for n in range(3))
 
 
 def at(number: int) -> Address:

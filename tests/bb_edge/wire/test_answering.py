@@ -9,9 +9,10 @@ from times import MS, S
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.answering import ANSWERING, PeerAnswers
+from tests.aids.peers import numbered
 from tests.aids.transitions import assert_decides_by
 
-A, B, C = (PeerId.from_int(n) for n in range(3))
+A, B, C = (numbered(n) for n in range(3))
 
 
 def leave(answers: PeerAnswers, peer: PeerId, times: int, now_ns: int = 0) -> list[bool]:

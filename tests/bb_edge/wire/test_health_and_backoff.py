@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bb_edge.ir.ids import PeerId
 from bb_edge.wire import cbor
 from bb_edge.wire.backoff import BACKOFF, MS, Backoff, S
 from bb_edge.wire.health import HEALTH, HealthError, PeerHealth
+from tests.aids.peers import numbered
 from tests.aids.transitions import assert_decides_by
 
-A, B, C = (PeerId.from_int(n) for n in range(3))
+A, B, C = (numbered(n) for n in range(3))
 
 
 def test_a_peer_goes_down_at_the_threshold_and_up_by_one_success() -> None:

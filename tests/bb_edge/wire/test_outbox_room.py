@@ -21,8 +21,9 @@ from bb_edge.wire.outbox import (
 )
 from bb_edge.wire.outbox_room import OutboxRoom
 from bb_edge.wire.resend import EnvelopeKey
+from tests.aids.peers import numbered
 
-PEERS = [A, B, PeerId.from_int(3)]
+PEERS = [A, B, numbered(3)]
 
 
 class Model:

@@ -9,6 +9,7 @@ from bb_edge.wire import cbor
 from bb_edge.wire.peers import PRESENCE, PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import MAX_CLASSES, Presence, encode_presence
+from tests.aids.peers import numbered
 from tests.aids.transitions import assert_decides_by
 
 A, B, C = sorted(PeerId.from_name(name) for name in "abc")
@@ -155,7 +156,7 @@ def test_who_speaks_keeps_its_place_against_those_that_are_only_announced() -> N
     for peer in (A, B, C):
         table.update(peer, CLIENT)
     table.update(A, Presence(False, 1))  # a device that is off for a while
-    strangers = [PeerId.from_int(number) for number in range(20)]
+    strangers = [numbered(number) for number in range(20)]
     for stranger in strangers:
         with pytest.raises(PeersFullError, match="max_peers"):
             table.update(stranger, CLIENT)

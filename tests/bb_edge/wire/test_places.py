@@ -10,6 +10,7 @@ from bb_edge.ir.ids import PeerId
 from bb_edge.wire.peers import PeerTable, PresenceChange
 from bb_edge.wire.places import PeersFullError
 from bb_edge.wire.presence import Presence, encode_presence
+from tests.aids.peers import numbered
 
 CAPACITY = 8
 
@@ -28,7 +29,7 @@ def down(*classes: str) -> Presence:
 
 
 def peers(first: int, count: int) -> list[PeerId]:
-    return [PeerId.from_int(number) for number in range(first, first + count)]
+    return [numbered(number) for number in range(first, first + count)]
 
 
 class Lost:
@@ -58,7 +59,7 @@ def fill(table: PeerTable, peer_class: str, found: Iterable[PeerId]) -> None:
 def refused(table: PeerTable, *classes: str, peer: int = 999) -> bool:
     before = table.snapshot()
     try:
-        table.update(PeerId.from_int(peer), up(*classes))
+        table.update(numbered(peer), up(*classes))
     except PeersFullError:
         assert table.snapshot() == before, "a refusal changes nothing"
         return True
@@ -100,7 +101,7 @@ def test_a_merely_heard_class_takes_no_place_of_an_asked_one(lost: Lost) -> None
     assert lost.told == [(servers[1], False)]
     table.set_reachable(servers[2], True)
     assert table.update(servers[1], up("Server", session=1)) is PresenceChange.UP
-    assert lost.told[-1] == (PeerId.from_int(999), True)
+    assert lost.told[-1] == (numbered(999), True)
 
 
 def test_no_asked_class_starves_another(lost: Lost) -> None:
@@ -123,7 +124,7 @@ def test_bytes_have_shares_too(lost: Lost) -> None:
     relays = peers(1, 4)
     for relay in relays:
         table.update(relay, much)
-    server, larger = PeerId.from_int(100), up("Server", meta={"much": "y" * 150}, session=1)
+    server, larger = numbered(100), up("Server", meta={"much": "y" * 150}, session=1)
     assert table.update(server, up("Server")) is PresenceChange.UP
     assert lost.told == [(relays[3], True)]
     fill(table, "Relay", peers(200, 1))
@@ -132,14 +133,14 @@ def test_bytes_have_shares_too(lost: Lost) -> None:
     assert lost.told[told:] and table.get(server) == larger
     assert server in table and table.bytes_held <= 4 * size_of(much)
     with pytest.raises(PeersFullError, match="peer_bytes"):
-        table.update(PeerId.from_int(101), up("Server", meta={"much": "z" * 2000}))
+        table.update(numbered(101), up("Server", meta={"much": "z" * 2000}))
 
 
 def test_one_newcomer_takes_several_places_where_bytes_are_short(lost: Lost) -> None:
     table, clients = lost.table(["Server"], 8 * size_of(up("Client"))), peers(1, CAPACITY)
     fill(table, "Client", clients)
     server = up("Server", meta={"facts": "x" * (2 * size_of(up("Client")))})
-    table.update(PeerId.from_int(100), server)
+    table.update(numbered(100), server)
     assert [peer for peer, _ in lost.told] == clients[: -len(lost.told) - 1 : -1] and len(lost.told) > 1
     assert table.bytes_held <= 8 * size_of(up("Client"))
 
@@ -156,17 +157,17 @@ def test_a_further_class_changes_the_rank(lost: Lost) -> None:
 
 
 def test_who_is_first_heard_of_as_down_takes_no_place_of_who_is_here(lost: Lost) -> None:
-    table, clients, server = lost.table(["Server"]), peers(1, CAPACITY), PeerId.from_int(100)
+    table, clients, server = lost.table(["Server"]), peers(1, CAPACITY), numbered(100)
     fill(table, "Client", clients)
     table.update(server, down("Server"))
     assert server not in table
     table.set_reachable(clients[0], False)
-    table.update(PeerId.from_int(101), down("Client"))
+    table.update(numbered(101), down("Client"))
     assert len(table) == CAPACITY and not lost.told
     table.update(server, down("Server"))
     assert table.is_down(server) and lost.told == [(clients[0], False)]
     table.set_reachable(clients[1], False)
-    table.update(PeerId.from_int(102), Presence(False, 1, ("Server",), meta={"much": "x" * (1 << 20)}))
+    table.update(numbered(102), Presence(False, 1, ("Server",), meta={"much": "x" * (1 << 20)}))
     assert lost.told == [(clients[0], False)]
 
 

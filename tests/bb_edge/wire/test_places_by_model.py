@@ -10,6 +10,7 @@ import pytest
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.wire.places import PeersFullError, Places
+from tests.aids.peers import numbered
 
 ASKED = ("A", "B", "C")
 CLASSES = (("A",), ("B",), ("C",), ("A", "B"), ("heard",), (), ("A", "heard"))
@@ -123,7 +124,7 @@ class Model:
                 lacking -= seat.size
                 if lacking <= 0:
                     return found
-        who = f"peer {PeerId.from_int(number)}"
+        who = f"peer {numbered(number)}"
         if full:
             remedy = "raise limits.max_peers (--config; in Python NodeConfig)"
             return f"{who}: {len(self.seats)} peers are known already ({remedy})"
@@ -142,7 +143,7 @@ def told(answer: Callable[[], list[PeerId]]) -> list[int] | str:
         return f"{error.where}: {error.what} ({error.hint})"
 
 
-numbers = {PeerId.from_int(number): number for number in NUMBERS}
+numbers = {numbered(number): number for number in NUMBERS}
 
 
 @pytest.mark.parametrize("asked", [None, ASKED[:1], ASKED[:2], ASKED, ()])
@@ -170,7 +171,7 @@ def test_it_does_what_its_rules_say(capacity: int, asked: tuple[str, ...] | None
                 places.clear()
                 for other in [seat.number for seat in model.seats]:
                     model.leave(other)
-            peer = PeerId.from_int(number)
+            peer = numbered(number)
             expected = model.room(number, size, model.yielding(number, classes, size))
             assert told(lambda: places.who_makes_room(peer, classes, size)) == expected  # noqa: B023
             mine = model.among_asked(classes)
@@ -183,16 +184,16 @@ def test_it_does_what_its_rules_say(capacity: int, asked: tuple[str, ...] | None
                 if seated and rng.random() < 0.3:
                     gone = rng.choice(seated)
                     model.leave(gone)
-                    places.leave(PeerId.from_int(gone))
+                    places.leave(numbered(gone))
                 continue
             for other in expected:
                 made_room += 1
                 model.leave(other)
-                places.leave(PeerId.from_int(other))
+                places.leave(numbered(other))
             model.sit(number, classes, size)
             places.sit(peer, classes, size)
             assert places.bytes == sum(seat.size for seat in model.seats)
-            assert places.sizes == {PeerId.from_int(seat.number): seat.size for seat in model.seats}
+            assert places.sizes == {numbered(seat.number): seat.size for seat in model.seats}
             for kept, plain, chance in (
                 (places.down, model.down, leaving),
                 (places.silent, model.silent, leaving),
@@ -223,11 +224,11 @@ def test_a_class_gives_no_more_than_what_is_beyond_its_share(
     """The share of each of three classes is 4 of 24 places and 10 of 60 bytes; those seen last give first."""
     places = Places(24, 60, lambda _: True, ASKED)
     for at, seat in enumerate(of_a, 1):
-        places.sit(PeerId.from_int(at), ("A",), seat)
+        places.sit(numbered(at), ("A",), seat)
     last_of_a = len(of_a)
     for at, seat in enumerate(of_c, last_of_a + 1):
-        places.sit(PeerId.from_int(at), ("C",), seat)
+        places.sit(numbered(at), ("C",), seat)
     for at, seat in enumerate(of_a, 1):  # seen anew, behind those of C
-        places.leave(PeerId.from_int(at))
-        places.sit(PeerId.from_int(at), ("A",), seat)
-    assert told(lambda: places.who_makes_room(PeerId.from_int(40), ("B",), size)) == expected
+        places.leave(numbered(at))
+        places.sit(numbered(at), ("A",), seat)
+    assert told(lambda: places.who_makes_room(numbered(40), ("B",), size)) == expected

@@ -12,13 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bb_edge.components import FedAvg, GraphModel
 from bb_edge.ir.annotated import metadata_of
-from bb_edge.ir.ids import PeerId
 from bb_edge.roles import ComponentError
 from bb_host import Compiler, Graph, ModelSlot, Module
 from bb_host.cli import main
 from bb_host.errors import ModelImportError
 from bb_host.learn import TrainableModel, mlp, trainable
 from tests.aids.graph_models import built
+from tests.aids.peers import numbered
 from tests.aids.refusals import refused
 
 NET = mlp([4, 5, 6, 3], seed=1)
@@ -84,7 +84,7 @@ def test_they_travel_and_are_loaded_and_averaged() -> None:
     server.load_parameters(CTX, np.arange(vector.size, dtype=np.float32))
     agg = FedAvg()
     for number, weight, sender in ((1, 1.0, client), (2, 3.0, server)):
-        peer = (PeerId.from_int(number),)
+        peer = (numbered(number),)
         agg.contribute(CTX, sender.params(CTX), np.array(weight, np.float32), peer, np.array(0))
     mean, *_ = agg.aggregate(CTX)
     client.load_parameters(CTX, mean)

@@ -13,8 +13,9 @@ from bb_host import Compiler, Module
 from bb_host.build import build_edge
 from bb_host.errors import SeamError
 from bb_host.ir.program import Op, OpList, Program
-from bb_host.passes.one_pass import Pass, PassReport, Promise, Stats, summed, unmet
+from bb_host.passes.one_pass import Pass, PassReport, Promise, Stats, summed
 from bb_host.passes.runner import run_passes
+from tests.aids.passes import unmet
 
 
 def _adds(number: int) -> Pass[int, int]:

@@ -24,6 +24,7 @@ from bb_edge.wire.caps import EDGE_CAPS
 from bb_edge.wire.codecs import decode_value, encode_value, wire_type_hash
 from bb_edge.wire.envelope import Ack, Envelope, Fill, RttReport
 from bb_edge.wire.presence import Presence, decode_presence, encode_presence
+from tests.aids.peers import numbered
 
 from . import mutations, programs
 from .campaign import Subject
@@ -47,7 +48,7 @@ def full_envelope() -> bytes:
             remaining_deadline_ns=5,
             src_peer=PEER.to_bytes(),
             src_addresses=(Address.empty().with_peer(PEER).to_bytes(),),
-            dest_addresses=(Address.empty().with_site(3).to_bytes(),),
+            dest_addresses=(Address(site=3).to_bytes(),),
             epoch=2**56 - 1,
             seq=300,
             acks=(Ack(1, 2, (5, 9)), Ack(2**63, 1, ())),
@@ -83,7 +84,7 @@ class Hostile:
     def __init__(self, target: str, durable: bool) -> None:
         self._make = lambda: programs.make_node(target, "victim", durable)
         self._senders = [programs.peer(name) for name in ("server", "client-0", "client-1")]
-        self._senders += [PeerId.from_int(n) for n in range(100)]
+        self._senders += [numbered(n) for n in range(100)]
         self.rebirth()
 
     def rebirth(self) -> None:
@@ -165,8 +166,8 @@ def addresses() -> Subject:
         assert Address.from_text(found.to_text()) == found
         return found
 
-    whole = Address.empty().with_peer(PEER).with_site(2**63).with_component(7, "op")
-    seeds = [whole.to_bytes(), whole.to_text().encode(), Address.empty().with_site(1).to_bytes()]
+    whole = Address(PEER, 2**63).with_component(7, "op")
+    seeds = [whole.to_bytes(), whole.to_text().encode(), Address(site=1).to_bytes()]
     return Subject("addresses", seeds, (mutations.blind,), read, lambda n: 8 * n + SMALL)
 
 
@@ -179,7 +180,7 @@ def peer_ids() -> Subject:
         assert PeerId.from_text(found.to_text()) == found
         return found
 
-    seeds = [PEER.to_bytes(), PEER.to_text().encode(), PeerId.from_int(5).to_bytes()]
+    seeds = [PEER.to_bytes(), PEER.to_text().encode(), numbered(5).to_bytes()]
     return Subject("peer ids", seeds, (mutations.blind,), read, lambda n: 8 * n + SMALL)
 
 
@@ -200,8 +201,8 @@ def cbor_values() -> Subject:
 VALUES: tuple[object, ...] = (
     np.arange(6, dtype=np.float32).reshape(2, 3),
     np.zeros((2, 0), np.int64),
-    (PEER, PeerId.from_int(4)),
-    (Address.empty().with_site(3),),
+    (PEER, numbered(4)),
+    (Address(site=3),),
     b"some bytes",
     Composite(tuple((wire_type_hash(v), v) for v in (np.ones(2, np.float32), b"x", (PEER,)))),
 )
@@ -260,7 +261,7 @@ def chunks() -> Subject:
 
     def read(data: bytes) -> object:
         now = next(clock)
-        found = inbox.add(PeerId.from_int(now % 5), data, now * 10**6)
+        found = inbox.add(numbered(now % 5), data, now * 10**6)
         assert inbox.bytes_held <= 64 * KIB and len(inbox) <= 8
         return found
 

@@ -12,7 +12,8 @@ from program_text import parse
 from bb_host.compiler import Compiler, Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.proto import to_bytes
-from bb_host.passes.pipeline import CANONICAL_PASS_NAMES, pass_named
+from bb_host.passes.pipeline import CANONICAL_PASS_NAMES
+from tests.aids.passes import pass_named
 
 
 def _program(text: str | Program) -> Program:

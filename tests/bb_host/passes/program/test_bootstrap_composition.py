@@ -9,7 +9,7 @@ import pytest
 from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 BOOT = """
     program P {{module=P}}

@@ -20,7 +20,7 @@ from bb_edge.ir.errors import BBError
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.text import print_program
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 FILES = sorted((Path(__file__).parent / "cases").glob("*.txt"))
 STAYS = "--- stays\n"

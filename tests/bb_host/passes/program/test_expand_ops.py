@@ -7,7 +7,7 @@ import numpy as np
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Function, Op, Program, RawAttribute, Slot
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 
 def test_a_constant_takes_the_attribute_of_its_function() -> None:

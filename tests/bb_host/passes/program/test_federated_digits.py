@@ -8,13 +8,13 @@ import pytest
 from bb_edge.ir import keys
 from bb_edge.ir.ids import site_id
 from bb_edge.ir.onnx_pb2 import ModelProto
-from bb_edge.ir.wire_shape import verify_wire_shape
 from bb_edge.loading import load
 from bb_host import AggregatorSlot, Compiler, DataSourceSlot, ModelSlot, Module, PeerSelectorSlot, S, errors
 from bb_host.dsl import Graph, Output
 from bb_host.ir.program import Function, Program
 from bb_host.ir.proto import from_proto, to_proto
 from bb_host.ir.spelling import written
+from tests.aids.wire_shape import verify_wire_shape
 
 BATCH = 32
 

@@ -108,7 +108,7 @@ def test_the_tx_chain_in_order(run_pass: Callable[..., Program]) -> None:
 @pytest.mark.parametrize("name", [*RX_PASSES, *TX_PASSES])
 def test_without_wire_ops_nothing_happens(name: str, program: Callable[[str], Program]) -> None:
     from bb_host.compiler import Options
-    from bb_host.passes.pipeline import pass_named
+    from tests.aids.passes import pass_named
 
     given = program("program P {module=P}\n\nfunction program.P(x: F32) -> (y) {entry=1}\n  y: F32 = Relu(x)")
     assert pass_named(name).run(given, Options(), Stats()) is given

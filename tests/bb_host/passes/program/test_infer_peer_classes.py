@@ -12,7 +12,7 @@ from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.spelling import written
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 HEAD = """program P {module=P}
 

@@ -13,7 +13,7 @@ from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.spelling import written
 from bb_host.passes.analysis.wire_edges import wire_edges
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 TWO = """
     program P {module=P}

@@ -103,7 +103,7 @@ def test_a_type_that_is_narrower_already_stays() -> None:
         "  p: F32[3] = role.model.Params() {slot=model, slot_id=1, required_trait=model}"
     )
     from bb_host.passes.options import Options
-    from bb_host.passes.pipeline import pass_named
+    from tests.aids.passes import pass_named
 
     options = Options(bindings=Compiler().bind_model("model", "bb.GraphModel", Trained()).bindings)
     assert pass_named("refine_polymorphic_value_info").run(given, options, Stats()) is given

@@ -14,7 +14,7 @@ from bb_host import errors
 from bb_host.compiler import Options, Stats
 from bb_host.ir.program import Program
 from bb_host.ir.text.printer import print_type
-from bb_host.passes.pipeline import pass_named
+from tests.aids.passes import pass_named
 
 
 def solve(signature: str, *lines: str, strict: bool = True) -> dict[str, str]:

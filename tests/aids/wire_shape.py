@@ -1,4 +1,4 @@
-"""The shape of wire ops, on which recorder, passes and runtime agree.
+"""The shape of compiled wire ops, which the compiler writes and devices read.
 
 | op               | inputs                               | outputs                          |
 |------------------|--------------------------------------|----------------------------------|
@@ -23,7 +23,6 @@ from bb_edge.ir.address import AddressError, parse_suffix
 from bb_edge.ir.keys import (
     ATTR_DEADLINE_NS,
     ATTR_PEER,
-    DEST_SITE_NAME_PREFIX,
     DEST_SUFFIX_ATTR_PREFIX,
     WIRE_DOMAIN,
     WIRE_ID_KEY,
@@ -44,59 +43,9 @@ from bb_edge.ir.opsets.wire import (
     SEND_FLAVORED,
 )
 
-__all__ = [
-    "ATTR_DEADLINE_NS",
-    "ATTR_PEER",
-    "DEST_SITE_NAME_PREFIX",
-    "DEST_SUFFIX_ATTR_PREFIX",
-    "OP_RECV",
-    "OP_RECV_REQ",
-    "OP_RECV_RESP",
-    "OP_RECV_RESP_BATCHED",
-    "OP_SEND",
-    "OP_SEND_REQ",
-    "OP_SEND_RESP",
-    "WIRE_DOMAIN",
-    "WIRE_ID_KEY",
-    "WIRE_TRANSPORT_DATA",
-    "WIRE_TRANSPORT_KEY",
-    "WIRE_TRANSPORT_TRIGGER_ONLY",
-    "WireShapeViolation",
-    "dest_suffix_attr",
-    "dest_suffix_attribute",
-    "is_recv",
-    "is_recv_flavored",
-    "is_send",
-    "is_send_flavored",
-    "payload_count",
-    "read_wire_id",
-    "stamp_wire_transport",
-    "verify_wire_shape",
-]
-
 # How many inputs of Send-flavored ops, and outputs of Recv-flavored ones, come after the payloads.
 _TAIL_INPUTS = {OP_SEND: 1, OP_SEND_REQ: 2, OP_SEND_RESP: 2}
 _TAIL_OUTPUTS = {OP_RECV: 1, OP_RECV_REQ: 2, OP_RECV_RESP: 1}
-
-
-def is_send(node: NodeProto) -> bool:
-    """Returns whether a node is a Send."""
-    return node.op_type == OP_SEND and node.domain == WIRE_DOMAIN
-
-
-def is_recv(node: NodeProto) -> bool:
-    """Returns whether a node is a Recv."""
-    return node.op_type == OP_RECV and node.domain == WIRE_DOMAIN
-
-
-def is_send_flavored(node: NodeProto) -> bool:
-    """Returns whether an op sends: Send, SendReqBatched, SendResp."""
-    return node.domain == WIRE_DOMAIN and node.op_type in SEND_FLAVORED
-
-
-def is_recv_flavored(node: NodeProto) -> bool:
-    """Returns whether an op receives: Recv, RecvReq, RecvResp, RecvRespBatched."""
-    return node.domain == WIRE_DOMAIN and node.op_type in RECV_FLAVORED
 
 
 def _meta(node: NodeProto, key: str) -> str | None:
@@ -110,26 +59,6 @@ def read_wire_id(node: NodeProto) -> int | None:
         return None
     number = int(text)
     return number if number < 1 << 64 else None
-
-
-def stamp_wire_transport(node: NodeProto, transport: str) -> None:
-    """Sets the classification of a wire op, in place of one that is there."""
-    for entry in node.metadata_props:
-        if entry.key == WIRE_TRANSPORT_KEY:
-            entry.value = transport
-            return
-    node.metadata_props.add(key=WIRE_TRANSPORT_KEY, value=transport)
-
-
-def dest_suffix_attr(node: NodeProto, input_name: str) -> bytes | None:
-    """Returns the resolved suffix of one fill (`/site/<id>`, binary); None where it has none."""
-    name = DEST_SUFFIX_ATTR_PREFIX + input_name
-    return next((a.s for a in node.attribute if a.name == name), None)
-
-
-def dest_suffix_attribute(input_name: str, suffix: bytes) -> AttributeProto:
-    """Returns the attribute that `dest_suffix_attr` reads."""
-    return AttributeProto(name=DEST_SUFFIX_ATTR_PREFIX + input_name, type=AttributeProto.STRING, s=suffix)
 
 
 def payload_count(op_type: str, inputs: int, outputs: int, has_trigger: bool = False) -> int:
