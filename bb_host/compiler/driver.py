@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import onnx
 
@@ -63,6 +63,37 @@ class Compilation:
         return sum(p.duration_ns + p.seam_ns for p in self.passes)
 
 
+class _Binds(Protocol):
+    """What a compiler's `bind_<role>` takes: `bind` without the role."""
+
+    def __call__(
+        self, slot: str, component: type | str | Path, config: Any = None, target: str | None = None
+    ) -> Compiler: ...
+
+
+class _BindMethod(Protocol):
+    """A method as the class has it, so that type checkers and editors know what it takes."""
+
+    def __get__(self, compiler: object, owner: object = None) -> _Binds: ...
+
+
+def _binds(role: str, about: str) -> _BindMethod:
+    """The method `bind_<role>`, with its docstring."""
+
+    def bind(
+        self: Compiler,
+        slot: str,
+        component: type | str | Path,
+        config: Any = None,
+        target: str | None = None,
+    ) -> Compiler:
+        return self.bind(role, slot, component, config, target)
+
+    bind.__name__, bind.__doc__ = f"bind_{role}", about
+    bind.__qualname__ = f"Compiler.{bind.__name__}"
+    return cast("_BindMethod", bind)
+
+
 @typed_calls
 @dataclass(frozen=True, slots=True)
 class Compiler(Suggests):
@@ -98,57 +129,23 @@ class Compiler(Suggests):
         check_single(self.bindings, new)
         return replace(self, bindings=(*self.bindings, new))
 
-    def bind_backend(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds a backend; the slot `backend` is every partition's default one."""
-        return self.bind(keys.ROLE_BACKEND, slot, component, config, target)
-
-    def bind_index(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds an index of vectors."""
-        return self.bind(keys.ROLE_INDEX, slot, component, config, target)
-
-    def bind_model(
-        self, slot: str, component: type | str | Path, config: Any = None, target: str | None = None
-    ) -> Compiler:
+    bind_backend = _binds(
+        keys.ROLE_BACKEND, "Binds a backend; the slot `backend` is every partition's default one."
+    )
+    bind_index = _binds(keys.ROLE_INDEX, "Binds an index of vectors.")
+    bind_model = _binds(
+        keys.ROLE_MODEL,
         """Binds a model; a trainable model's config brings its parameters and graphs.
 
         An ONNX file, `bind_model("model", "net.onnx")`, is bound as a `bb.GraphModel` with the defaults of
         `trainable`, or as one that only runs where it has no gradient.
-        """
-        return self.bind(keys.ROLE_MODEL, slot, component, config, target)
-
-    def bind_aggregator(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds an aggregator."""
-        return self.bind(keys.ROLE_AGGREGATOR, slot, component, config, target)
-
-    def bind_codec(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds a codec."""
-        return self.bind(keys.ROLE_CODEC, slot, component, config, target)
-
-    def bind_data_source(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds a source of data."""
-        return self.bind(keys.ROLE_DATA_SOURCE, slot, component, config, target)
-
-    def bind_peer_selector(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds a selector of peers."""
-        return self.bind(keys.ROLE_PEER_SELECTOR, slot, component, config, target)
-
-    def bind_protocol(
-        self, slot: str, component: type | str, config: Any = None, target: str | None = None
-    ) -> Compiler:
-        """Binds a component with ops of its own."""
-        return self.bind(keys.ROLE_PROTOCOL, slot, component, config, target)
+        """,
+    )
+    bind_aggregator = _binds(keys.ROLE_AGGREGATOR, "Binds an aggregator.")
+    bind_codec = _binds(keys.ROLE_CODEC, "Binds a codec.")
+    bind_data_source = _binds(keys.ROLE_DATA_SOURCE, "Binds a source of data.")
+    bind_peer_selector = _binds(keys.ROLE_PEER_SELECTOR, "Binds a selector of peers.")
+    bind_protocol = _binds(keys.ROLE_PROTOCOL, "Binds a component with ops of its own.")
 
     # --- options
 
