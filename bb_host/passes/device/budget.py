@@ -140,7 +140,7 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
             raise BudgetError(
                 f"its RAM cannot be told: {name}: {why}",
                 where,
-                "fix shapes with --shape, or state the largest batch with --max-batch",
+                _how_to_tell(why),
                 budget.table(),
             )
         for kind, needed, limit in (
@@ -154,6 +154,14 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
                     "the table says what takes how much",
                     budget.table(),
                 )
+
+
+def _how_to_tell(why: str) -> str:
+    if "depends on data" in why:
+        return "leave --ram out: on the device, limits.tensor_bytes bounds what depends on data"
+    if "itself" in why:
+        return "compile with --backend auto, which writes plain ops beside each model, or numpy"
+    return "fix shapes with --shape, or state the largest batch with --max-batch"
 
 
 def _in_order(shares: Sequence[Share]) -> list[Share]:
@@ -202,7 +210,8 @@ def budget_of(
         *_queues(program, config),
     ]
     told = _told(program, models, max_batch)
-    unknown = tuple((g.function, g.reason) for g in planned if g.reason and g.function not in told)
+    open_ones = (g for g in planned if g.reason and not g.bounded and g.function not in told)
+    unknown = tuple((g.function, g.reason) for g in open_ones)
     why = "nothing tells the shape of what it keeps: give read(g, first) one that is known"
     unknown += tuple((f"slot {slot}", why) for slot, n in kept if n is None)
     files = (FILE_PAGES if interpreter is None else 0) + (TFLITE_PAGES if models else 0)

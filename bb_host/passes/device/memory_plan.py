@@ -28,7 +28,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.types import ValueType, dtype_of_elem
 from bb_edge.roles.errors import BackendError, UnsupportedOpsError
 from bb_host.ir.facts import FunctionFacts
-from bb_host.ir.program import Function, FunctionKey, Program, walk_ops
+from bb_host.ir.program import Function, FunctionKey, Op, Program, walk_ops
 from bb_host.ir.proto import function_to_proto
 from bb_host.ir.queries import ONNX_DOMAINS, is_constant
 from bb_host.tflite.lower import TFLITE_BACKEND
@@ -44,7 +44,8 @@ class PlannedGraph:
     `arena` against `live`: the plan against the largest sum of simultaneously live bytes. `prepared` is what
     the kernels keep beside the artifact: weights as arrays or packed, views, steps. `kept` are results that a
     component keeps (activations). `reason` says why there is no plan; `assumed` which shapes were assumed to
-    get at least its size. `batched` tells that a stated largest batch went into it.
+    get at least its size. `batched` tells that a stated largest batch went into it. `bounded`: there is no
+    plan, and yet the sizes are told: those of the plain ops that its TFLite models stand for.
     """
 
     function: str
@@ -59,6 +60,7 @@ class PlannedGraph:
     reason: str = ""
     assumed: str = ""
     batched: bool = False
+    bounded: bool = False
 
     @property
     def ratio(self) -> float:
@@ -98,6 +100,7 @@ def plan_program(
     protos = {f.key: function_to_proto(f) for f in program.functions if f.is_tensor_work}
     found: list[PlannedGraph] = []
     functions: list[Function] = []
+    stand_ins: dict[str, set[str]] = {}  # by function: what is called in place of its models
     for function in program.functions:
         if function.key not in protos:
             functions.append(function)
@@ -108,23 +111,58 @@ def plan_program(
                 why = f"{', '.join(bare)} runs outside of subgraphs, planned when it runs"
                 found.append(PlannedGraph(function.name, function.domain, reason=why))
             continue
-        planner = _Planner(function, protos, *_known_inputs(program, function), max_batch)
+        known = _known_inputs(program, function)
         other = _other_backend(program, target, function)
+        plain = function
         if any(op.domain == keys.TFLITE_DOMAIN for op in function.ops):
-            other = TFLITE_BACKEND
+            other, plain = TFLITE_BACKEND, _in_plain_ops(function)
         elif other == TFLITE_BACKEND:
             other = ""  # it runs what is plain ONNX as the NumPy backend does
-        planned = (
-            PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
-            if other
-            else dataclasses.replace(planner.plan(_uses(function, table)), batched=planner.batched)
-        )
+        planned = PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
+        if not other or plain is not function:
+            planner = _Planner(plain, {**protos, plain.key: function_to_proto(plain)}, *known, max_batch)
+            whole = dataclasses.replace(planner.plan(_uses(function, table)), batched=planner.batched)
+            planned = _bounded(planned, whole) if other else whole
+            stand_ins[function.name] = {op.op_type for op in plain.ops if op.domain == keys.BACKEND_DOMAIN}
         found.append(planned)
         if planned.entries and not planned.assumed:
             text = encode(StoredPlan(planned.entries))
             function = dataclasses.replace(function, facts=function.facts | FunctionFacts(memory_plan=text))
         functions.append(function)
-    return program.with_functions(functions), tuple(found)
+    told = (_without_models(graph, found, stand_ins.get(graph.function, set())) for graph in found)
+    return program.with_functions(functions), tuple(told)
+
+
+def _in_plain_ops(function: Function) -> Function:
+    """The function with calls of what its models stand for, their fallbacks; itself where one has none, or
+    where there are models alone: what they take is told of each.
+    """
+    ops: list[Op] = []
+    for op in function.ops:
+        if op.domain == keys.TFLITE_DOMAIN:
+            name = op.attrs.get("fallback", b"")
+            if not isinstance(name, bytes) or not name:
+                return function
+            op = Op(name.decode(), keys.BACKEND_DOMAIN, op.inputs, op.outputs, name=op.name)
+        ops.append(op)
+    alone = all(op.domain == keys.TFLITE_DOMAIN for op in function.ops)
+    return function if alone else function.with_ops(ops)
+
+
+def _bounded(planned: PlannedGraph, whole: PlannedGraph) -> PlannedGraph:
+    """What is told of a function of models and plain ops, by the plan of the whole in plain ops.
+
+    The device runs the ops between the models by plans of its own, which are parts of it.
+    """
+    if whole.reason:
+        return dataclasses.replace(planned, reason=whole.reason, batched=whole.batched)
+    return dataclasses.replace(whole, entries=(), reason=planned.reason, bounded=True)
+
+
+def _without_models(graph: PlannedGraph, found: Sequence[PlannedGraph], models: set[str]) -> PlannedGraph:
+    """A bounded graph, of whose kernels those of its models' fallbacks are left out: theirs are told, too."""
+    theirs = sum(each.prepared for each in found if each.function in models)
+    return dataclasses.replace(graph, prepared=max(0, graph.prepared - theirs)) if graph.bounded else graph
 
 
 def _other_backend(program: Program, target: str, function: Function) -> str:

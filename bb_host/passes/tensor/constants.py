@@ -5,11 +5,12 @@
 bodies, and ops without a kernel stay. 4. A result larger than both `LARGE` bytes and what it is computed
 from stays an op: folding `Expand` or `ConstantOfShape` must not blow the file up. Weights that are stored
 quantized, or as float16, stay so at any size: the device folds them. 5. A constant of any spelling is
-written as `value`.
+written as `value`. 6. `CastLike` of what has a known element type is the `Cast` to that.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,6 +39,8 @@ def run(function: Function) -> Function:
         if array is not None:
             ops.append(op if "value" in op.attrs else constant(op.outputs[0], array))
             continue
+        if is_onnx(op, "CastLike"):
+            op = _as_cast(op, values)
         results = _folded(op, function, values, constants)
         if results is None:
             ops.append(op)
@@ -47,6 +50,14 @@ def run(function: Function) -> Function:
                 constants[name] = result
                 ops.append(constant(name, result))
     return function.with_ops(ops)
+
+
+def _as_cast(op: Op, values: Values) -> Op:
+    """PyTorch's exporter casts the bounds of a Clip like the value, which would keep it off TFLite."""
+    elem = values.elem_type(op.inputs[1])
+    if elem is None:
+        return op
+    return dataclasses.replace(op, op_type="Cast", inputs=op.inputs[:1], attrs={**op.attrs, "to": elem})
 
 
 def _folded(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -45,6 +47,31 @@ def test_a_model_with_an_open_batch_needs_the_largest_one():
     assert eight["activations of TFLite models"] == 8 * one["activations of TFLite models"]
     assert eight["weights as TFLite packs them (estimate)"] == built.lowering.models[0].size
     assert not built.budget.unknown
+
+
+def mixed() -> onnx.ModelProto:
+    """Two layers that are lowered, and a sum between them that is not."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        mixed (float[N, 8] x) => (float[N, 8] y) <float[8, 8] w, int64 axis> {
+          a = MatMul (x, w)  b = Relu (a)  c = CumSum (b, axis)  d = MatMul (c, w)  y = Relu (d) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.add().CopyFrom(numpy_helper.from_array(np.eye(8, dtype=np.float32), "w"))
+    model.graph.initializer.add().CopyFrom(numpy_helper.from_array(np.array(1), "axis"))
+    return model
+
+
+def test_what_runs_between_models_is_told_by_the_plain_ops_that_those_stand_for():
+    (built,) = build_edge(mixed(), backend="auto", max_batch=4, limits=Limits(ram=1 << 30)).artifacts
+    budget = built.budget
+    assert len(built.lowering.models) == 2 and not budget.unknown
+    (whole,) = (graph for graph in built.planned if graph.bounded)
+    assert whole.arena >= 4 * 8 * 4 and not whole.entries and "plans its memory itself" in whole.reason
+    own = [share.nbytes for share in budget.ram if share.what == f"weights and steps of {whole.function}"]
+    assert sum(own) == whole.prepared
+    alone = build_edge(mixed(), backend="auto").artifacts[0].budget
+    assert len(alone.unknown) == 3 and all("is open (Tensor<F32>[N,8])" in why for _, why in alone.unknown)
+    with pytest.raises(BudgetError, match="--backend auto, which writes plain ops beside each model"):
+        build_edge(mixed(), backend="tflite", max_batch=4, limits=Limits(ram=1 << 30))
 
 
 def test_what_does_not_fit_is_refused():

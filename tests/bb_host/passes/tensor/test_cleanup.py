@@ -71,6 +71,20 @@ def test_a_known_shape_is_a_constant(function: Make, same_results: Same, f32: F3
     assert kinds(constants.run(open_dims))["Shape"] == 1
 
 
+def test_a_cast_like_of_a_known_type_is_a_cast(function: Make, same_results: Same, f32: F32) -> None:
+    """PyTorch's exporter writes the bounds of a ReLU6 so."""
+    before = function(
+        """g (float[N, 3] x, int64[N, 3] n) => (float[N, 3] y, float[N, 3] z)
+        { low = Constant <value_float = 0.0> ()  six = Constant <value_int = 6> ()
+          a = CastLike (low, x)  b = CastLike (six, x)  y = Clip (x, a, b)  z = CastLike (n, x) }"""
+    )
+    after = clean_up(before)
+    assert kinds(after) == {"Clip": 1, "Cast": 1}
+    same_results(before, after, {"x": 9 * f32(2, 3), "n": np.arange(6).reshape(2, 3)})
+    unknown = replace(before, types={k: v for k, v in before.types.items() if k != "x"})
+    assert kinds(constants.run(unknown))["CastLike"] == 3
+
+
 def test_folding_does_not_blow_the_model_up(function: Make) -> None:
     text = """g (float[1] x) => (float[{n}] y) {{ s = Constant <value_ints = [{n}]> ()
         zeros = ConstantOfShape (s)  y = Add (x, zeros) }}"""
