@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bb_edge.ir.opsets.roles import OUTPUT_SHAPES
+from bb_host.ir.operator_kinds import BROADCAST, REDUCTIONS, UNARY
 from bb_host.ir.program import Array
 
 Dim = int | str | None
@@ -20,23 +21,11 @@ Known = Sequence[Array | None]
 
 Rule = Callable[[Sequence[Shape], Mapping[str, object], Known], Shape]
 
-# fmt: off
-SAME_AS_FIRST = frozenset((
-    "Neg", "Abs", "Sqrt", "Exp", "Log", "Relu", "Sigmoid", "Tanh", "Identity", "Softmax", "LogSoftmax",
-    "LeakyRelu", "Gelu", "Elu", "Selu", "Erf", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Sin",
-    "Cos", "Floor", "Ceil", "Round", "Sign", "Clip", "Dropout", "Not", "IsNaN", "IsInf", "Reciprocal", "Cast",
-    "CumSum", "BatchNormalization", "LayerNormalization", "ScatterND", "ThresholdedRelu", "Mish", "Celu",
-    "Swish",
-))
-BROADCAST = frozenset((
-    "Add", "Sub", "Mul", "Div", "Pow", "Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "Where",
-    "And", "Or", "Xor", "Mod", "PRelu", "Max", "Min", "Mean", "Sum", "BitwiseAnd", "BitwiseOr", "BitwiseXor",
-))
-REDUCTIONS = frozenset((
-    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
-    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
-))
-# fmt: on
+SAME_AS_FIRST = UNARY | {
+    *("Identity", "Softmax", "LogSoftmax", "Dropout", "IsNaN", "IsInf", "Cast", "CumSum", "ScatterND"),
+    *("BatchNormalization", "LayerNormalization"),
+}
+_BROADCAST = BROADCAST | {"Xor", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:
@@ -352,7 +341,7 @@ def onnx_shape(op_type: str, shapes: Sequence[Shape], attrs: Mapping[str, object
     """
     if op_type in SAME_AS_FIRST:
         return shapes[0]
-    if op_type in BROADCAST:
+    if op_type in _BROADCAST:
         return broadcast(shapes)
     if op_type in REDUCTIONS:
         return _reduce(shapes, attrs, known)

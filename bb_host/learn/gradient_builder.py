@@ -12,6 +12,7 @@ from bb_edge.ir.types import ValueType, dtype_of_elem, elem_of_dtype
 from bb_host.errors import NotDifferentiableError
 from bb_host.ir.program import Array, AttrValue, Function, Op
 from bb_host.ir.rename import fresh_name
+from bb_host.ir.values import constant_array
 from bb_host.learn.shapes import Shape
 
 
@@ -35,7 +36,7 @@ class GradientBuilder:
         self._real: dict[str, np.dtype[np.generic]] = {}
         self._expanded: dict[str, str] = {}  # what Expand has written, and of what
         for op in forward.ops:
-            value = _constant_of(op)
+            value = constant_array(op)
             if value is not None:
                 self._constants[op.outputs[0]] = value
 
@@ -278,20 +279,6 @@ class GradientBuilder:
         axes = self.op("Squeeze", self.op("NonZero", differs), self.ints(0))
         summed = self.op("ReduceSum", gradient, axes, keepdims=1, noop_with_empty_axes=1)
         return self.op("Reshape", summed, small)
-
-
-def _constant_of(op: Op) -> Array | None:
-    """What a Constant holds; None for other ops, and for strings and sparse tensors."""
-    if op.op_type != "Constant":
-        return None
-    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64)):
-        if name in op.attrs:
-            return np.asarray(op.attrs[name], dtype)
-    for name in ("value_float", "value_floats"):
-        if name in op.attrs:
-            return np.asarray(op.attrs[name], np.float32)
-    value = op.attrs.get("value")
-    return value if isinstance(value, np.ndarray) else None
 
 
 def _is_settled(big: Shape, small: Shape) -> bool:

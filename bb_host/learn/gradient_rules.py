@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bb_host.ir.operator_kinds import REDUCTIONS
 from bb_host.ir.program import Op
 from bb_host.learn.gradient_builder import GradientBuilder
 
@@ -29,10 +30,9 @@ STOPS = frozenset(
 """Operators whose results do not move with their inputs, or only in jumps: no gradient goes through them."""
 
 _SECOND, _SECOND_AND_THIRD = frozenset({1}), frozenset({1, 2})
-_REDUCTIONS = ("Sum", "Mean", "Max", "Min", "L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Prod")
 
 SHAPE_INPUTS: dict[str, frozenset[int]] = {
-    **dict.fromkeys([f"Reduce{kind}" for kind in _REDUCTIONS], _SECOND),
+    **dict.fromkeys(REDUCTIONS, _SECOND),
     **dict.fromkeys(("Reshape", "Expand", "Squeeze", "Unsqueeze", "Split", "Tile", "TopK"), _SECOND),
     **dict.fromkeys(("Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"), _SECOND),
     **dict.fromkeys(("Trilu", "CumSum", "ReverseSequence", "CastLike", "AffineGrid"), _SECOND),

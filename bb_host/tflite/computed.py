@@ -10,7 +10,7 @@ broadcasts are slow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
@@ -32,10 +32,6 @@ def product(region: Region, a: int, b: int, *, adj_a: bool = False, adj_b: bool 
     rows = region.graph.shape(a)[1 if adj_a else 0]
     columns = region.graph.shape(b)[0 if adj_b else 1]
     return region.op("BATCH_MATMUL", [a, b], (rows, columns), adj_x=adj_a, adj_y=adj_b)
-
-
-def _groups(op: Op) -> int:
-    return op.integer("group", 1)
 
 
 def _four(shape: Sequence[int]) -> tuple[int, ...]:
@@ -91,9 +87,23 @@ def _part(region: Region, x: int, axis: int, first: int, n: int) -> int:
     return cut(region, x, begin, size)
 
 
-def _check(shape: Sequence[int]) -> None:
-    if dynamic(shape):
+def _check(batch: int) -> None:
+    if dynamic((batch,)):
         raise NotLowered("its weights are computed, and its batch is open")
+
+
+def _by_group(region: Region, groups: int, axis: int, compute: Callable[[int], int]) -> int:
+    """What is computed of each group, by its number, one after the other along an axis."""
+    if groups > _MOST_GROUPS:
+        raise NotLowered(f"it has {groups} groups, and its weights are computed")
+    return joined(region, [compute(g) for g in range(groups)], axis)
+
+
+def _window(op: Op, kernel: tuple[int, int]) -> Window:
+    """Where the taps lie: what its results do not reach is cut off."""
+    top, left, *_ = pads_of(op)
+    strides, dilations = pair_of(op, "strides", 1), pair_of(op, "dilations", 1)
+    return Window(kernel, strides, dilations, (top, left), (0, 0), False)
 
 
 def _biased(region: Region, op: Op, y: int) -> int:
@@ -106,25 +116,22 @@ def conv(region: Region, op: Op) -> None:
     """Conv, its weights computed."""
     layout, (n, height, width, channels) = region.image(op)
     m, per_group, kh, kw = _four(region.fact(op.inputs[1]).shape)
-    groups = _groups(op)
-    _check((n,))
+    groups = op.integer("group", 1)
+    _check(n)
     result = region.result(op, layout)
     size, few = (height, width), (result[1], result[2])
     sliding = Sliding(window_of(op, size, few, (kh, kw)), size, few)
     x, weight = region.read(op.inputs[0], layout), _filter(region, op.inputs[1])
-    if groups == 1:
-        y = _dense(region, x, weight, sliding, result)
-    elif groups == channels == m:
+    each = m // groups
+
+    def dense(g: int) -> int:
+        some = _part(region, x, 3, g * per_group, per_group)
+        return _dense(region, some, _part(region, weight, 0, g * each, each), sliding, (*result[:3], each))
+
+    if groups > 1 and groups == channels == m:
         y = _depthwise(region, x, weight, sliding)
     else:
-        _check_loop(groups)
-        each = m // groups
-        parts = []
-        for g in range(groups):
-            some = _part(region, x, 3, g * per_group, per_group)
-            own = _part(region, weight, 0, g * each, each)
-            parts.append(_dense(region, some, own, sliding, (*result[:3], each)))
-        y = joined(region, parts, 3)
+        y = _by_group(region, groups, 3, dense)
     region.give(op.outputs[0], _biased(region, op, y), layout)
 
 
@@ -174,37 +181,23 @@ def conv_transpose(region: Region, op: Op) -> None:
     """ConvTranspose, its weights computed: as the gradient of a convolution from the result to the input."""
     layout, (n, height, width, channels) = region.image(op)
     m, per_group, kh, kw = _four(region.fact(op.inputs[1]).shape)
-    groups = _groups(op)
-    _check((n,))
+    groups = op.integer("group", 1)
+    _check(n)
     if op.attrs.get("output_shape") or op.attrs.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
         raise NotLowered("its weights are computed, and its output's shape or auto_pad is given")
-    top, left, *_ = pads_of(op)
     result = region.result(op, layout)
-    window = Window(
-        (kh, kw), pair_of(op, "strides", 1), pair_of(op, "dilations", 1), (top, left), (0, 0), False
-    )
-    sliding = Sliding(window, (result[1], result[2]), (height, width))
+    sliding = Sliding(_window(op, (kh, kw)), (result[1], result[2]), (height, width))
     x, weight = region.read(op.inputs[0], layout), _filter(region, op.inputs[1])
-    if groups == 1:
-        y = _spread(region, x, weight, sliding)
-    elif groups == channels and per_group == 1:
+    each = m // groups
+
+    def spread(g: int) -> int:
+        some = _part(region, x, 3, g * each, each)
+        return _spread(region, some, _part(region, weight, 0, g * each, each), sliding)
+
+    if groups > 1 and groups == channels and per_group == 1:
         y = _depthwise_spread(region, x, weight, sliding)
     else:
-        _check_loop(groups)
-        each = m // groups
-        y = joined(
-            region,
-            [
-                _spread(
-                    region,
-                    _part(region, x, 3, g * each, each),
-                    _part(region, weight, 0, g * each, each),
-                    sliding,
-                )
-                for g in range(groups)
-            ],
-            3,
-        )
+        y = _by_group(region, groups, 3, spread)
     region.give(op.outputs[0], _biased(region, op, y), layout)
 
 
@@ -232,37 +225,21 @@ def conv_weights(region: Region, op: Op) -> None:
     layout, (n, height, width, channels) = region.image(op)
     given = arranged(region.fact(op.inputs[1]).shape, layout)
     m, per_group, kh, kw = _four(region.fact(op.outputs[0]).shape)
-    groups = _groups(op)
-    _check((n,))
-    top, left, *_ = pads_of(op)
-    window = Window(
-        (kh, kw), pair_of(op, "strides", 1), pair_of(op, "dilations", 1), (top, left), (0, 0), False
-    )
-    sliding = Sliding(window, (height, width), (given[1], given[2]))
+    groups = op.integer("group", 1)
+    _check(n)
+    sliding = Sliding(_window(op, (kh, kw)), (height, width), (given[1], given[2]))
     x, dy = region.read(op.inputs[0], layout), region.read(op.inputs[1], layout)
-    if groups == 1:
-        y = _dense_weights(region, x, dy, sliding)
-    elif groups == channels == m:
+    each = m // groups
+
+    def dense(g: int) -> int:
+        some = _part(region, x, 3, g * per_group, per_group)
+        return _dense_weights(region, some, _part(region, dy, 3, g * each, each), sliding)
+
+    if groups > 1 and groups == channels == m:
         y = _depthwise_weights(region, x, dy, sliding)
     else:
-        _check_loop(groups)
-        each = m // groups
-        parts = [
-            _dense_weights(
-                region,
-                _part(region, x, 3, g * per_group, per_group),
-                _part(region, dy, 3, g * each, each),
-                sliding,
-            )
-            for g in range(groups)
-        ]
-        y = joined(region, parts, 0)
+        y = _by_group(region, groups, 0, dense)
     region.give(op.outputs[0], region.reshaped(y, region.fact(op.outputs[0]).shape))
-
-
-def _check_loop(groups: int) -> None:
-    if groups > _MOST_GROUPS:
-        raise NotLowered(f"it has {groups} groups, and its weights are computed")
 
 
 def _dense_weights(region: Region, x: int, dy: int, sliding: Sliding) -> int:

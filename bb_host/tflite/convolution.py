@@ -12,7 +12,7 @@ import numpy as np
 from bb_host.ir.program import Array, Op
 from bb_host.tflite import computed
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Layout, Region, Rule, dynamic
+from bb_host.tflite.lowering import Compute, Layout, Region, Rule, Shape, dynamic
 from bb_host.tflite.schema import VALID
 from bb_host.tflite.windows import Window, padded, pads_of, pair_of, window_of
 
@@ -196,19 +196,26 @@ def _covered(window: Window, size: tuple[int, ...], result: tuple[int, ...]) -> 
     return np.outer(*along)
 
 
-def _global_pool(kind: str) -> Any:
+def _of_image(compute: Compute) -> Rule:
+    """The rule for an image that is computed of one, both channels last."""
+
     def rule(region: Region, op: Op) -> None:
         layout, _ = region.image(op)
         x = region.read(op.inputs[0], layout)
-        y = region.op(kind, [x, region.ints([1, 2])], region.result(op, layout), keep_dims=True)
-        region.give(op.outputs[0], y, layout)
+        region.give(op.outputs[0], compute(region, op, x, region.result(op, layout)), layout)
 
     return rule
 
 
-def _resize(region: Region, op: Op) -> None:
-    layout, shape = region.image(op)
-    result = region.result(op, layout)
+def _global_pool(kind: str) -> Rule:
+    return _of_image(
+        lambda region, op, x, result: region.op(kind, [x, region.ints([1, 2])], result, keep_dims=True)
+    )
+
+
+@_of_image
+def _resize(region: Region, op: Op, x: int, result: Shape) -> int:
+    shape = region.graph.shape(x)
     if shape[0] != result[0] or shape[3] != result[3]:
         raise NotLowered("it resizes more than height and width")
     whole = not any(result[axis] % shape[axis] for axis in (1, 2))
@@ -232,15 +239,8 @@ def _resize(region: Region, op: Op) -> None:
         kind = "RESIZE_BILINEAR"
     else:
         raise NotLowered(f"{mode}, {place}")
-    x = region.read(op.inputs[0], layout)
-    y = region.op(
-        kind,
-        [x, region.ints(result[1:3])],
-        result,
-        align_corners=place == "align_corners",
-        half_pixel_centers=half,
-    )
-    region.give(op.outputs[0], y, layout)
+    corners, size = place == "align_corners", region.ints(result[1:3])
+    return region.op(kind, [x, size], result, align_corners=corners, half_pixel_centers=half)
 
 
 def _is_by_size(region: Region, op: Op) -> bool:
@@ -252,24 +252,21 @@ def _is_by_size(region: Region, op: Op) -> bool:
     return (scales is None or not scales.size) and stretched
 
 
-def _depth_to_space(region: Region, op: Op) -> None:
-    layout, (*_, channels) = region.image(op)
-    block = op.integer("blocksize")
-    x = region.read(op.inputs[0], layout)
+@_of_image
+def _depth_to_space(region: Region, op: Op, x: int, result: Shape) -> int:
+    block, channels = op.integer("blocksize"), region.graph.shape(x)[3]
     if op.text("mode", "DCR") == "CRD":
         # Blocks inside of channels (PixelShuffle); TFLite's are around them.
         order = np.arange(channels, dtype=np.int32).reshape(-1, block * block).T.ravel()
         picked = region.graph.constant(np.ascontiguousarray(order))
         x = region.op("GATHER", [x, picked], region.graph.shape(x), axis=3, batch_dims=0)
-    y = region.op("DEPTH_TO_SPACE", [x], region.result(op, layout), block=block)
-    region.give(op.outputs[0], y, layout)
+    return region.op("DEPTH_TO_SPACE", [x], result, block=block)
 
 
-def _space_to_depth(region: Region, op: Op) -> None:
+@_of_image
+def _space_to_depth(region: Region, op: Op, x: int, result: Shape) -> int:
     """Every so manyth pixel, from each place in a block, one after the other."""
-    layout, (n, height, width, channels) = region.image(op)
-    block = op.integer("blocksize")
-    x = region.read(op.inputs[0], layout)
+    block, (n, height, width, channels) = op.integer("blocksize"), region.graph.shape(x)
     size = (n, height // block, width // block, channels)
     parts = []
     for i in range(block):
@@ -282,8 +279,7 @@ def _space_to_depth(region: Region, op: Op) -> None:
                 begin_mask=0, end_mask=1, ellipsis_mask=0, new_axis_mask=0, shrink_mask=0,
             )  # fmt: skip
             parts.append(part)
-    y = region.op("CONCATENATION", parts, region.result(op, layout), axis=3)
-    region.give(op.outputs[0], y, layout)
+    return region.op("CONCATENATION", parts, result, axis=3)
 
 
 RULES: dict[str, Rule] = {

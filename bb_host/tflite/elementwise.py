@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
-from bb_host.tflite.lowering import Region, Rule
+from bb_host.tflite.lowering import Region, Rule, Shape, elementwise
 from bb_host.tflite.masks import sign
 from bb_host.tflite.schema import DTYPES
 
-Shape = tuple[int, ...]
-Compute = Callable[[Region, Op, int, Shape], int]
-"""(region, op, first input, shape of the result) → result, both in one layout."""
-
-
-def _elementwise(compute: Compute) -> Rule:
-    """The rule for a result that is computed from the first input, in whichever layout that is."""
-
-    def rule(region: Region, op: Op) -> None:
-        layout = region.layout(op.inputs[:1])
-        x = region.read(op.inputs[0], layout)
-        region.give(op.outputs[0], compute(region, op, x, region.result(op, layout)), layout)
-
-    return rule
-
 
 def _unary(kind: str) -> Rule:
-    return _elementwise(lambda region, op, x, shape: region.op(kind, [x], shape))
+    return elementwise(lambda region, op, x, shape: region.op(kind, [x], shape))
 
 
 def _together(kind: str, dtype: str = "float32") -> Rule:
@@ -64,7 +47,7 @@ def _binary(kind: str) -> Rule:
     return rule
 
 
-@_elementwise
+@elementwise
 def _alias(region: Region, op: Op, x: int, shape: Shape) -> int:
     return x
 
@@ -88,12 +71,12 @@ def _pow(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
-@_elementwise
+@elementwise
 def _reciprocal(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("DIV", [region.floats(1), x], shape)
 
 
-@_elementwise
+@elementwise
 def _clip(region: Region, op: Op, x: int, shape: Shape) -> int:
     if region.version < 11:
         low, high = op.attrs.get("min"), op.attrs.get("max")
@@ -111,12 +94,12 @@ def _clip(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("MINIMUM", [y, region.floats(min(most, 3.4e38))], shape)
 
 
-@_elementwise
+@elementwise
 def _leaky_relu(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("LEAKY_RELU", [x], shape, alpha=op.number("alpha", 0.01))
 
 
-@_elementwise
+@elementwise
 def _thresholded_relu(region: Region, op: Op, x: int, shape: Shape) -> int:
     above = region.op("GREATER", [x, region.floats(op.number("alpha", 1.0))], shape, dtype="bool")
     return region.op("SELECT_V2", [above, x, region.floats(0)], shape)
@@ -139,10 +122,10 @@ def _exponential(gamma: float, alpha: float) -> Rule:
             above = region.op("MUL", [above, region.floats(scale)], shape)
         return region.op("ADD", [above, below], shape)
 
-    return _elementwise(compute)
+    return elementwise(compute)
 
 
-@_elementwise
+@elementwise
 def _hard_sigmoid(region: Region, op: Op, x: int, shape: Shape) -> int:
     y = region.op("MUL", [x, region.floats(op.number("alpha", 0.2))], shape)
     y = region.op("ADD", [y, region.floats(op.number("beta", 0.5))], shape)
@@ -157,12 +140,12 @@ def _softplus(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("ADD", [region.op("RELU", [x], shape), region.op("LOG", [more], shape)], shape)
 
 
-@_elementwise
+@elementwise
 def _mish(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("MUL", [x, region.op("TANH", [_softplus(region, op, x, shape)], shape)], shape)
 
 
-@_elementwise
+@elementwise
 def _swish(region: Region, op: Op, x: int, shape: Shape) -> int:
     alpha = op.number("alpha", 1.0)
     scaled = x if alpha == 1.0 else region.op("MUL", [x, region.floats(alpha)], shape)
@@ -181,12 +164,12 @@ def _prelu(region: Region, op: Op) -> None:
     region.give(op.outputs[0], y, layout)
 
 
-@_elementwise
+@elementwise
 def _gelu(region: Region, op: Op, x: int, shape: Shape) -> int:
     return region.op("GELU", [x], shape, approximate=op.text("approximate", "none") == "tanh")
 
 
-@_elementwise
+@elementwise
 def _erf(region: Region, op: Op, x: int, shape: Shape) -> int:
     """Abramowitz and Stegun's 7.1.26, within 1.5e-7: 1 - a polynomial of 1 / (1 + p |x|) times exp(-x²)."""
 
@@ -275,7 +258,7 @@ RULES: dict[str, Rule] = {
     "Sigmoid": _unary("LOGISTIC"),
     "Sign": _unary("SIGN"),
     "Sin": _unary("SIN"),
-    "Softplus": _elementwise(_softplus),
+    "Softplus": elementwise(_softplus),
     "Sqrt": _unary("SQRT"),
     "Sub": _binary("SUB"),
     "Sum": _binary("ADD"),

@@ -291,3 +291,18 @@ def dynamic(shape: Sequence[int]) -> bool:
 
 Rule = Callable[[Region, Op], None]
 """Lowers one op into a region. NotLowered says why it has to stay."""
+
+Shape = tuple[int, ...]
+Compute = Callable[[Region, Op, int, Shape], int]
+"""(region, op, first input, shape of the result) → result, both in one layout."""
+
+
+def elementwise(compute: Compute) -> Rule:
+    """The rule for a result that is computed from the first input, in whichever layout that is."""
+
+    def rule(region: Region, op: Op) -> None:
+        layout = region.layout(op.inputs[:1])
+        x = region.read(op.inputs[0], layout)
+        region.give(op.outputs[0], compute(region, op, x, region.result(op, layout)), layout)
+
+    return rule

@@ -11,7 +11,7 @@ import numpy as np
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.graph import Quantization
-from bb_host.tflite.lowering import Region, Rule
+from bb_host.tflite.lowering import Region, Rule, Shape, elementwise
 
 
 def same_grid(one: Quantization | None, other: Quantization | None) -> bool:
@@ -36,19 +36,15 @@ def _parameters(region: Region, op: Op, dtype: str) -> Quantization:
     return Quantization(scale.reshape(1), np.array([point]))
 
 
-def _quantize(region: Region, op: Op) -> None:
+@elementwise
+def _quantize(region: Region, op: Op, x: int, shape: Shape) -> int:
     dtype = region.fact(op.outputs[0]).dtype
-    known = _parameters(region, op, dtype)
-    layout = region.layout(op.inputs[:1])
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
-    region.give(op.outputs[0], region.graph.op("QUANTIZE", [x], shape, dtype, {}, known), layout)
+    return region.graph.op("QUANTIZE", [x], shape, dtype, {}, _parameters(region, op, dtype))
 
 
-def _dequantize(region: Region, op: Op) -> None:
-    dtype = region.fact(op.inputs[0]).dtype
-    known = _parameters(region, op, dtype)
-    layout = region.layout(op.inputs[:1])
-    x, shape = region.read(op.inputs[0], layout), region.result(op, layout)
+@elementwise
+def _dequantize(region: Region, op: Op, x: int, shape: Shape) -> int:
+    known = _parameters(region, op, region.fact(op.inputs[0]).dtype)
     tensor = region.graph.tensors[x]
     if tensor.quantization is None:
         tensor.quantization = known
@@ -59,7 +55,7 @@ def _dequantize(region: Region, op: Op) -> None:
         shift = float(known.scale[0]) * (int(own.zero_point[0]) - int(known.zero_point[0]))
         y = region.op("MUL", [y, region.floats(ratio)], shape)
         y = region.op("ADD", [y, region.floats(shift)], shape)
-    region.give(op.outputs[0], y, layout)
+    return y
 
 
 RULES: dict[str, Rule] = {"QuantizeLinear": _quantize, "DequantizeLinear": _dequantize}

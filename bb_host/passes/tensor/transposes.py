@@ -14,23 +14,13 @@ import dataclasses
 import numpy as np
 
 from bb_edge.ir.types import ValueType
+from bb_host.ir.operator_kinds import BROADCAST, REDUCTIONS, UNARY
 from bb_host.ir.program import AttrValue, Function, Op
 from bb_host.ir.queries import is_onnx
 from bb_host.ir.values import Values, constant
 
-UNARY = (
-    *("Abs", "Ceil", "Celu", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
-    *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),
-    *("Cos", "Sin", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"),
-)
-BROADCAST = (
-    *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min"),
-    *("Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where"),
-)
-_ELEMENTWISE = frozenset((*UNARY, *BROADCAST))
-_REDUCTIONS = frozenset(
-    f"Reduce{kind}" for kind in ("Max", "Mean", "Min", "Prod", "Sum", "L1", "L2", "SumSquare")
-)
+_ELEMENTWISE = UNARY | BROADCAST
+_REDUCTIONS = REDUCTIONS - {"ReduceLogSum", "ReduceLogSumExp"}
 
 
 def run(function: Function) -> Function:

@@ -14,11 +14,9 @@ import bb_host
 from bb_edge.ir import keys, types
 from bb_edge.ir.types import ValueType
 from bb_host import Graph, Output
-from bb_host.dsl import shapes
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, UnknownOp, ValueTypeError
 from bb_host.ir.program import Program
 from bb_host.ir.proto import to_proto
-from bb_host.passes.tensor import transposes
 
 Record = Callable[..., Program]
 
@@ -123,12 +121,6 @@ def test_elementwise_operators_keep_open_sizes(record: Record) -> None:
             assert y.shape == ("n", 4)
 
     record(body)
-
-
-def test_what_transposes_pass_through_keeps_its_shape() -> None:
-    """Two lists of the host name the elementwise operators; each may have more than the other needs."""
-    assert sorted(set(transposes.UNARY) - shapes.SAME_AS_FIRST) == []
-    assert sorted(set(transposes.BROADCAST) - shapes.BROADCAST) == []
 
 
 def test_inputs_may_be_named_or_listed(record: Record) -> None:
