@@ -67,6 +67,11 @@ def add_simulate(verbs: Any) -> None:
     )
     p.add_argument("--plot", metavar="TOPIC:I=NAME,…", help="numbers of an event to show")
     p.add_argument("-o", "--out", type=Path, metavar="FOLDER", help="events.jsonl, summary.json, picture.png")
+    p.add_argument(
+        "--save-model",
+        metavar="[[CLASS.]SLOT=]FILE.onnx",
+        help="write the model that the server ends with, as an ONNX file",
+    )
     p.add_argument("--json", action="store_true", help="events and summaries as lines of JSON")
     p.add_argument("--quiet", action="store_true", help="no line of progress")
     add_load(p)

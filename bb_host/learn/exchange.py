@@ -130,14 +130,17 @@ def write_model(model: onnx.ModelProto, path: str | Path, external: bool = False
     return written
 
 
-def slot_model(model: onnx.ModelProto, slot: str | None = None, where: str = "artifact") -> onnx.ModelProto:
+def slot_model(
+    model: onnx.ModelProto, slot: str | None = None, where: str = "artifact", target: str = ""
+) -> onnx.ModelProto:
     """The model in a slot of a compiled program, as an ordinary ONNX model with the initial parameters.
 
     For when the original is not at hand: inputs, outputs and inner values are called what the artifact calls
-    them, the opset is that of programs, batches are as they were. Raises LearnError.
+    them, the opset is that of programs, batches are as they were. `target` says of which class it is, where
+    each is bound to one of its own. Raises LearnError.
     """
     program = from_proto(model)
-    found = _slots_of(program)
+    found = _slots_of(program, target)
     if not found:
         raise LearnError("it holds no model with parameters", where, "give the ONNX file of the model")
     if slot is None and len(found) > 1:
@@ -148,11 +151,10 @@ def slot_model(model: onnx.ModelProto, slot: str | None = None, where: str = "ar
     if name not in found:
         raise LearnError(f"no slot {name!r} holds a model", where, suggestion(name, found, "models: "))
     state = found[name]
-    forward = next(
-        f
-        for f in program.functions
-        if f.domain == keys.COMPONENT_DOMAIN and f.name.partition("#")[0] == f"{name}.forward"
-    )
+    graphs = {f.name: f for f in program.functions if f.domain == keys.COMPONENT_DOMAIN}
+    own = f"{name}.forward"
+    of_all = (f for n, f in graphs.items() if n.partition("#")[0] == own)
+    forward = graphs.get(f"{own}#{target}") or next(of_all)
     return _inference(forward, state, name)
 
 
@@ -241,11 +243,10 @@ def _is_model(state: object) -> bool:
     return isinstance(state, Subgraph) and bool(state.initializers)
 
 
-def _slots_of(program: Program) -> dict[str, Any]:
+def _slots_of(program: Program, target: str = "") -> dict[str, Any]:
     """Models whose construction state stands in the program itself: compiled ones, and concrete slots."""
-    return {
-        name: slot.state for f in program.functions for name, slot in f.slots.items() if _is_model(slot.state)
-    }
+    functions = [f for f in program.functions if not target or f.name == target]
+    return {name: slot.state for f in functions for name, slot in f.slots.items() if _is_model(slot.state)}
 
 
 # --- what does not fit ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bb_edge.ir.tensors import Array
 from bb_edge.transport.in_process import Arrival
 
 
@@ -81,13 +82,17 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What a shard tells at the end: a digest of the messages of each pair, counters, trouble by kind."""
+    """What a shard tells at the end: a digest of the messages of each pair, counters, trouble by kind.
+
+    `models` are those that the scenario asks for, by class and slot, with their parameters by name.
+    """
 
     digests: Mapping[tuple[bytes, bytes], bytes]
     counters: Mapping[str, int]
     trouble: Mapping[str, Trouble]
     sent_bytes: int
     peak_rss: int
+    models: Mapping[tuple[str, str], Mapping[str, Array]] = field(default_factory=dict)
 
 
 def peak_rss_bytes() -> int:

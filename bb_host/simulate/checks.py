@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bb_edge.engine.program.program import Target
+from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import Conditions
@@ -158,10 +159,10 @@ def check_settings(scenario: Scenario, targets: Sequence[Target]) -> None:
     """
     groups = list(zip(scenario.groups, targets, strict=True))
     known = sorted({slot for target in targets for slot in target.bindings})
-    for slot, keys in scenario.settings.items():
+    for slot, given in scenario.settings.items():
         having = [group for group, target in groups if slot in target.bindings]
         _check(bool(having), f"no node has a slot {slot!r}", "--set", suggestion(slot, known, "slots: "))
-        for key in keys:
+        for key in given:
             _check(
                 not all(key in group.settings.get(slot, {}) for group in having),
                 f"{slot}.{key} is set for each class that has the slot, and for all of them",
@@ -181,6 +182,20 @@ def check_settings(scenario: Scenario, targets: Sequence[Target]) -> None:
                 "--set",
                 f"leave out --set {dealt.slot}.{dealt.key}, or --data {dealt.slot}",
             )
+
+
+def check_models(scenario: Scenario, targets: Sequence[Target]) -> None:
+    """ScenarioError for models that the outcome shall have, and that no class of one node has."""
+    single = {g.peer_class: t for g, t in zip(scenario.groups, targets, strict=True) if g.count == 1}
+    for place in scenario.models:
+        peer_class, slot = place if isinstance(place, tuple) and len(place) == 2 else ("", "")
+        binding = single[peer_class].bindings.get(slot) if peer_class in single else None
+        _check(
+            binding is not None and binding.role == keys.ROLE_MODEL,
+            f"{place!r:.60} is no class of one node with a slot that holds a model",
+            "Scenario.models",
+            'give a tuple of classes and slots: (("Server", "model"),)',
+        )
 
 
 def check_targets(group: Group, targets: Mapping[str, str]) -> None:

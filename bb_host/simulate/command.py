@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import re
 import sys
@@ -26,16 +27,25 @@ from bb_host.simulate.conditions import NS
 from bb_host.simulate.report import Columns, ProgressLine, event_record, last_numbers, not_finite, summary
 from bb_host.simulate.results import Results
 from bb_host.simulate.run import Outcome, simulate
+from bb_host.simulate.saved import FLAG, SavedModel, saved_model
 from bb_host.simulate.scenario import Scenario
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb; returns its exit code. Raises ScenarioError and what compiling and installing raise."""
     load_all(arguments.load)
-    artifacts, modules, path = apart(_compiled, arguments.file, tuple(arguments.load))
+    saves = arguments.save_model is not None
+    artifacts, modules, path, portable = apart(_compiled, arguments.file, tuple(arguments.load), saves)
     sys.path[:0] = [folder for folder in path if folder not in sys.path]  # workers import from there, too
     programs = [load(artifact.data) for artifact in artifacts]
     base = scenario_of(arguments, artifacts, modules)
+    saved: SavedModel | None = None
+    if saves:
+        if arguments.sweep:
+            raise ScenarioError("each run would write the file anew", FLAG, "leave out --sweep")
+        saved = saved_model(arguments.save_model, base.groups, programs, portable)
+        base = dataclasses.replace(base, models=((saved.peer_class, saved.slot),))
+        portable = b""
     if arguments.plot is not None:  # before hours have passed
         _check_columns(Columns.parse(arguments.plot), programs)
     if arguments.seconds is not None and not 0 < arguments.seconds < 1e9:
@@ -50,6 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps({"summary": told}), flush=True)
     _finish(runs, arguments, results)
+    if saved is not None:
+        ((outcome, _),) = runs.values()
+        print(f"bb-host: {saved.write(outcome.models[saved.peer_class, saved.slot])}", file=sys.stderr)
     in_vain = [label for label, (outcome, _) in runs.items() if _failed(outcome)]
     return Exit.NO_RESULT if in_vain else Exit.DONE
 
@@ -234,8 +247,10 @@ def _lines_in(text: str, artifacts: Sequence[CompiledTarget]) -> list[str]:
     ]
 
 
-def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[CompiledTarget], list[str], list[str]]:
-    """Each target of a program's file; its own modules; where those are found.
+def _compiled(
+    file: Path, loaded: Sequence[str], portable: bool
+) -> tuple[list[CompiledTarget], list[str], list[str], bytes]:
+    """Each target of a program's file; its own modules; where those are found; the whole program, if asked.
 
     Only here the compiler is imported, in a process that does not stay.
     """
@@ -255,7 +270,8 @@ def _compiled(file: Path, loaded: Sequence[str]) -> tuple[list[CompiledTarget], 
     for artifact in build.artifacts:
         target = load(artifact.data).targets[artifact.target]
         found.append(CompiledTarget(target.peer_class, artifact.target, artifact.data, artifact.source_map))
-    return found, _own_modules([load(artifact.data) for artifact in found]), list(sys.path)
+    modules = _own_modules([load(artifact.data) for artifact in found])
+    return found, modules, list(sys.path), build.data if portable else b""
 
 
 def _own_modules(programs: Sequence[Program]) -> list[str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.tensors import Array
 from bb_edge.transport.in_process import Arrival
 from bb_edge.transport.trace import combined_trace
 from bb_host.errors import RoundsInVain, ScenarioError
@@ -53,6 +54,8 @@ class Outcome:
     waits: str = ""
     """Why rounds were not going on when the time was over; "" where they were."""
     peak_rss: tuple[int, ...] = ()
+    models: dict[tuple[str, str], Mapping[str, Array]] = field(default_factory=dict)
+    """By class and slot the parameters, by name, of the models that the scenario names."""
 
 
 _MORE = "more clients, or for longer, or a smaller min; --for SECONDS runs it all the same"
@@ -157,6 +160,7 @@ def simulate(
         dict(counters),
         next((progress.stuck for progress in told if progress.stuck and not done), ""),
         tuple(account.peak_rss for account in accounts),
+        {place: arrays for account in accounts for place, arrays in account.models.items()},
     )
 
 

@@ -68,6 +68,8 @@ class Scenario:
     conditions: Conditions = field(default_factory=Conditions)
     load: tuple[str, ...] = ()
     """Files or modules with components of the user's own."""
+    models: tuple[tuple[str, str], ...] = ()
+    """Class of one node, and slot, of each model whose parameters the outcome has."""
 
     def members(self) -> tuple[Member, ...]:
         """All nodes, in an order that depends on the scenario alone."""

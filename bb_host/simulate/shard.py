@@ -39,7 +39,7 @@ from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.busy import Busy, Told, nobody, still_busy
-from bb_host.simulate.checks import check_settings, check_targets
+from bb_host.simulate.checks import check_models, check_settings, check_targets
 from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
@@ -164,7 +164,9 @@ class Shard:
             if dealt.slot not in known:
                 hint = suggestion(dealt.slot, sorted(known), "slots: ")
                 raise ScenarioError(f"no node has a slot {dealt.slot!r}", "--data", hint)
-        check_settings(self.scenario, [program.targets[group.target] for group, program in groups])
+        targets = [program.targets[group.target] for group, program in groups]
+        check_settings(self.scenario, targets)
+        check_models(self.scenario, targets)
         for dealt in self.scenario.dealt:
             for _, program in groups:
                 for target in program.targets.values():
@@ -443,9 +445,22 @@ class Shard:
         counters: Counter[str] = Counter()
         for node in self._nodes.values():
             counters.update(node.counters)
-        return Accounts(
-            self.network.trace_digests(), counters, self._trouble, self.network.sent_bytes, peak_rss_bytes()
-        )
+        models = dict(self._models())
+        trace, sent = self.network.trace_digests(), self.network.sent_bytes
+        return Accounts(trace, counters, self._trouble, sent, peak_rss_bytes(), models)
+
+    def _models(self) -> Iterator[tuple[tuple[str, str], dict[str, Array]]]:
+        """The parameters of the models that the scenario asks for, where their node is here."""
+        for member, peer in self._everybody.items():
+            group = self.scenario.groups[member.group]
+            for peer_class, slot in self.scenario.models if peer in self._nodes else ():
+                if peer_class == group.peer_class:
+                    component = self._nodes[peer].component(slot)
+                    named = component.named_parameters() if isinstance(component, Model) else None
+                    if untrained := component.personal_untrained if isinstance(component, Model) else ():
+                        text = f"{', '.join(untrained)}: personal, and never trained on this node"
+                        self._count_trouble("SavedModel", self.network.now_ns, group.name(0), text, ())
+                    yield (peer_class, slot), {name: array.copy() for name, array in (named or {}).items()}
 
     def close(self) -> None:
         """Removes what it has written."""

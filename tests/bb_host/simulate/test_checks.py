@@ -80,6 +80,12 @@ def test_a_group_that_is_none_is_refused(scenario, changed, words):
         simulate(replace(told, groups=groups), on="here")
 
 
+@pytest.mark.parametrize("place", ["Server", ("Client", "model"), ("Server", "agg"), ("Server", "none")])
+def test_models_that_an_outcome_cannot_have(scenario, place):
+    with pytest.raises(ScenarioError, match="is no class of one node with a slot that holds a model"):
+        simulate(replace(scenario(3), models=(place,)), on="here")
+
+
 def test_two_groups_of_a_class_would_have_the_same_nodes(scenario):
     told = scenario(3)
     with pytest.raises(ScenarioError, match="two groups are of the class 'Client'"):
