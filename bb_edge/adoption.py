@@ -54,7 +54,8 @@ class Former:
         """`outbox` are the rows of its outbox on disk, `wall_ns` is the time now.
 
         Raises SnapshotDamagedError for a body in which components or links cannot be read,
-        SnapshotVersionError for one that does not name its slots, OutboxRecordError for rows that are none.
+        SnapshotVersionError for one that does not name its slots, OutboxRecordError for rows that are not
+        records.
         """
         self.identity = identity
         self.rows: list[Row] = []

@@ -151,7 +151,7 @@ def node(
 ) -> tuple[Node, Parts]:
     """Makes the rest, on top of bound ops; `once` is the plan's.
 
-    LoadError for entry ops with attributes that are none.
+    LoadError for entry ops with wrong attributes.
     """
     runtime, scheduler = core.runtime, core.scheduler
     graphs, component_bootstraps = _with_bootstraps(core, bound, slots)

@@ -199,7 +199,8 @@ def _made(entry: Any, path: Path) -> Any:
 def _author_line(error: BaseException, path: Path) -> tuple[str, int]:
     """The innermost frame in the file's own folder; the file itself where there is none.
 
-    What is frozen in Python (`<frozen os>`) is no file there, and packages may be installed in that folder.
+    What is frozen in Python (`<frozen os>`) is not a file there, and packages may be installed in that
+    folder.
     """
     folder = path.resolve().parent
 

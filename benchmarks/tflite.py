@@ -166,7 +166,7 @@ def _int8(name: str, model: onnx.ModelProto, rounds: int, seconds: float) -> lis
     calibration = np.concatenate([x, drawn])
     data = _artifact(model, Quantization("int8", {key: calibration}), "auto")
     whole = flatbuffer_of(data)
-    assert whole is not None, f"{name} in int8 is no single flatbuffer"
+    assert whole is not None, f"{name} in int8 is not a single flatbuffer"
     node, alone = Installed(data, name), bare(whole)
     session, other = session_of(model.SerializeToString()), session_of(onnxruntime_int8(model, calibration))
     (want,) = session.run(None, inputs)  # type: ignore[attr-defined]

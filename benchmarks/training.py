@@ -4,7 +4,7 @@ Ours is a compiled program that an engine runs, op by op, as a client of a feder
 loop that its users write: a module, cross entropy, SGD. Same data, batches, initial parameters and learning
 rate, one thread; the parameters have to come out alike. Memory is the peak of fresh processes doing the same.
 
-PyTorch is no dependency of anything here. Without it our own figures are shown alone.
+PyTorch is not a dependency of anything here. Without it our own figures are shown alone.
 """
 
 from __future__ import annotations

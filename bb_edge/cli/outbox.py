@@ -180,7 +180,7 @@ def _check(folder: Path) -> None:
 
 
 def _look(store: StateStore, where: str) -> Folder:
-    """Reads what a folder has to send. StateError, SnapshotError, or OutboxRefused for rows that are none."""
+    """Reads what a folder has to send. StateError, SnapshotError, or OutboxRefused for wrong rows."""
     from bb_edge.cli.kept_folder import newest_in
     from bb_edge.wire import durable_rows
     from bb_edge.wire.durable_saved import Saved

@@ -157,7 +157,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 
 def check_names(arguments: argparse.Namespace) -> None:
-    """Raises ArgumentError for what is no broker, federation or peer."""
+    """Raises ArgumentError for what is not a broker, a federation or a peer."""
     from bb_edge.run_config import misfit_of_peer
     from bb_edge.transport.broker import Broker
     from bb_edge.transport.topics import check_federation

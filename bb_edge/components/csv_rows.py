@@ -153,7 +153,8 @@ class CsvRows:
     def begin(self, line: bytes) -> None:
         """Takes the first line: the names, or a row that says how many cells rows have.
 
-        ComponentError, which names the key, for columns that are not there; RowError for a line that is none.
+        ComponentError, which names the key, for columns that are not there; RowError for a line that is not a
+        row.
         """
         if kind := csv_remedies.known_format(line):
             raise self._env.error(f"{self.path} is {kind}, not CSV", "path", csv_remedies.EXPORT)

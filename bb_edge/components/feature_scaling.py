@@ -63,7 +63,8 @@ class Scaling:
     def of(cls, read: Mapping[str, object], features: int, where: str = "") -> Scaling | None:
         """Returns what a configuration with the keys of `SCALING` asks for; None for no scaling.
 
-        ComponentError, which names the key, for numbers that are none or are not one per feature.
+        ComponentError, which names the key, for what is not a number, and for other than one number per
+        feature.
         """
         for key, what, hint in wrong_scaling(read, features):
             raise ComponentError(what, f"{where}, key {key!r}", hint)

@@ -237,7 +237,7 @@ class GraphModel(Model):
         """Returns the output; a trainable model keeps what a backward pass of the same key reads.
 
         In place of what it has kept under the key before. Beyond `kept_keys` and `kept_key_bytes` the oldest
-        keys go. ComponentError for a key that is none, and for activations that are larger than all that may
+        keys go. ComponentError for what is not a key, and for activations that are larger than all that may
         be kept.
         """
         output, kept = self._run_forward(input)

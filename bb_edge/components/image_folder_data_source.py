@@ -40,9 +40,9 @@ class ImageFolderDataSource(StoredSamples):
       mean of what lies under a new pixel (default); `nearest`; `refuse`.
     - `channels`: 3 (default), or 1: a gray of red, green and blue. Alpha is left out.
     - `layout`: `nchw`, [batch, channels, height, width] (default), or `nhwc`.
-    - `bad_files`: what a file that is no such image does, one beside the folders, and an empty folder without
-      `classes`: `refuse` (default), or `skip`, and it is said at the start how many. Names that begin with a
-      dot are left out.
+    - `bad_files`: what a file that is not such an image does, one beside the folders, and an empty folder
+      with no `classes`: `refuse` (default), or `skip`, and it is said at the start how many. Names that begin
+      with a dot are left out.
     - `max_bytes`: the most bytes that all images may take in memory (64 MiB); `image_bytes`: those of one as
       it is unpacked (16 MiB).
     """

@@ -27,7 +27,7 @@ class ModelGraphs(NamedTuple):
     input, with the output's gradient last; it gives the parameters' gradients, and behind them the input's
     where `gives_input_gradient` says so. `loss` maps (output, target) to one number. `fit` is a batch's
     forward pass, loss and gradient in one. `class_count` is how many classes targets may name, 0 where they
-    are no numbers of classes.
+    are not numbers of classes.
     """
 
     infer: BackendProgram

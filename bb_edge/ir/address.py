@@ -229,7 +229,7 @@ class Route:
     """Where a fill goes, as its destination suffix says: to a site, or to an op of a component.
 
     `site` is -1 where the suffix names none; `op` is empty where it names none. `error` says why the suffix
-    is no suffix. `for_site` is True for every suffix that begins as a site's does, broken ones among them.
+    is not a suffix. `for_site` is True for every suffix that begins as a site's does, broken ones among them.
     """
 
     site: int = -1

@@ -2,7 +2,7 @@
 
 The entry stands at the end of the file: protobuf takes fields in any order, and so the digest is found, and
 checked, without reading the rest. A tool that writes the model again puts its fields in their usual order.
-It tells damage (storage that wears out, a copy that was cut off) and is no signature: whoever changes an
+It tells damage (storage that wears out, a copy that was cut off) and is not a signature: whoever changes an
 artifact on purpose can seal it again.
 """
 

@@ -109,7 +109,7 @@ METRICS: Mapping[str, Metric] = {
     **_counters(
         wire__received="envelopes that came in",
         wire__received_bytes="bytes of envelopes that came in",
-        wire__malformed="envelopes that are none",
+        wire__malformed="bytes that are not an envelope",
         wire__receive_errors="fills of envelopes that could not be taken",
         ingress__dropped="what was refused with a step: no place, forged, of a blocked peer, too early",
         ingress__put_off="durable envelopes that found no place yet: they come again, nothing is lost",

@@ -41,7 +41,7 @@ def dial_fault(error: BaseException, broker: Broker) -> str:
         hint = f"broker.ca (--ca) is {broker.ca_file}: {named}" if broker.ca_file else ""
         hint = hint or "name the authority that signed the broker's certificate as broker.ca (--ca)"
     elif code in _OTHER_HOST:
-        hint = f"name the broker by a host that its certificate lists, {broker.host} is none"
+        hint = f"name the broker by a host that its certificate lists, {broker.host} is not one"
     elif code == _EXPIRED:
         hint = "renew the broker's certificate, or set this machine's clock"
     elif code == _NOT_YET:

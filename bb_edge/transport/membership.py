@@ -200,7 +200,8 @@ class Membership:
     def take(self, peer: PeerId, peer_class: str, payload: bytes) -> bool:
         """Takes a presence. False for one of a class that this node did not subscribe to.
 
-        Raises PresenceError for bytes that are none, and IngressFull where the node has no space left for it.
+        Raises PresenceError for bytes that are not a presence, and IngressFull where the node has no space
+        left for it.
         """
         if peer == self._node.peer_id:
             if not self._leaving:

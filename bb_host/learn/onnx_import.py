@@ -151,7 +151,7 @@ def import_onnx(
         what = f"parameter {broken!r} holds values that are not numbers (NaN): what made it has diverged"
         raise ModelImportError(what, where, "export the model of an earlier step")
     if METADATA in parameters:
-        what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is none"
+        what = f"a parameter is called {METADATA!r}, as the entry of parameter files that is not a parameter"
         raise ModelImportError(what, where, "rename it in the model, or freeze it")
     ops: list[Op] = []
     for key, tensor in initializers.items():

@@ -150,7 +150,7 @@ def layers_of(
 def unsendable(
     graph: Subgraph, tensors: Mapping[str, Array | RawTensor], kinds: Mapping[str, str]
 ) -> dict[str, str]:
-    """Why an initializer can be no parameter at all, by name: of all those that cannot.
+    """Why an initializer cannot be a parameter at all, by name: of all those that cannot.
 
     Running statistics can: they are numbers of the model that no gradient changes.
     """

@@ -76,7 +76,7 @@ def _check_columns(columns: Columns, programs: Sequence[Program]) -> None:
     """ScenarioError for a topic that no node of the program says anything under, and for a part that its
     bundles do not have.
     """
-    parts: dict[str, set[float]] = {}  # by topic; without end where it is no bundle
+    parts: dict[str, set[float]] = {}  # by topic; without end where it is not a bundle
     for graph in (graph for program in programs for graph in program.graphs.values()):
         bundles = {op.outputs[0]: len(op.inputs) for op in graph.ops if op.op_type == "Bundle"}
         for op in graph.ops:

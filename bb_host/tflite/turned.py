@@ -1,6 +1,6 @@
 """What is computed turned: the same numbers with rows and columns exchanged, because that is quicker.
 
-1. XNNPACK copies the right operand of a product into an order of its own, at each run where it is no
+1. XNNPACK copies the right operand of a product into an order of its own, at each run where it is not a
    constant. So a product of few rows with a large turned matrix is computed as that of the matrix with the
    rows, which are copied then, and the result is turned.
 2. It works along the last axis: a sum over ten classes, or what is broadcast along them, is a call per row of

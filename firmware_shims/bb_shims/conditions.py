@@ -40,7 +40,7 @@ class Conditions:
                 raise ConditionError(f"this {board.model} does not tell whether it is {_WORDS[name]}")
 
     def unmet(self) -> str:
-        """Return why now is no good time, all reasons in one text; "" where all conditions hold.
+        """Return why now is not a good time, all reasons in one text; "" where all conditions hold.
 
         What a sensor stops to tell counts as not holding: nobody knows that it is cool.
         """

@@ -14,7 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("tests", "examples", "benchmarks")
 _A_PROGRAM = re.compile(r"^class \w+\((?!nn\.)(?:\w+\.)?Module\)", re.MULTILINE)
-"""Networks of PyTorch, in the script that makes fixtures, are no programs."""
+"""Networks of PyTorch, in the script that makes fixtures, are not programs."""
 
 
 def files() -> list[str]:

@@ -96,7 +96,7 @@ def test_two_tiers_learn_what_one_does_and_clients_whom_both_gateways_ask_count_
     declined = tiers.of(steps.RequestDeclined)
     assert len(declined) == ROUNDS * CLIENTS, "each client is asked by two gateways in every round"
     assert declined[0].why == "round 1 has been answered here"
-    assert not tiers.of(steps.ExecutionStarved), "who waits for what was declined is no riddle"
+    assert not tiers.of(steps.ExecutionStarved), "who waits for what was declined is not a riddle"
     assert not failures(tiers.sim) and not failures(flat.sim)
 
 

@@ -22,6 +22,13 @@ PLAIN = {
     r"its how manieth": "the frame's index",
 }
 
+NEGATED = re.compile(
+    r"\b(?:is|are|was|were)\s+no\s+(?!(?:longer|more|less|different|larger|smaller|older|faster|slower)\b)[a-z`]\w*"
+    r"|\bthat\s+(?:is|are)\s+(?-i:none)\b(?!\s+of\b)",
+    re.IGNORECASE,
+)
+"""`x is no number` and `a line that is none`; "there is no number" and "is no longer" are plain."""
+
 
 def stumbles(text: str) -> list[str]:
     """`line: phrase; write: …` for each such phrase, also where a line ends within it."""
@@ -30,6 +37,10 @@ def stumbles(text: str) -> list[str]:
         for match in re.finditer(phrase.replace(" ", r"\s+"), text, re.IGNORECASE):
             line = text.count("\n", 0, match.start()) + 1
             found.append(f"{line}: {' '.join(match[0].split())}; write: {plain}")
+    for match in NEGATED.finditer(text):
+        if not re.search(r"\bthere\s+$", text[: match.start()], re.IGNORECASE):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(f"{line}: {' '.join(match[0].split())}; write: is not a …")
     return found
 
 
@@ -49,6 +60,10 @@ def test_phrases_are_plain(root: Path, tracked_files: list[Path]) -> None:
         ("Refused for want of room.", 1),
         ("X is a Tensor, and <pulse: Trigger> is none", 1),
         ("a port that is declared twice", 0),
+        ("a text that is no\n    number", 1),
+        ("names that are none, or none of ours", 1),
+        ("there is\n    no number, and there are no names", 0),
+        ("it is no longer refused, is no faster, and is none of ours", 0),
     ],
 )
 def test_phrases_are_found_across_lines(text: str, count: int) -> None:

@@ -1,4 +1,4 @@
-"""Arguments of `Compiler`: names, targets and budgets that are none, refused where they are given."""
+"""Arguments of `Compiler`: wrong names, targets and budgets, refused where they are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong uses of gradients as values: keys without activations, flags that are none."""
+"""Wrong uses of gradients as values: keys without activations, wrong flags."""
 
 from __future__ import annotations
 

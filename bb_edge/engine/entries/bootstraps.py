@@ -132,7 +132,7 @@ class Bootstraps:
                     self._scheduler.waiting.lock(bootstrap.touch_set, bootstrap.name)
 
     def _checked(self, wanted: Sequence[Request], again: bool = False) -> list[Request]:
-        """The same with decoded inputs; `again`: one that is on its way or done is no mistake."""
+        """The same with decoded inputs; `again`: one that is on its way or done is not a mistake."""
         staged: list[Request] = []
         seen: set[int] = set()
         for bootstrap, inputs in wanted:

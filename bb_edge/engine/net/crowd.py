@@ -40,7 +40,8 @@ class Crowd:
         self._ingress.notice(self._take, peers, classes, meta)
 
     def _take(self, peers: Present, classes: tuple[str, ...], meta: Mapping[str, object]) -> None:
-        # One after the other where one is no newcomer, or finds no place, or somebody looks at each presence.
+        # One after the other where one is not a newcomer, or finds no place, or somebody looks at each
+        # presence.
         states = self._peers
         alike = states.note is None and states.uplink.back is None and states.programs.are_own(classes, meta)
         at = {peer: (peer_address(peer),) for peer, _, _ in peers}

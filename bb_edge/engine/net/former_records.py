@@ -86,7 +86,8 @@ class FormerRecords:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], outbox: Iterable[bytes], wall_ns: int) -> FormerRecords:
-        """Reads both. OutboxRecordError for rows that are none; what the snapshot lacks raises as it comes.
+        """Reads both. OutboxRecordError for rows that are not records; what the snapshot lacks raises as it
+        comes.
 
         `wall_ns` is the time now: what waited for room, and had a deadline, has as much of it left as then.
         """

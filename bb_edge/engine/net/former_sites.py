@@ -154,7 +154,7 @@ def parts_of(message: Envelope, sites: Mapping[bytes, Site], codecs: Mapping[str
 def _reordered(sites: Sequence[Site]) -> str:
     """Why the report is another one though sites and types are the same: a value stands at another place.
 
-    A name that only one program has is no reason: a slot may have been renamed.
+    A name that only one program has is not a reason: a slot may have been renamed.
     """
     was, now = {site.was for site in sites}, {site.value for site in sites}
     moved = (

@@ -21,7 +21,7 @@ class MarksOp:
         self._journal = journal
 
     def told(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
-        """Serves `MARKS_OP`. WireReceiveError for bytes that are none."""
+        """Serves `MARKS_OP`. WireReceiveError for bytes that are not marks."""
         try:
             said = marks.decoded(fill.payload)
         except MarksError as error:

@@ -22,7 +22,7 @@ from bb_edge.wire.envelope import Envelope, Fill
 from bb_edge.wire.envelope_records import Failure
 
 Remote = Callable[[PeerId, Fill, Envelope], object]
-"""`remote(sender, fill, envelope)`: what serves a remote op. WireReceiveError for a payload that is none."""
+"""`remote(sender, fill, envelope)`: what serves a remote op. WireReceiveError for a damaged payload."""
 
 _PEER, _BYTES = types.PEER_ID.id, types.BYTES.id
 

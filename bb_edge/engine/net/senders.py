@@ -70,7 +70,7 @@ class Senders:
         self._unknown: dict[PeerId, int] = {}  # since when a peer is not known in the class that it needs
         self._asking: dict[str, Asking] = {}  # by class
         self.last: PeerId | None = None
-        """Who asked last: what it asks next is no turn."""
+        """Who asked last: what it asks next is not a turn."""
 
     def refuse(self, arrival: Arrival, now_ns: int) -> Refusal | None:
         """Why this peer may not send this, if so."""

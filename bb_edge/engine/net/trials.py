@@ -29,7 +29,7 @@ class Trials:
         down = [peer for peer in cohort.gated if not peers.is_up(peer)]
         for peer in down if len(down) < len(cohort.gated) else ():
             cohort.try_out(peer, MissingReason.DOWN)
-            if peers.uplink.connected:  # else it is no try
+            if peers.uplink.connected:  # else it is not a try
                 peers.tried(peer)
         for peer in cohort.gated if peers.failing else ():
             if peers.failing.on_trial(peer):

@@ -1,6 +1,6 @@
 """Peers of which nothing has ever come but a presence, and whether they are greeted before they are asked.
 
-Where everybody may publish, a presence is no proof that somebody is there. As long as those who are asked
+Where everybody may publish, a presence does not prove that somebody is there. As long as those who are asked
 answer, presences are believed. Once more peers of which nothing ever came have been waited for in vain than
 answers have counted meanwhile, and `FEW` besides, selectors see the peers alone of which something has come;
 the others are greeted (`greetings.py`), and one that acknowledges that is seen again.

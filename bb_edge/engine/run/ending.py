@@ -53,7 +53,7 @@ class Endings:
         if not isinstance(error, RequestDeclined) or not execution.owes or asker is None:
             return False
         execution.went_wrong(FailureCode.DECLINED, error.what)
-        execution.failed = True  # what waits for the op is no riddle
+        execution.failed = True  # what waits for the op is not a riddle
         self._runtime.count("requests.declined")
         self._runtime.emit(steps.RequestDeclined(asker, op.target, error.what, op.spec.name))
         return True

@@ -237,8 +237,8 @@ class Table:
         """Adds an op: its inputs, its outputs and its attributes, each as one text with commas.
 
         `effect` is what it does to its component. With WRITE executions that call it take turns, unless the
-        class is `shared`; NONE (the default) and READ may run whenever. OpRowError for attributes that are
-        none, and for a name that is there.
+        class is `shared`; NONE (the default) and READ may run whenever. OpRowError for wrong
+        attributes, and for a name that is there.
         """
         if name in self._ops:
             what = f"op {name} is declared twice in the table of {self._domain}"

@@ -37,7 +37,8 @@ def _entry_kinds() -> frozenset[tuple[str, str]]:
 def warn_of_dead_flows(main: Function, library: Mapping[tuple[str, str], Function], stats: Stats) -> None:
     """Warns, once per flow, about what no entry and no input of a partition that has some leads to.
 
-    Calls of functions of the `library` that only compute are no loss: recording said that nothing reads them.
+    Calls of functions of the `library` that only compute are not missed: recording said that nothing reads
+    them.
     """
     entries = _entry_kinds()
     there = flow.summary(main.ops)

@@ -56,7 +56,7 @@ _ARENA = "arena, shared: the largest of"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device has; None is no limit. `interpreter` replaces the estimate for Python and the runtime."""
+    """What a device has; None: no limit. `interpreter` replaces the estimate for Python and the runtime."""
 
     ram: int | None = None
     flash: int | None = None

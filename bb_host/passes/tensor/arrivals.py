@@ -72,7 +72,7 @@ class Arrivals:
 def is_tensor_op(op: Op, types: dict[str, ValueType]) -> bool:
     """Whether a backend can run the op: an ONNX op over tensors that always gives the same result.
 
-    Ops with control inputs, on values that are known to be no tensors (peer lists), random ones, and those
+    Ops with control inputs, on values that are known not to be tensors (peer lists), random ones, and those
     whose subgraphs hold other ops are not.
     """
     if op.domain not in ONNX_DOMAINS or op.op_type in DRAWS or op.facts.control:

@@ -5,8 +5,8 @@
 `Flatten`, `Squeeze`, `Unsqueeze`, `Expand`, `Pad`, `Slice`, `Tile` whose result has the shape of its input,
 all dims known (padding nothing, repeating nothing, cutting nothing with steps of 1). 3. `Relu`, `Abs`,
 `Ceil`, `Floor`, `Round`, `Sign` of their own result. 4. Readers of the result read the input. A result that
-is an output of the function gives its name to the input where an op of this function makes that and it is no
-output itself; else the op stays.
+is an output of the function gives its name to the input where an op of this function makes that and it is not
+an output itself; else the op stays.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes optimizer_steps.json: what PyTorch's optimizers and schedules make of the same gradients.
 
-PyTorch is no dependency, also not of the tests: python tests/bb_edge/components/make_optimizer_steps.py, in
-an environment that has it (written with torch 2.13.0, CPU).
+PyTorch is not a dependency, also not of the tests: python tests/bb_edge/components/make_optimizer_steps.py,
+in an environment that has it (written with torch 2.13.0, CPU).
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def test_no_window_is_forgotten_for_a_newcomer_who_is_refused_by_name(make):
 
 
 def test_a_durable_envelope_without_a_place_is_put_off_and_taken_when_it_comes_again(make):
-    """It is no loss, and neither its step nor its counter reads as one."""
+    """It is not a loss, and neither its step nor its counter reads as one."""
     node = greeted(make(ingress_entries=1, answer_entries=16), A, B)
     node.deliver_inbound(envelope.encode(Envelope([fill(0xA1, 3)], epoch=9, seq=1)), B)
     node.deliver_inbound(request(), A)

@@ -228,7 +228,7 @@ neighbours.health.failures neighbours.imposed neighbours.peers neighbours.rtt ne
 outbound.unwritten parked.* requests.* requests.*.*.accepted requests.*.*.asked requests.*.*.by_req_id
 requests.*.*.gated requests.*.*.settled requests.*.*.waiting timers.*
 """
-"""Lists of any length: a row that is none, or no list, is damage."""
+"""Lists of any length: a wrong row, or what is not a list, is damage."""
 
 
 def words(text: str) -> list[str]:

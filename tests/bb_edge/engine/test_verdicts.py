@@ -33,7 +33,7 @@ def test_a_client_hears_that_its_answer_is_refused_and_why(askers):
     assert fed.server.counters["requests.refused"] == 1
     fed.ask()
     fed.sim.run(for_ns=2 * S)
-    assert len(told(fed)) == 1, "an answer that counts is no news"
+    assert len(told(fed)) == 1, "an answer that counts is not news"
 
 
 def test_it_is_told_once_a_second_with_how_many_there_were(askers):

@@ -174,7 +174,7 @@ class Machine(RuleBasedStateMachine):
         self.check(self.store.open())
 
     def check(self, found: Recovered) -> None:
-        assert not found.losses, "a restart or a power cut is no loss"
+        assert not found.losses, "a restart or a power cut is not a loss"
         assert found.snapshot == self.snapshots[-1]
         assert list(found.journal) == self.journals[-1]
         wanted = [*self.enclosed[-1], *self.answers[-1], *self.records.values()]

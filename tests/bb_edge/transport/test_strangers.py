@@ -1,4 +1,4 @@
-"""Ten thousand presences of peers that are none, and one in the server's name: the federation goes on."""
+"""Ten thousand presences of peers that do not exist, and one in the server's name: the federation goes on."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Member:
 
 @pytest.fixture
 def strangers(mosquitto_broker):
-    """`strangers(forged)`: publishes presences of peers that are none, and one in the name of `forged`."""
+    """`strangers(forged)`: presences of peers that do not exist, and one in the name of `forged`."""
 
     def publish(forged: PeerId) -> None:
         client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)

@@ -1,6 +1,6 @@
 """Writes batch_norm_steps.json: what PyTorch makes of a small net with BatchNorm2d and 1d in training mode.
 
-PyTorch is no dependency, also not of the tests: python tests/bb_host/learn/make_batch_norm_steps.py, in an
+PyTorch is not a dependency, also not of the tests: python tests/bb_host/learn/make_batch_norm_steps.py, in an
 environment that has it (written with torch 2.13.0, CPU).
 """
 

@@ -88,7 +88,7 @@ class Result:
 
 
 def one(subject: Subject, data: bytes, result: Result) -> None:
-    """One input, counted; whatever is no BBError is a failure."""
+    """One input, counted; whatever is not a BBError is a failure."""
     result.inputs += 1
     try:
         subject.read(data)

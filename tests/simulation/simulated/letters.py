@@ -213,7 +213,7 @@ class LettersWorld(World):
         if found.snapshot is None and not (found.journal or found.outbox):
             return  # files that are empty, or torn in their first bytes, say nothing
         identity = Identity.of(machine.peer, machine.program, [machine.seat.target])
-        # What a torn write has left goes when any folder is opened, and is no part of a state.
+        # What a torn write has left goes when any folder is opened, and is not part of a state.
         before = {name: data for name, data in disk.files.items() if not name.startswith(TEMP_PREFIX)}
         try:
             StateStore(
