@@ -192,7 +192,7 @@ def check_models(scenario: Scenario, targets: Sequence[Target]) -> None:
         binding = single[peer_class].bindings.get(slot) if peer_class in single else None
         _check(
             binding is not None and binding.role == keys.ROLE_MODEL,
-            f"{place!r:.60} is no class of one node with a slot that holds a model",
+            f"{place!r:.60} is not a class of one node with a slot that holds a model",
             "Scenario.models",
             'give a tuple of classes and slots: (("Server", "model"),)',
         )

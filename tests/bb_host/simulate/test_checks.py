@@ -82,7 +82,7 @@ def test_a_group_that_is_none_is_refused(scenario, changed, words):
 
 @pytest.mark.parametrize("place", ["Server", ("Client", "model"), ("Server", "agg"), ("Server", "none")])
 def test_models_that_an_outcome_cannot_have(scenario, place):
-    with pytest.raises(ScenarioError, match="is no class of one node with a slot that holds a model"):
+    with pytest.raises(ScenarioError, match="is not a class of one node with a slot that holds a model"):
         simulate(replace(scenario(3), models=(place,)), on="here")
 
 
