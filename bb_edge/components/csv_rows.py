@@ -108,6 +108,8 @@ class CsvRows:
         self._env = env
         self.path: str = read["path"]
         self.header: bool = read["header"]
+        self.first_order: list[str] = []
+        """The names of features that no setting names, in the order of the first header."""
         self._delimiter: str = read["delimiter"]
         self._wanted: list[str | int] | None = listed(read["columns"])
         self._labels: list[str | int] = listed(read["label"]) or []
@@ -169,7 +171,7 @@ class CsvRows:
         twice = sorted({name for name in self.names if self.names.count(name) > 1})
         self._label_picks = [self._index("label", wanted, twice) for wanted in self._labels]
         if self._wanted is None:
-            self._picks = [n for n in range(self._width) if n not in self._label_picks]
+            self._picks = self._in_first_order([n for n in range(self._width) if n not in self._label_picks])
         else:
             self._picks = [self._index("columns", wanted, twice) for wanted in self._wanted]
         if not self._picks:
@@ -189,6 +191,22 @@ class CsvRows:
         where = f"slot {self._env.slot!r}"
         self._fill = [float(v) for v in numbers(self._given_fill, self.features, "fill", where, 0.0)]
         self._last = [None] * self.features
+
+    def _in_first_order(self, picks: list[int]) -> list[int]:
+        """The features in the order of the first header, where a later one has the same names in another."""
+        names = [self.names[pick] for pick in picks] if self.header else []
+        known = self.first_order = self.first_order or names
+        if not names or len({*names}) < len(names) or sorted(names) != sorted(known):
+            return picks
+        return [picks[names.index(name)] for name in known]
+
+    def is_header(self, line: bytes) -> bool:
+        """Whether a line holds the names of all columns that are read, in whatever order."""
+        try:
+            cells = self._cells(line, 0)
+        except RowError:
+            return False
+        return self.header and {self.names[n] for n in (*self._picks, *self._label_picks)} <= set(cells)
 
     def row(self, line: bytes, number: int) -> Row | None:
         """Returns the row of a line; None for a blank line. RowError, which names file and line."""

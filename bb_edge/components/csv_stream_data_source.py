@@ -292,10 +292,16 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
             self._begin(line.text)
         if self._table.header and (line.number == 1 or line.text == self._header):
             return None  # a logger that begins again writes it again
-        return self._table.row(line.text, line.number)
+        try:
+            return self._table.row(line.text, line.number)
+        except RowError:
+            if not self._table.is_header(line.text):
+                raise
+            self._begin(line.text)  # of another version of the logger
+            return None
 
     def _begin(self, header: bytes) -> None:
-        """Takes the first line of a file. ComponentError where it has not the columns of the former one."""
+        """Takes a header. ComponentError where it has not the columns of the former one."""
         if header == self._header:
             return
         features = self._table.features
@@ -314,6 +320,7 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         fields: dict[str, object] = {
             "file": self._file.save(),
             "header": self._header,
+            "order": self._table.first_order,
             "last": self._table.last,
             "buffer": self._buffer.save(),
             "draws": self._draws,
@@ -326,6 +333,8 @@ class CsvStreamDataSource(DataSource, ProtocolComponent):
         read = StateReader(self, _VERSION, state)
         x, y = self._empty()
         self._file.load(read.mapping("file"), read)
+        self._table.first_order = list(map(str, read.optional_items("order")))
+        self._header = b""  # what the file begins with may be the same, and read in another order
         self._begin(read.data("header"))
         last = read.items("last")
         if len(last) != self._table.features or not all(v is None or isinstance(v, float) for v in last):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bb_edge.ir.tensors import Array
 from bb_edge.transport.in_process import Arrival
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bb_edge.engine.program.program import Target
 from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import Conditions
 from bb_host.simulate.rules import Rule
 from bb_host.simulate.scenario import Dealt, Group, Scenario
+
+if TYPE_CHECKING:
+    from bb_edge.engine.program.program import Target
 
 MOST_NS = 1 << 62
 """The longest time, in nanoseconds: 146 years."""

@@ -7,9 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bb_edge.ir.ids import PeerId
-from bb_edge.ir.tensors import Array
 from bb_edge.transport.in_process import Arrival
 from bb_edge.transport.trace import combined_trace
 from bb_host.errors import RoundsInVain, ScenarioError
@@ -18,6 +18,9 @@ from bb_host.simulate.busy import nobody
 from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
+
+if TYPE_CHECKING:
+    from bb_edge.ir.tensors import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,8 @@ TROUBLE = (
 """Steps that a user has to hear of: they are counted by kind, and the first of each kind is told."""
 
 GIVE_UP_AFTER = 10
-"""Rounds in a row that reach nobody, after which a run without a time of its own ends."""
+"""Rounds in a row that reach nobody, or failures of a node's bootstraps, after which a run without a time of
+its own ends."""
 
 _ID = r"Qm[1-9A-HJ-NP-Za-km-z]{44}"
 _PEERS = re.compile(rf"PeerId\((?P<id>{_ID})\)|\b(?P<text>{_ID})\b")
@@ -117,6 +118,7 @@ class Shard:
         self._up: dict[PeerId, bool] = {}
         self._sessions: Counter[PeerId] = Counter()
         self._requests: Counter[PeerId] = Counter()
+        self._failures: Counter[str] = Counter()  # of bootstraps, by node
         self._events: list[Event] = []
         self._trouble: dict[str, Trouble] = {}
         self._stuck = self._waited = ""
@@ -179,6 +181,7 @@ class Shard:
         node = self._install(Member(group, 0))
         node.poll(0)
         sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
+        sleeps = sleeps and not node.bootstraps
         epoch_of = self.scenario.epoch_of
         members = [(m, peer) for m, peer in self._everybody.items() if m.group == group]
         sleeps = sleeps and not node.open_rounds
@@ -313,11 +316,21 @@ class Shard:
             models = [m for slot in slots if isinstance(m := node.component(slot), Model)]
             self.resting.add(node, models, placed)
         node.presences_come()
+        self._bootstrap(member, node)
         self.network.add(node)
         if not self._up[peer]:
             self.network.connect(peer, False)
             return
         self._tell_all(peer, after_ns)
+
+    def _bootstrap(self, member: Member, node: Node) -> None:
+        """Starts a node's bootstraps, as `bb-edge run` does. ScenarioError for one that has inputs."""
+        try:
+            node.keep_bootstrapping()
+        except BBError as error:
+            what = f"{self.scenario.groups[member.group].name(member.number)}: {error.what}"
+            hint = "a simulation gives bootstraps no inputs: let them read a slot with data, or constants"
+            raise ScenarioError(what, error.where, hint) from error
 
     def runs(self, peer: PeerId) -> bool:
         """Whether it is a member of this shard, or of none, so that what is sent to it is lost here."""
@@ -401,14 +414,19 @@ class Shard:
             return
         if isinstance(step, steps.RoundWaits):
             self._waits(step, seen.peer)
-        if isinstance(step, TROUBLE):
-            kind = type(step).__name__
+        failed = isinstance(step, steps.BootstrapComplete) and step.failed
+        if failed or isinstance(step, TROUBLE):
+            kind = "BootstrapFailed" if failed else type(step).__name__
             if isinstance(step, steps.RoundBackedOff) and step.reached_nobody >= GIVE_UP_AFTER:
                 there = ", ".join(f"{group.peer_class} {group.count:,}" for group in self.scenario.groups)
                 self._stuck = (
                     f"{step.reached_nobody} rounds in a row went in vain: {step.reason} (there are {there})"
                 )
             node = self._name(seen.peer)
+            if isinstance(step, steps.BootstrapComplete):
+                self._failures[node] += 1
+                if self._failures[node] >= GIVE_UP_AFTER:
+                    self._stuck = f"bootstraps of {node} failed {GIVE_UP_AFTER} times, last: {step.reason}"
             text = _PEERS.sub(self._named, told(step, self._name))
             self._count_trouble(kind, seen.at_ns, node, text, map(self._name, at_fault(step, seen.peer)))
 
