@@ -250,6 +250,8 @@ def misfit_of_peer(name: str) -> tuple[str, str] | None:
         return f"a name of {len(name)} characters", f"write {MAX_PEER_NAME} at most: its presence carries it"
     if not name.isprintable():
         return f"{name!r} is not a name", "write it without control characters"
+    if name != name.strip():
+        return f"{name!r} has a blank at an end", f"write {name.strip()!r}, as the others know it"
     return None
 
 

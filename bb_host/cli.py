@@ -164,6 +164,9 @@ def _graph(arguments: argparse.Namespace) -> int:
     from bb_host.source_file import read_source
 
     load_all(arguments.load)
+    if arguments.recorded and arguments.file.suffix != ".py":
+        what = f"--recorded has no effect: {arguments.file.name} is not a program file"
+        raise BBError(what, "bb-host graph", "leave it out: an .onnx is drawn as it is")
     source = read_source(arguments.file)
     plain = isinstance(source.module, ModelProto) and is_plain(source.module)
     program = program_of_model(source.module) if plain else as_program(source.module)

@@ -56,8 +56,11 @@ class Place(NamedTuple):
 def check_federation(name: str) -> str:
     """Returns the name of a federation. Raises TopicError for one that a topic cannot hold.
 
-    A name has 1 to 64 characters, without ``/ + # $`` and control characters.
+    A name has 1 to 64 characters, without ``/ + # $`` and control characters, and no blank at an end.
     """
+    if name != name.strip():
+        hint = f"write {name.strip()!r}: with another name, a node is alone"
+        raise TopicError(f"federation {name!r} has a blank at an end", "topic", hint)
     if not 1 <= len(name) <= 64 or any(c in "/+#$" or ord(c) < 32 for c in name):
         raise TopicError(
             f"federation {name!r} cannot be part of a topic", "topic", "1 to 64 characters without / + # $"

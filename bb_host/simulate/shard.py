@@ -218,7 +218,8 @@ class Shard:
                     epoch=scenario.epoch_of(member),
                 )
             except BBError as error:
-                hint = f"{error.hint}; its rows are dealt: see --deal" if dealt else error.hint
+                is_dealt = any(f"slot {slot!r}" in error.where for slot in dealt)
+                hint = f"{error.hint}; its rows are dealt: see --deal" if is_dealt else error.hint
                 what, where = f"{group.name(member.number)}: {error.what}", error.where
                 for rows, own in given.items():
                     what, where = what.replace(rows, own), where.replace(rows, own)

@@ -51,6 +51,8 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "metrics-port": ({"metrics": "99999"}, "not an address"),
     "metrics-elsewhere": ({"metrics": "192.0.2.1:9100"}, "192.0.2.1:9100: Cannot assign"),
     "federation": ({"federation": "a/b"}, "a/b"),
+    "federation-blank": ({"federation": " home"}, "write 'home'"),
+    "peer-blank": ({"peer": "attic "}, "write 'attic'"),
     "federation-empty": ({"federation": ""}, "cannot be part of a topic"),
     "peer-control": ({"peer": "a\nb"}, "not a name"),
     "peer-long": ({"peer": "é" * 70_000}, "a name of 70000 characters"),

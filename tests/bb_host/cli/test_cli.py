@@ -300,7 +300,10 @@ def test_inspect_says_why_nobody_runs_an_ordinary_model(ordinary, capsys):
 
 @pytest.mark.parametrize("last", ["Relu", "RandomNormalLike"])
 def test_an_ordinary_model_is_drawn(last, ordinary, tmp_path, capsys):
-    assert run(capsys, "graph", ordinary("= Relu", f"= {last}"), "-o", tmp_path / "net.dot")[0] == 0
+    model = ordinary("= Relu", f"= {last}")
+    assert run(capsys, "graph", model, "-o", tmp_path / "net.dot")[0] == 0
+    code, _, err = run(capsys, "graph", model, "-o", tmp_path / "net.dot", "--recorded")
+    assert code == 1 and "--recorded has no effect" in err
     drawn = (tmp_path / "net.dot").read_text()
     assert [drawn.count(f'label="{op}"') for op in ("MatMul", "Identity", "Tan", last)] == [1, 1, 2, 1]
     assert 'label="x: F32[N,3]", shape=ellipse' in drawn
