@@ -27,7 +27,7 @@ _FIRST_ROWS = 64
 
 
 class FlatIndex(Index):
-    """Finds exact nearest neighbours by comparing a query with all vectors.
+    """Finds exact nearest neighbours by comparing a query with all vectors; distances are Euclidean (L2).
 
     Configuration: `capacity`, vectors at most (65 536); `dim`, numbers per vector, 0 = as many as the first
     one has (0). Ids count up from 0 in the order of addition and are never reused. Where there are fewer than

@@ -219,7 +219,9 @@ class Uses:
             if single and not MODULE_PATH.fullmatch(name) and not VARIABLE.fullmatch(name):
                 return False, f"{what}, a single number", False
             if self._layers and not behind:
-                return False, f"{what}, before the first layer: it normalizes the input", False
+                # As a mean has it, one number per feature or channel; centres and embeddings have more dims.
+                strange = sum(size > 1 for size in shape) > 1
+                return False, f"{what}, before the first layer: it normalizes the input", strange
             return True, what, False
         op = self._readers[name][0][0]
         if MODULE_PATH.fullmatch(name):

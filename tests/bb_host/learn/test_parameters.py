@@ -132,6 +132,16 @@ def test_a_folded_table_that_is_not_learned_is_told(table, told):
     assert [w.partition(":")[0] for w in warnings] == ["constant-not-learned"] * told
 
 
+@pytest.mark.parametrize(("shape", "told"), [((4, 6), True), ((6,), False), ((1, 6), False)])
+def test_what_is_before_the_first_layer_and_not_shaped_like_a_mean_is_told(shape, told):
+    """The centres of a network of radial functions, as PyTorch's older exporter names them."""
+    tensors = {"c": np.full(shape, 0.5, np.float32), "fc.weight": np.ones((6, 2), np.float32)}
+    nodes = [("Sub", "x c", "d", {}), ("Mul", "d d", "s", {}), ("MatMul", "s fc.weight", "y", {})]
+    warnings, found = classifier(nodes, tensors)
+    assert not found["c"].learned and found["c"].doubtful is told
+    assert [w.partition(":")[0] for w in warnings] == ["constant-not-learned"] * told
+
+
 def test_who_says_what_a_table_is_hears_nothing():
     tensors = {"c.weight": np.ones((6, 5), np.float32), "h0": np.ones((4, 5), np.float32)}
     nodes = [("MatMul", "x c.weight", "z", {}), ("Concat", "z h0e", "y", {"axis": 0})]
