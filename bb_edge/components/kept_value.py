@@ -37,7 +37,7 @@ class KeptValue(ProtocolComponent):
     between a `read` and a `write` another execution may write.
 
     The value is in the node's snapshots. A program that adopts the state of an older one takes it over; where
-    the program gives it a value of another shape, it begins anew (counter `kept.anew`).
+    the program gives it a value of another shape, it begins anew (counter `components.kept_anew`).
     """
 
     TYPE_NAME: ClassVar[str] = "bb.KeptValue"
@@ -105,7 +105,7 @@ class KeptValue(ProtocolComponent):
             self._adopted = self._adopted and own != kind
             return kept
         if self._adopted:
-            ctx.count("kept.anew")
+            ctx.count("components.kept_anew")
             self._value, self._adopted = None, False
             return None
         raise KeptValueError(

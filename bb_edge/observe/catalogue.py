@@ -45,6 +45,7 @@ METRICS: Mapping[str, Metric] = {
         deadlines__expired="deadlines that have passed: of executions, questions, and what waits to be sent",
         components__failed="calls of components outside of any op that failed",
         activations__dropped="activations that were dropped for newer ones before any backward pass",
+        components__kept_anew="values of slots that began anew: an adopted one had another shape",
         completions__late="answers of components that nobody waited for any more",
         completions__expired="ops that a component did not complete before their deadline",
         cycles__over_budget="polls that ended early because cycle_op_budget ops had run",

@@ -158,7 +158,7 @@ def test_a_new_program_takes_the_value_over_or_begins_anew() -> None:
     other = restored(other)  # a restart before the program met it
     np.testing.assert_array_equal(other.read(ctx, f32(7, 8, 9)), f32(7, 8, 9))
     other.write(ctx, f32(1, 2, 3))
-    assert counts.counts == {"kept.anew": 1}
+    assert counts.counts == {"components.kept_anew": 1}
     with pytest.raises(KeptValueError):
         other.write(ctx, f32(1, 2))
 
