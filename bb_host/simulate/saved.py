@@ -29,7 +29,7 @@ class SavedModel(NamedTuple):
     untrained: bytes
 
     def write(self, parameters: Mapping[str, Array]) -> str:
-        """Writes the model with these parameters; what is said of it. ScenarioError for inf and nan."""
+        """Writes the model with these parameters; returns a line about it. ScenarioError for inf and nan."""
         if strange := broken(parameters):
             raise ScenarioError(
                 f"the model in slot {self.slot!r} was not saved: it holds inf or nan in"

@@ -26,6 +26,7 @@ from bb_host.ir.program import Function, Program, RawTensor, walk_ops
 from bb_host.ir.proto import array_of
 from bb_host.passes.device.component_memory import component_memory, tensor_bytes
 from bb_host.passes.device.memory_plan import PlannedGraph
+from bb_host.tflite.lower import TFLITE_BACKEND
 from bb_host.tflite.lowered import Lowered
 
 KIB, MIB = 1024, 1024 * 1024
@@ -159,8 +160,10 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
 def _how_to_tell(why: str) -> str:
     if "depends on data" in why:
         return "leave --ram out: on the device, limits.tensor_bytes bounds what depends on data"
-    if "itself" in why:
+    if why.startswith(TFLITE_BACKEND):
         return "compile with --backend auto, which writes plain ops beside each model, or numpy"
+    if "plans its memory itself" in why:
+        return "leave --ram out: a backend of your own has to say on the device what it takes"
     return "fix shapes with --shape, or state the largest batch with --max-batch"
 
 

@@ -22,10 +22,11 @@ from bb_edge.ir import keys
 from bb_edge.ir.errors import BBError
 from bb_edge.roles.errors import UnsupportedOpsError
 from bb_host.build import build_edge
-from bb_host.errors import EdgeError
+from bb_host.errors import BudgetError, EdgeError
 from bb_host.ir.facts import Bound, ProgramFacts
 from bb_host.ir.program import Program
 from bb_host.ir.proto import from_proto
+from bb_host.passes.device.budget import Limits
 from bb_host.report.inspection import describe, render
 from benchmarks import models
 from tests.aids.seals import resealed, unsealed
@@ -156,6 +157,8 @@ def test_another_backend_plans_for_itself(compiled: Callable[..., Program]) -> N
     program = dataclasses.replace(program, facts=program.facts | bound)
     (artifact,) = build_edge(program).artifacts
     assert artifact.planned[0].reason == "my.Backend plans its memory itself"
+    with pytest.raises(BudgetError, match="a backend of your own has to say on the device"):
+        build_edge(program, limits=Limits(ram=1 << 30))
 
 
 def test_an_operator_that_the_device_has_not_is_refused(compiled: Callable[..., Program]) -> None:
