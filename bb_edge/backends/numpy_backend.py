@@ -11,7 +11,7 @@ from bb_edge.backends.control import CONTROL_OPS
 from bb_edge.backends.fitting import failed
 from bb_edge.backends.flat_graph import FlatGraph
 from bb_edge.backends.lowering import lower
-from bb_edge.backends.plan import PlanLimits, Spec
+from bb_edge.backends.plan import PlanLimits
 from bb_edge.backends.program import NumPyProgram
 from bb_edge.backends.stored_plan import StoredPlan, decode
 from bb_edge.ir import keys, onnx_pb2
@@ -22,7 +22,7 @@ from bb_edge.ir.types import dtype_of_elem
 from bb_edge.roles.backend import Backend
 from bb_edge.roles.component import ComponentEnv
 from bb_edge.roles.errors import BackendRunError, TensorBytesError, UnsupportedOpsError
-from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions
+from bb_edge.roles.programs import BackendAttrs, BackendProgram, Functions, Spec
 from bb_edge.roles.settings import Setting
 from bb_edge.roles.wire_tensors import tensor_from_wire
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate, prepare, supported, supported_ops

@@ -29,15 +29,13 @@ from bb_edge.backends.fitting import (
 from bb_edge.backends.plan_memory import Layout, Lifetime, live_bytes, plan_memory
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.errors import BackendMemoryError, BackendRunError
+from bb_edge.roles.programs import Spec
 from bb_kernels import KernelError, Prepared, TensorSpec
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
 
-__all__ = ["Placed", "Placing", "PlanLimits", "Spec", "StaticPlan", "bytes_of"]
-
-Spec = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and dtype of an array."""
+__all__ = ["Placed", "Placing", "PlanLimits", "StaticPlan", "bytes_of"]
 
 Call = Callable[..., "Array"]
 """A function of the caller's one or two input arrays."""

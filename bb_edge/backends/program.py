@@ -18,12 +18,12 @@ from bb_edge.backends.arena import Arena
 from bb_edge.backends.control import run_control
 from bb_edge.backends.fitting import Fitted, failed, fit, fold_constants
 from bb_edge.backends.flat_graph import OMITTED, Body, FlatGraph, FlatNode
-from bb_edge.backends.plan import Placed, Placing, PlanLimits, Spec, StaticPlan, bytes_of
+from bb_edge.backends.plan import Placed, Placing, PlanLimits, StaticPlan, bytes_of
 from bb_edge.backends.single_kernel import call_of_one, call_of_two
 from bb_edge.backends.stored_plan import MemoryPlanError, StoredEntry, StoredPlan
 from bb_edge.ir.quiet import hush, unhush
 from bb_edge.roles.errors import BackendRunError, TensorBytesError
-from bb_edge.roles.programs import BackendProgram
+from bb_edge.roles.programs import BackendProgram, Spec
 from bb_kernels import KernelError, Prepared, TensorSpec, evaluate
 
 if TYPE_CHECKING:
@@ -104,6 +104,18 @@ class NumPyProgram(BackendProgram):
             return (call(None, *inputs),)
         finally:
             unhush(token)
+
+    def result_specs(self, inputs: Sequence[Spec]) -> tuple[Spec, ...] | None:
+        if len(inputs) != len(self.input_names):
+            return None
+        try:
+            fitted = self._fit(tuple(inputs))
+        except TensorBytesError:
+            return None  # how much a run may take is not asked here
+        if fitted.stop < len(self.graph.nodes):
+            return None
+        specs = [fitted.values[value].spec for value in self.graph.outputs]
+        return tuple((spec.shape, spec.dtype) for spec in specs)
 
     def run_after(self, inputs: Sequence[Array], taken: int) -> tuple[Array, ...]:
         """Runs the program; `taken` bytes were allocated before it in the same run.

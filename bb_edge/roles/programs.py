@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.onnx_pb2 import AttributeProto, FunctionProto, StringStringEntryProto
     from bb_edge.ir.tensors import Array
 
-__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Preparer", "Runner", "Tensor", "Wiring"]
+__all__ = ["BackendAttrs", "BackendProgram", "Functions", "Preparer", "Runner", "Spec", "Tensor", "Wiring"]
 
 Tensor = Any
 """A backend's own handle of a tensor; `np.ndarray` for the NumPy backend."""
@@ -29,6 +29,9 @@ class BackendAttrs(NamedTuple):
     attributes: Sequence[AttributeProto] = ()
     metadata: Sequence[StringStringEntryProto] = ()
 
+
+Spec = tuple[tuple[int, ...], "np.dtype[Any]"]
+"""The shape and the dtype of an array."""
 
 Runner = Callable[[Sequence["Array"]], Mapping[int, "Array"]]
 """Runs a program on inputs, with outputs that are known; returns the results that it lends, by number."""
@@ -65,6 +68,13 @@ class BackendProgram:
         Raises BackendRunError where shapes or dtypes of the inputs do not fit the graph.
         """
         raise NotImplementedError
+
+    def result_specs(self, inputs: Sequence[Spec]) -> tuple[Spec, ...] | None:
+        """Returns shapes and dtypes of the results for inputs of these, without a run; None if not known.
+
+        By default they are not known. Raises BackendRunError where such inputs do not fit the graph.
+        """
+        return None
 
     def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Runs the graph into C-contiguous arrays that have the results' shapes and dtypes.

@@ -11,12 +11,13 @@ import numpy as np
 from bb_edge.engine import steps
 from bb_edge.engine.binding import OpContext
 from bb_edge.engine.errors import OpError
-from bb_edge.engine.run.bound import BoundOp
+from bb_edge.engine.run.bound import BoundOp, OfData
 from bb_edge.ir import keys, types
 from bb_edge.ir.fault_lines import line_of
 from bb_edge.ir.stamped_parts import misfits, read_parts
 from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.roles import Composite, DataSource
+from bb_edge.syscalls import data_shapes
 from bb_edge.syscalls.results import described
 from bb_edge.wire.codecs import wire_type_hash
 
@@ -34,8 +35,12 @@ def is_shipped(defined: object) -> bool:
     return getattr(defined, "__module__", "").startswith(("bb_edge.", "bb_host."))
 
 
-def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: Once) -> Method:
+def bind(
+    op: BoundOp, component: DataSource, slot: str, method: Method, once: Once, of_data: dict[int, OfData]
+) -> Method:
     """Returns the `next_batch` that runs. OpError where a shard's batches are not what the program takes.
+
+    What batches look like is noted in `of_data`, by site, where every one of them does.
 
     A source that does not say what its batches are (`batch_like`) has each of them looked at. So has an
     author's: what `next_batch` gives may differ from what `batch_like` says.
@@ -50,7 +55,9 @@ def bind(op: BoundOp, component: DataSource, slot: str, method: Method, once: On
     _hold_rows(op, arrays, slot)
     _hold_labels(op, component, slot)
     shipped = is_shipped(method)
-    if arrays and not shipped:
+    if shipped:
+        data_shapes.begin(op, of_data, arrays, slot)
+    elif arrays:
         method = _as_promised(arrays, component, method)
     if stamped is not None:
         if arrays:

@@ -79,7 +79,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     if isinstance(component, Model) and op.spec.op_type == "Step":
         method = _noting(component, slot, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
-        method = batches.bind(op, component, slot, method, env.once)
+        method = batches.bind(op, component, slot, method, env.once, env.graph.of_data)
     return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
 
 

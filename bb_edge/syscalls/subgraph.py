@@ -17,7 +17,7 @@ from bb_edge.roles.backend import Backend
 from bb_edge.roles.completion import CompletionHandle, Later
 from bb_edge.roles.executed import ExecutedProgram
 from bb_edge.roles.programs import BackendAttrs
-from bb_edge.syscalls import peer_lists
+from bb_edge.syscalls import data_shapes, peer_lists
 from bb_edge.syscalls.role_ops import calls_of
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def bind_call(op: BoundOp, env: BindEnv) -> Run:
     slot = next((p.value for p in function.metadata_props if p.key == keys.BACKEND_SLOT_KEY), "")
     backend = _backend(env, slot)
     program = backend.prepare(function, env.program.functions)
+    data_shapes.follow(op, env, program, op.inputs, op.outs)
     single = len(op.outs) == 1
     if isinstance(program, ExecutedProgram):
         return _executed(op, env, program, backend, _all, _only if single else _all)
@@ -139,6 +140,8 @@ def bind_onnx(op: BoundOp, env: BindEnv) -> Run:
     plain = order == list(range(len(op.spec.inputs))) and len(position) == len(op.spec.inputs)
     outs = [i for i, name in enumerate(node.output) if name]
     single = len(op.outs) == 1
+    read = [op.spec.inputs[i] for i in order]
+    data_shapes.follow(op, env, program, read, op.outs if len(outs) == len(op.outs) else ())
 
     def take(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         return inputs if plain else tuple(inputs[i] for i in order)

@@ -345,3 +345,40 @@ def test_a_damaged_stamp_of_classes_is_refused(shard: Callable[..., Path]) -> No
     stamps[0].value = "three"
     with refused(OpError, "'three' are not classes", "compile it again", marked=False):
         held(artifact, shard(x=SAMPLES, y=LABELS))
+
+
+class Weighed(Module):
+    """Multiplies batches with a matrix of the program's own, in two steps; `guarded` behind a condition."""
+
+    name = "Learner"
+    data = DataSourceSlot("data")
+
+    def __init__(self, guarded: bool = False) -> None:
+        super().__init__()
+        self.guarded = guarded
+
+    def body(self, g: Graph) -> None:
+        batch, _ = self.data.next_batch(g, after=g.input("go", "Trigger"))
+        doubled = batch + batch
+        g.app_emit("doubled", doubled)  # what is told is computed apart from the product
+        if self.guarded:
+            doubled = g.pass_through(doubled, after=g.when(g.onnx.shape(batch)[1] == 3))
+        g.app_emit("y", doubled @ g.constant(np.ones((3, 2), np.float32)))
+
+
+def test_an_operator_that_cannot_take_the_batches_of_the_device_is_refused_at_install(
+    shard: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    artifact = Compiler().bind_data_source("data", ArrayDataSource).compile(Weighed())
+    held(artifact, shard(x=SAMPLES[:, :3]))
+    with refused(OpError, "slot 'data'", "MatMul", "(10, 6)", "(3, 2)", "Tensor<F32>[10, 6]", marked=False):
+        held(artifact, shard(x=SAMPLES))
+    path = tmp_path / "weighed.onnx"
+    path.write_bytes(artifact.SerializeToString())
+    assert main(["check", str(path), "--set", f"data.path={shard(x=SAMPLES)}"]) == 1
+    assert "its batches do not fit the program" in capsys.readouterr().out
+
+
+def test_an_operator_behind_a_condition_is_left_to_it(shard: Callable[..., Path]) -> None:
+    compiler = Compiler().bind_data_source("data", ArrayDataSource)
+    held(compiler.compile(Weighed(guarded=True)), shard(x=SAMPLES))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from bb_edge.engine.program.program import GraphSlot, OpSpec, Region
 
@@ -99,6 +99,14 @@ class BoundRegion:
         self.imports, self.joins = region.imports, region.joins
 
 
+class OfData(NamedTuple):
+    """A value that follows from the batches of data sources: its shape, its dtype, and their slots."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    slots: tuple[str, ...]
+
+
 @dataclass(slots=True, eq=False)
 class BoundGraph:
     """A graph of one node.
@@ -110,6 +118,7 @@ class BoundGraph:
     the only way in, each firing of the only entry (by index); what `g.on_invoke()` holds, with invokes alone.
     `trains` are the entry ops whose flow trains a model.
     `declared` are the types that the artifact declares for values, by name, once an op has asked for them.
+    `of_data` are values whose shape the node's own data decide, by site.
     """
 
     slot: GraphSlot
@@ -122,6 +131,7 @@ class BoundGraph:
     trains: frozenset[int] = frozenset()
     starts: dict[int, tuple[BoundOp, ...]] = field(init=False)
     declared: Mapping[str, Any] | None = None
+    of_data: dict[int, OfData] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ops = tuple(BoundOp(spec, self.target, self.index) for spec in self.slot.ops)
