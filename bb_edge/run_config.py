@@ -88,14 +88,14 @@ class RunConfig:
         return key if value not in (None, False, ()) else f"{flag}, or {key}"
 
     def node_config(self) -> NodeConfig:
-        """The budget with the limits of the file, and an outbox that the disk has room for.
+        """The budget with the limits of the file, and an outbox that the disk of a state folder has room for.
 
         Raises ConfigError, which names the field at fault, and ConfigFileError where the file says more of
         the outbox than its disk holds.
         """
         base = NodeConfig.edge() if self.budget == "edge" else NodeConfig.host()
         caps = replace(base.caps, **dict(self.caps))  # type: ignore[arg-type]
-        node = base.with_(**{**self.limits, "caps": caps})
+        node = whole = base.with_(**{**self.limits, "caps": caps})
         room = self.disk.get("outbox_bytes")
         if room is None or _outbox_on_disk(node) <= room:
             return node
@@ -113,7 +113,7 @@ class RunConfig:
                 f"leave it out or raise it to {needs}, or lower the limits (each record takes"
                 f" {OUTBOX_RECORD_BYTES} bytes of disk beside its own)",
             )
-        return node
+        return whole if self.state is None else node  # without a folder there is no disk to fill
 
     def broker_record(self) -> Broker:
         """The broker with its files and credentials. Raises BrokerUrlError and ConfigFileError."""

@@ -127,13 +127,18 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
             problems += map(str, error.errors)
         except BBError as error:
             problems.append(str(error))
-        looked_at.append(_needs(program, target, problems, config))
+        looked_at.append(_needs(program, target, problems, config, stateless=False))
         looked_at[-1].notes[:0] = notes
     return looked_at
 
 
-def _needs(program: Program, target: Target, problems: list[str], config: RunConfig) -> Verdict:
-    """What a target needs, unless something refuses it; a problem where that is more memory than there is."""
+def _needs(
+    program: Program, target: Target, problems: list[str], config: RunConfig, *, stateless: bool
+) -> Verdict:
+    """What a target needs, unless something refuses it; a problem where that is more memory than there is.
+
+    A `stateless` node has no state folder, and so no bounds of its disk.
+    """
     from bb_shims import detect
 
     verdict = Verdict(target.name, target.peer_class, problems)
@@ -143,7 +148,7 @@ def _needs(program: Program, target: Target, problems: list[str], config: RunCon
     except BBError as error:
         problems.append(str(error))
     _look_at_bootstraps(program, target, verdict)
-    _look_at_room(program, target, verdict, config)
+    _look_at_room(program, target, verdict, config, stateless)
     needed = (verdict.arena_bytes or 0) + verdict.weight_bytes + verdict.model_bytes
     available = detect().memory.info().available_bytes
     if needed > available:
@@ -151,11 +156,13 @@ def _needs(program: Program, target: Target, problems: list[str], config: RunCon
     return verdict
 
 
-def _look_at_room(program: Program, target: Target, verdict: Verdict, config: RunConfig) -> None:
+def _look_at_room(
+    program: Program, target: Target, verdict: Verdict, config: RunConfig, stateless: bool
+) -> None:
     from bb_edge.capacity import Level, findings, of_unknown_size, planned_journal
 
     try:
-        disk = config.store_limits(planned_journal(program, [target]))
+        disk = None if stateless else config.store_limits(planned_journal(program, [target]))
         found = findings(program, [target], config.node_config(), disk, config.mqtt_options)
     except BBError:
         return  # limits that cannot be are refused elsewhere
@@ -377,7 +384,8 @@ def _sizes_of_targets(config: RunConfig) -> list[Verdict]:
         targets = chosen_targets(program, config.targets)
     except (BBError, OSError):
         return []
-    return [_needs(program, target, [], config) for target in targets]
+    stateless = config.state is None
+    return [_needs(program, target, [], config, stateless=stateless) for target in targets]
 
 
 def settings_of(arguments: argparse.Namespace) -> RunConfig:

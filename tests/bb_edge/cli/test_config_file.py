@@ -111,15 +111,16 @@ def test_a_board_s_budget_is_for_its_disk_too(write):
 @pytest.mark.parametrize("room", [1000, 150_000, 1_500_000])
 def test_an_outbox_is_no_larger_than_its_disk(write, room):
     """What a full disk refuses would wait in memory; what a full outbox refuses is told."""
-    node = load_config(write({"disk": {"outbox_bytes": room}})).node_config()
+    here: dict[str, object] = {"state": "s", "disk": {"outbox_bytes": room}}
+    node = load_config(write(here)).node_config()
     assert room - 256 < node.outbox_bytes + 256 * node.outbox_records <= room
     assert node.outbox_records == min(4096, room // 512)
-    few = load_config(write({"disk": {"outbox_bytes": room}, "limits": {"outbox_records": 2}})).node_config()
+    few = load_config(write({**here, "limits": {"outbox_records": 2}})).node_config()
     assert (few.outbox_records, few.outbox_bytes) == (2, room - 512)
-    short = load_config(
-        write({"disk": {"outbox_bytes": room}, "limits": {"outbox_bytes": 200}})
-    ).node_config()
+    short = load_config(write({**here, "limits": {"outbox_bytes": 200}})).node_config()
     assert short.outbox_bytes == 200 and 256 * short.outbox_records + 200 <= room
+    stateless = load_config(write({"disk": {"outbox_bytes": room}})).node_config()
+    assert stateless == load_config(write({})).node_config()
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,21 @@ def test_what_run_refuses_the_dry_runs_refuse_in_the_same_words(changes, word, c
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["outbox_bytes", "journal_bytes", "snapshot_bytes"])
+def test_bounds_of_a_disk_are_warned_of_without_a_state_folder_and_refused_with_one(
+    name: str, config: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bounds = {name: 10}
+    assert main(["check", "--config", config(disk=bounds)]) == 0
+    said = capsys.readouterr()
+    assert "runs" in said.out and "disk" in said.err and "has no effect without a state folder" in said.err
+    path = config(disk=bounds, state="folder")
+    for verb, code in (("check", 1), ("run", Exit.REFUSED)):
+        assert main([verb, "--config", path]) == code
+        said = capsys.readouterr()
+        assert f"disk.{name} is 10" in said.out + said.err
+
+
 @pytest.mark.parametrize("flags", WRONG_FLAGS, ids=" ".join)
 @pytest.mark.parametrize("verb", ["run", "check"])
 def test_a_wrong_flag_is_usage_for_both(verb, flags, config, capsys):
