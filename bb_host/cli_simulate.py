@@ -43,7 +43,11 @@ def add_simulate(verbs: Any) -> None:
     )
     p.add_argument("--seed", type=int, metavar="N", help="0 without")
     p.add_argument(
-        "--for", dest="seconds", type=float, metavar="SECONDS", help="of simulated time, then it ends"
+        "--for",
+        dest="seconds",
+        type=float,
+        metavar="SECONDS",
+        help="of simulated time, then it ends (earlier where its rounds are over)",
     )
     p.add_argument("--latency", type=float, default=5.0, metavar="MS", help="of every envelope (default 5)")
     p.add_argument("--jitter", type=float, default=0.0, metavar="MS", help="up to so much more (default 0)")

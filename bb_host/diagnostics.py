@@ -29,6 +29,7 @@ CODES: Final[Mapping[str, str]] = {
     "enough-above-n": "a request waits for more answers than it asks peers",
     "event-like-output": "an event has the name of a declared output",
     "frozen-statistics": "a layer's running statistics are not updated by training",
+    "late-minimum": "a sample whose `min` no round waits for, because other ops come before it",
     "layout-unknown": "peers' answers that are averaged or stacked, and whose shape nothing tells",
     "long-loop": "a loop whose literal number of iterations keeps a device busy for long",
     "missing-half": "one of two calls that work together, such as a stash without flush",

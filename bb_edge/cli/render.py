@@ -69,6 +69,8 @@ def step_record(step: steps.EngineStep, named: Callable[[PeerId], str] = str) ->
         record["error_class"] = class_of_fault(step.error)
         return record | ({"source": step.source} if step.source else {}) | {"error": step.text}
     record |= {name: plain(getattr(step, name), named) for name in step.__match_args__}
+    if isinstance(step, steps.RequestClosed) and not step.remedy:
+        del record["remedy"]
     if isinstance(step, steps.OutboundDropped):
         return {name: value for name, value in record.items() if value or name == "reason"}
     return record

@@ -212,7 +212,8 @@ class AskedByTurns(EngineStep):
 class RequestClosed(EngineStep):
     """A request is settled: how many were asked (after the gates) and how many answers count.
 
-    `missing` has the others that the program asked for, each with the reason (`bb_edge.ir.missing`).
+    `missing` has the others that the program asked for, each with the reason (`bb_edge.ir.missing`). Where
+    nobody was asked, `remedy` says why, and what to do.
     """
 
     target: str
@@ -222,6 +223,7 @@ class RequestClosed(EngineStep):
     answered: int
     reason: str
     missing: tuple[tuple[PeerId, str], ...] = ()
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,13 @@ def _run(
             f"bb-host: {label or 'the run'}: an op has failed in each of {ended:,} rounds: {why}",
             file=sys.stderr,
         )
+    if arguments.seconds is not None and outcome.simulated_ns < round(arguments.seconds * NS):
+        print(
+            f"bb-host: {label or 'the run'}: it ended at {outcome.simulated_ns / 1e9:,.3f} s, when its rounds"
+            f" were over: --for {arguments.seconds:g} lengthens no run (write more rounds for that:"
+            " g.rounds(…))",
+            file=sys.stderr,
+        )
     if outcome.waits:
         print(f"bb-host: {label or 'the run'}: {outcome.waits}", file=sys.stderr)
     notes = outcome.trouble.get("DataNotes")

@@ -18,6 +18,18 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
 
+NO_PEERS = (
+    "the program's list of peers is empty: nobody of the class that it asks is up, or fewer than the min= of"
+    " its sample; bb-edge peers lists who is up"
+)
+"""What a request of nobody tells, where the program named nobody."""
+
+LEFT_OUT = (
+    "everybody in the program's list was left out, for the reasons that `missing` gives; each is tried again"
+    " by itself, and bb-edge peers lists them"
+)
+"""What a request of nobody tells, where the gates left out all whom the program named."""
+
 
 class Firing:
     """Tells executions of their requests: whoever waits for one, and whoever asks about it later."""
@@ -80,6 +92,7 @@ class Firing:
                 len(cohort.accepted),
                 cohort.reason,
                 tuple((peer, cohort.why(peer).text) for peer in cohort.missing),
+                "" if cohort.gated else LEFT_OUT if cohort.missing else NO_PEERS,
             )
         )
         execution.asked(cohort.id, bool(cohort.accepted))

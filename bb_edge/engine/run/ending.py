@@ -178,12 +178,18 @@ def starved(execution: Execution) -> tuple[str, ...]:
     return tuple(names)
 
 
-def with_empty_sum(frame: Frame, op: BoundOp, error: BaseException) -> BaseException:
-    """The error of an op; that of a backend names the empty aggregate that it has read."""
+def with_empty_input(frame: Frame, op: BoundOp, error: BaseException) -> BaseException:
+    """The error of an op; that of a backend names the empty aggregate, or answers, that it has read."""
     if isinstance(error, BackendRunError) and not error.hint:
         for made in frame.region.graph.slot.ops:
-            for site in made.outputs[:1] if made.op_type == "Aggregate" else ():
+            sums, answers = made.op_type == "Aggregate", made.op_type == "RecvRespBatched"
+            for site in made.outputs[:1] if sums else made.outputs[2:] if answers else ():
                 if site >= 0 and site in op.inputs and not getattr(frame.values[site], "size", 1):
                     slot = made.meta.get(keys.SLOT_KEY, "")
-                    error.hint = f"no contribution counted in slot {slot!r}: wait for g.when(total > 0)"
+                    error.hint = (
+                        f"no contribution counted in slot {slot!r}: wait for g.when(total > 0)"
+                        if sums
+                        else "nobody has answered, and r.responses has no rows: wait for"
+                        " g.when(g.onnx.size(r.responses) > 0)"
+                    )
     return error

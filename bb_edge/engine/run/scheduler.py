@@ -16,7 +16,7 @@ from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.program import EAGER_MASK
 from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
 from bb_edge.engine.run.components import Components
-from bb_edge.engine.run.ending import Endings, with_empty_sum
+from bb_edge.engine.run.ending import Endings, with_empty_input
 from bb_edge.engine.run.frames import Execution, Frame
 from bb_edge.engine.run.life import RUNNING, Hold
 from bb_edge.engine.run.pool import ExecutionPool
@@ -133,7 +133,7 @@ class Scheduler:
                             limit = done  # the rest waits for the next poll
             # The border to users' components: whatever they raise ends this branch only.
             except BaseException as error:  # noqa: BLE001
-                self.op_failed(execution, op, with_empty_sum(frame, op, contained(error)))
+                self.op_failed(execution, op, with_empty_input(frame, op, contained(error)))
                 continue
             if trace:
                 self._trace(execution, op, result)
@@ -290,7 +290,7 @@ class Scheduler:
         parked = self.waiting.unpark(token)
         if parked is None:
             return False
-        self.op_failed(parked.execution, parked.op, with_empty_sum(parked.frame, parked.op, error))
+        self.op_failed(parked.execution, parked.op, with_empty_input(parked.frame, parked.op, error))
         self.pool.wake(parked.execution)
         return True
 

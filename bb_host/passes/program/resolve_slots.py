@@ -35,6 +35,7 @@ from bb_host.ir.program import Function, Op, Program, Slot, Stamp
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
 from bb_host.passes.analysis.kept_values import check_kept
+from bb_host.passes.analysis.late_samples import warn_of_late_samples
 from bb_host.passes.analysis.model_order import warn_of_order
 from bb_host.passes.analysis.pairs import check_pairs
 from bb_host.passes.analysis.personal import warn_of_personal
@@ -61,6 +62,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     check_pairs(targets, stats)
     check_kept(targets, stats)
     warn_of_order(targets, stats)
+    warn_of_late_samples(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])
     numbers = numbering(targets, [slots[t.main.key] for t in targets])

@@ -9,6 +9,7 @@ import pytest
 from arrays import f32
 from times import S
 
+from bb_edge.cli.render import step_record
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.cohort import REQUEST
@@ -132,6 +133,21 @@ def test_an_empty_peer_list_closes_at_once(federation):
     assert stack.value.shape == (0,)
     (closed,) = [s.step for s in sim.seen if isinstance(s.step, steps.RequestClosed)]
     assert (closed.asked, closed.reason) == (0, "nobody asked")
+    assert "list of peers is empty" in closed.remedy and "bb-edge peers" in closed.remedy
+
+
+@pytest.mark.parametrize("clients", [0, 1])
+def test_an_op_that_reads_the_answers_of_nobody_says_so(federation, clients):
+    reads = BATCH.replace("  syscall", "  turned: Tensor = Transpose<perm=[1, 0]>(stack)\n  syscall", 1)
+    sim, asking, _ = federation(reads, clients)
+    asking.invoke("Server", {"x": f32(1, 2)})
+    sim.run(for_ns=S)
+    failed = [s.step.text for s in sim.seen if isinstance(s.step, steps.OpFailed)]
+    assert len(failed) == (0 if clients else 1)
+    assert all("r.responses has no rows: wait for g.when(" in text for text in failed)
+    (closed,) = [s.step for s in sim.seen if isinstance(s.step, steps.RequestClosed)]
+    assert bool(closed.remedy) == (not clients)
+    assert ("remedy" in step_record(closed)) == (not clients)
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,13 @@ def test_warnings_of_compiling_are_shown(program, rows, capsys):
     assert "misspelt-name" in capsys.readouterr().err
 
 
+def test_a_time_beyond_the_last_round_lengthens_no_run_and_says_so(program, rows, capsys):
+    arguments = ["simulate", program, "--clients", "3", "--data", f"shard={rows}", "--quiet"]
+    for seconds, told in (("1000", True), ("0.001", False)):
+        main([*arguments, "--for", seconds])
+        assert (f"--for {seconds} lengthens no run" in capsys.readouterr().err) == told
+
+
 def test_trouble_is_told_by_kind(program, rows, capsys):
     arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--for", "9"]
     assert main([*arguments, "--slow", "1:30"]) == 0
