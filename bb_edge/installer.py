@@ -15,7 +15,7 @@ from bb_edge.engine.binding import BindEnv, Core, make_gather
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.drawing import Drawing
 from bb_edge.engine.entries.bootstrap import of_target
-from bb_edge.engine.errors import LoadError
+from bb_edge.engine.errors import LoadError, OpError
 from bb_edge.engine.net.ports import ports_of
 from bb_edge.engine.program.program import Binding, FunctionKey, Program, Target
 from bb_edge.engine.run.body_frames import fill_frames
@@ -204,6 +204,7 @@ class _Installer:
             try:
                 made[slot] = self.construct(slot, *bindings[slot], made)
             except BBError as error:
+                error.slot = slot
                 refused.append(error)
                 if bindings[slot][0].role == keys.ROLE_BACKEND:
                     break  # what takes the backend would be refused for that alone
@@ -276,9 +277,8 @@ class _Installer:
             key, path = todo.pop(0)
             if key in path or len(path) > MAX_CALL_DEPTH:
                 raise LoadError(f"function {key[1]!r} calls itself", where=target.name)
-            slot = program.graphs[key]
             found[key] = None
-            for op in slot.ops:
+            for op in program.graphs[key].ops:
                 todo += [(callee, (*path, key)) for callee in op.callees if callee in program.graphs]
             if len(todo) > 10_000:
                 raise LoadError("too many calls", where=target.name)
@@ -385,6 +385,9 @@ def _bind(graph: BoundGraph, env: BindEnv) -> list[str]:
         op.gather = make_gather(op.spec.inputs, graph.slot.absent)
         try:
             op.run = make(op, env)
+        except OpError as error:
+            error.slot = error.slot or op.spec.meta.get(keys.SLOT_KEY, "")
+            raise
         except UnsupportedOpsError as error:
             missing += [f"{name} (backend {error.backend})" if error.backend else name for name in error.ops]
         except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:

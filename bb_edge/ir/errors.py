@@ -9,8 +9,11 @@ class BBError(Exception):
     """A typed error that says what went wrong, where, and what to do.
 
     `what` is one clause; `where` names the place (node, value, target, file, slot); `hint` says what to do.
-    It is rendered as one line: ``where: what (hint)``.
+    It is rendered as one line: ``where: what (hint)``. `slot` names the slot whose component, or data, is
+    refused; whoever installs a node sets it.
     """
+
+    slot: str = ""
 
     def __init__(self, what: str, where: str = "", hint: str = "") -> None:
         super().__init__(what, where, hint)

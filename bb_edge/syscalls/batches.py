@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from bb_edge.syscalls.results import described
 from bb_edge.wire.codecs import wire_type_hash
 
 if TYPE_CHECKING:
+    from bb_edge.engine.program.program import OpSpec, Program, Target
     from bb_edge.ir.once import Once
     from bb_edge.ir.stamped_parts import StampedPart
     from bb_edge.ir.stamped_shapes import StampedShape
@@ -173,17 +174,37 @@ def _hold_rows(op: BoundOp, arrays: Sequence[Array], slot: str) -> None:
 
 def _hold_labels(op: BoundOp, component: DataSource, slot: str) -> None:
     """OpError where a label that the source knows is not a class of the model that takes it."""
-    text = op.spec.meta.get(keys.LABEL_CLASSES_KEY)
+    stamped = _classes(op.spec)
+    wrong = None if stamped is None else component.wrong_label(*stamped)
+    if wrong is not None:
+        raise OpError(wrong[0], f"slot {slot!r}", wrong[1])
+
+
+def _classes(op: OpSpec) -> tuple[int, int] | None:
+    """The classes of the model that takes an op's labels, and the label of none; None where it takes none."""
+    text = op.meta.get(keys.LABEL_CLASSES_KEY)
     if text is None:
-        return
+        return None
     try:
         classes, ignored = map(int, text.split(","))
     except ValueError:
         what = f"a stamp is damaged: {text!r} are not classes"
-        raise OpError(what, where=op.spec.name, hint="compile it again") from None
-    wrong = component.wrong_label(classes, ignored)
-    if wrong is not None:
-        raise OpError(wrong[0], f"slot {slot!r}", wrong[1])
+        raise OpError(what, where=op.name, hint="compile it again") from None
+    return classes, ignored
+
+
+def classes_of(program: Program, target: Target, slot: str) -> Iterator[tuple[int, int]]:
+    """Yields for each op that reads a slot's labels how many classes its model has, and the label of none."""
+    todo = [key for key in (target.main, target.bootstrap) if key is not None]
+    seen = set(todo)
+    while todo:
+        for op in program.graphs[todo.pop()].ops:
+            stamped = _classes(op) if op.meta.get(keys.SLOT_KEY) == slot else None
+            if stamped is not None:
+                yield stamped
+            called = [key for key in op.callees if key in program.graphs and key not in seen]
+            seen.update(called)
+            todo += called
 
 
 def _telling(component: DataSource, slot: str, method: Callable[..., object]) -> Callable[..., object]:

@@ -50,11 +50,13 @@ def follow(
             f"{tensor_of_elem(elem_of_dtype(v.dtype) or 0) or v.dtype}{list(v.shape)}" for v in given
         )
         names = " and ".join(repr(slot) for slot in slots)
-        raise OpError(
+        refused = OpError(
             f"its batches do not fit the program, which computes with {fed}: {error}",
             f"slot{'s' if len(slots) > 1 else ''} {names}",
             "give it the data that the program was written for, or compile the program for these",
-        ) from error
+        )
+        refused.slot = slots[0]
+        raise refused from error
     for site, (shape, dtype) in zip(outs, results or (), strict=False):
         if site >= 0:
             of_data[site] = OfData(shape, dtype, slots)

@@ -22,6 +22,7 @@ from bb_edge.ir.once import each_time
 from bb_edge.ir.onnx_pb2 import FunctionProto
 from bb_edge.ir.opsets import AttrKind, Effect, OpDef, OpKind, Ready
 from bb_edge.ir.types import ValueType
+from bb_edge.ir.values import Composite
 from bb_edge.roles import Aggregator, DataSource, Model, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import batches, contributions
@@ -115,6 +116,9 @@ def _lending(method: Callable[..., object]) -> Callable[..., object]:
 
 
 def _lent(value: object) -> object:
+    if isinstance(value, Composite):
+        children = tuple((type_hash, _lent(child)) for type_hash, child in value.children)
+        return Composite(children)
     if not isinstance(value, np.ndarray) or not value.flags.writeable:
         return value
     lent = value.view()

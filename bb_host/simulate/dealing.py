@@ -65,6 +65,12 @@ class Dealer:
             return rng.integers(0, self._rows, int(rule.amount), dtype=np.int64)
         return self._dealt[client]
 
+    def dealt_rows(self) -> Indices:
+        """Returns the numbers of all rows that somebody may get, in order."""
+        if self._rule.kind in ("same", "draw"):
+            return np.arange(self._rows, dtype=np.int64)
+        return np.sort(np.concatenate(self._dealt))
+
     def _checked(self, dealt: Sequence[Indices]) -> None:
         empty = [client for client, rows in enumerate(dealt) if not len(rows)]
         if empty:

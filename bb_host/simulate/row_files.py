@@ -14,13 +14,17 @@ import numpy.typing as npt
 
 from bb_edge.array_files import NUMBERS, TooManyBytes
 from bb_edge.components import ArrayDataSource
+from bb_edge.components.class_targets import first_wrong, remedy
 from bb_edge.components.stored_samples import hot
+from bb_edge.syscalls.batches import classes_of
 from bb_host.errors import ScenarioError
 from bb_host.simulate.dealing import Dealer
 from bb_host.simulate.scenario import Dealt, Member, Scenario
 
 if TYPE_CHECKING:
+    from bb_edge.engine.program.program import Program, Target
     from bb_edge.ir.tensors import Array
+    from bb_edge.node import Node
     from bb_edge.roles.component import Component, ComponentEnv
 
 Rows = dict[str, npt.NDArray[np.generic]]
@@ -65,6 +69,38 @@ class RowFile:
         numbers = self._dealer.rows_of(self._firsts[member.group] + member.number)
         return Hand(self._arrays, numbers.astype(np.min_scalar_type(self._last)), self.path)
 
+    def check_labels(self, slot: str, node: Node, program: Program, target: Target) -> None:
+        """ScenarioError for a label that is not a class of the model, whoever is dealt its row.
+
+        Nodes that sleep would tell of theirs in mid-run. `node` is one of those that have the slot: its
+        own rows have been looked at. What a source of the author's makes of its labels is not known.
+        """
+        source, y = node.component(slot), self._arrays.get("y")
+        if not isinstance(source, DealtSource) or y is None or y.dtype.kind not in "iu":
+            return
+        numbers = self._dealer.dealt_rows()
+        for classes, ignored, what, hint in _classes_of(slot, source, program, target):
+            wrong = first_wrong(y.take(numbers, 0), classes, ignored)
+            if wrong is not None:
+                row = numbers[wrong]
+                label = f"label {y[row]}" if y.ndim == 1 else f"labels {y[row].tolist()!r:.60}"
+                raise ScenarioError(
+                    f"row {row} of {self.path} has {label}, {what} {classes} classes, 0 to {classes - 1}",
+                    f"slot {slot!r}",
+                    hint,
+                )
+
+
+def _classes_of(
+    slot: str, source: DealtSource, program: Program, target: Target
+) -> Iterator[tuple[int, int, str, str]]:
+    """How many classes each reader of a source's labels has, the label of none, and the words for it."""
+    if hot_classes := source.one_hot_classes:
+        yield hot_classes, 0, "one_hot is", "number the labels from 0, or raise one_hot"
+        return
+    for classes, ignored in classes_of(program, target, slot):
+        yield classes, ignored, "the model has", remedy(ignored)
+
 
 class DealtSource(ArrayDataSource):
     """A data source that is given its rows: a file of its own would be a tenth of what its node costs.
@@ -100,6 +136,11 @@ class DealtSource(ArrayDataSource):
             return x, None
         y = hand.arrays["y"].take(rows, 0)
         return x, hot(y, self._classes) if self._classes else y
+
+    @property
+    def one_hot_classes(self) -> int:
+        """How many classes its labels are made one-hot rows of, 0 where they stay as they are."""
+        return self._classes
 
     def _labels(self) -> Array | None:
         if self._hand is None or self._y is None or self._classes:  # one-hot rows were looked at when made

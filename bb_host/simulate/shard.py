@@ -25,7 +25,7 @@ from bb_edge.engine.program.program import Program
 from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import install
 from bb_edge.ir.bb_core_pb2 import WireEnvelope
-from bb_edge.ir.errors import BBError
+from bb_edge.ir.errors import BBError, SeveralErrors
 from bb_edge.ir.ids import PeerId
 from bb_edge.ir.once import Kept
 from bb_edge.ir.suggestions import suggestion
@@ -178,13 +178,15 @@ class Shard:
     # --- who is there ---------------------------------------------------------------------------------
 
     def _kind(self, group: int) -> _Kind:
-        node = self._install(Member(group, 0))
+        node, program = self._install(Member(group, 0)), self._programs[group]
+        target = program.targets[self.scenario.groups[group].target]
+        for slot in filter(target.bindings.__contains__, self._dealers):
+            self._dealers[slot].check_labels(slot, node, program, target)
         node.poll(0)
         sleeps = self.scenario.groups[group].count > 1 and node.next_deadline_ns() is None
-        sleeps = sleeps and not node.bootstraps
+        sleeps = sleeps and not (node.bootstraps or node.open_rounds)
         epoch_of = self.scenario.epoch_of
         members = [(m, peer) for m, peer in self._everybody.items() if m.group == group]
-        sleeps = sleeps and not node.open_rounds
         return _Kind(
             node.classes, node.hears, node.presence_meta, sleeps, [(p, epoch_of(m), 1) for m, p in members]
         )
@@ -218,12 +220,12 @@ class Shard:
                     epoch=scenario.epoch_of(member),
                 )
             except BBError as error:
-                is_dealt = any(f"slot {slot!r}" in error.where for slot in dealt)
-                hint = f"{error.hint}; its rows are dealt: see --deal" if is_dealt else error.hint
+                refused = error.errors if isinstance(error, SeveralErrors) else (error,)
+                more = "; its rows are dealt: see --deal" if any(e.slot in dealt for e in refused) else ""
                 what, where = f"{group.name(member.number)}: {error.what}", error.where
                 for rows, own in given.items():
                     what, where = what.replace(rows, own), where.replace(rows, own)
-                raise ScenarioError(what, where, hint) from error
+                raise ScenarioError(what, where, error.hint + more) from error
 
     def _take_stock(self) -> None:
         """Plans who comes and goes, as far as nodes of this shard are concerned by it."""
