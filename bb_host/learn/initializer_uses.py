@@ -44,6 +44,7 @@ _SETTINGS: dict[str, dict[int, str]] = {
 
 _PRODUCTS = frozenset(("Conv", "ConvTranspose", "MatMul", "Gemm", "Einsum"))
 _ELEMENTWISE = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max", "Mean", "Sum", "Where"))
+_SCALING = frozenset(("Add", "Sub", "Mul", "Div"))
 _MOVES = frozenset(
     ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Expand", "Slice", "Split",
      "Concat", "Tile", "Cast")
@@ -227,6 +228,17 @@ class Uses:
         if MODULE_PATH.fullmatch(name):
             return True, f"named as a module's parameter, read by {place_of(op)}", False
         return False, f"read by {place_of(op)}, which has no weight there", bool(self._layers) and not single
+
+    def scales(self, name: str) -> Op | None:
+        """The operator behind the first layer that scales or shifts by a number, or by what is made of it."""
+        for op, _, _ in self._through(name):
+            if (
+                op.op_type in _SCALING
+                and self._fed.intersection(op.outputs)
+                and op.outputs[0] in self._behind
+            ):
+                return op
+        return None
 
     def _unmarked(self, name: str) -> bool:
         """Whether an exporter that marks parameters has computed it, and called it after its operator."""

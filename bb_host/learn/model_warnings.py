@@ -35,13 +35,16 @@ def warnings_of(model: ImportedModel, gradient: Gradient, loss: str) -> tuple[Pr
     if lost := [i for i in model.initializers if i.doubtful]:
         first, more = lost[0].name, f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         names = ", ".join(repr(i.name) for i in lost[:4]) + (", …" if len(lost) > 4 else "")
+        folded = (
+            "exporters compute constants of parameters: export with optimize=False"
+            " (do_constant_folding=False with dynamo=False); or "
+        )
         found.append(
             ProgramWarning(
                 "constant-not-learned",
                 f"{first!r} ({lost[0].dtype}[{','.join(map(str, lost[0].shape))}]){more} may have been a"
                 f" parameter, and is not learned: {lost[0].why}",
-                hint="exporters compute constants of parameters: export with optimize=False"
-                f" (do_constant_folding=False with dynamo=False); or train=[{names}] learns"
+                hint=f"{folded if any(i.count > 1 for i in lost) else ''}train=[{names}] learns"
                 f" {'it' if len(lost) == 1 else 'them'}, and frozen=[{names}] says that it is meant",
             )
         )

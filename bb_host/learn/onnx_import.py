@@ -114,6 +114,7 @@ def import_onnx(
         hint = "give the ONNX file that it binds; bb-host export takes a model out of a compiled program"
         raise ModelImportError("it is a program of ours and not a model", where, hint)
     kinds = exporter_kinds(model)
+    named = model.producer_name == "pytorch" and not kinds  # by its older exporter, which marks nothing
     if output is not None:
         model = cut_to(model, output, where)
     elif one_output:
@@ -133,7 +134,7 @@ def import_onnx(
     }
     graph, initializers = parted_statistics(graph, initializers)
     inputs = tuple(v for v in graph.inputs if v not in initializers)
-    listed = choose(graph, initializers, kinds, frozen, train, where)
+    listed = choose(graph, initializers, kinds, frozen, train, where, named)
     if train_last is not None:
         forced = matching(train, graph.initializers, "train", where)
         layers = layers_of(graph, initializers, kinds)

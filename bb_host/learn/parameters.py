@@ -23,7 +23,7 @@ ONNX files do not say what is a parameter. The rule, in this order:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -32,11 +32,13 @@ from onnx import TensorProto
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ModelImportError
 from bb_host.ir.program import Array, RawTensor, Subgraph
-from bb_host.learn.exporter_names import VARIABLE
+from bb_host.learn.exporter_names import ANONYMOUS, VARIABLE
 from bb_host.learn.initializer_uses import Uses
 
 _MASK = 1e4
 """What no parameter measures, and masks do: attention adds −10⁹, −65504 or −∞ to what is not to be seen."""
+_SMALL = 1e-4
+"""Below it a single number keeps others from 0: epsilons are 1e-5 and less."""
 _NOT_TRAINED = {"BUFFER": "a buffer of the module", "CONSTANT_TENSOR": "a constant of the module"}
 
 
@@ -73,9 +75,11 @@ def choose(
     frozen: Collection[str],
     train: Collection[str],
     where: str,
+    named: bool = False,
 ) -> tuple[Initializer, ...]:
     """Every initializer of a graph, in its order, each learned or not.
 
+    `named` says that the exporter gives names of the module to what the module holds, and to nothing else.
     `tensors` holds the initializers and the weights that an exporter wrote as Constant nodes; the latter are
     listed where they are a layer's, and never learned. ModelImportError for a pattern that matches nothing,
     for one name in both `frozen` and `train`, and for a name in `train` that cannot be learned.
@@ -89,10 +93,25 @@ def choose(
     for name, tensor in tensors.items():
         if name in graph.initializers:
             found.append(_decide(name, tensor, uses, kinds.get(name, ""), held, forced, where))
+            if named and _is_lost_scalar(found[-1], tensor, uses):
+                found[-1] = replace(found[-1], doubtful=True)
         elif isinstance(tensor, np.ndarray) and tensor.dtype == np.float32 and uses.layer(name):
             why = f"{uses.layer(name)}, but written as a Constant node"
             found.append(Initializer(name, tensor.shape, str(tensor.dtype), False, why))
     return tuple(found)
+
+
+def _is_lost_scalar(listed: Initializer, tensor: Array | RawTensor, uses: Uses) -> bool:
+    """Whether a single number that is not learned has a name of the module, and scales or shifts.
+
+    A temperature or a gate is one. What is added to keep a denominator from 0 is too small for that.
+    """
+    if listed.learned or listed.frozen or listed.count != 1 or ANONYMOUS.fullmatch(listed.name):
+        return False
+    if not isinstance(tensor, np.ndarray) or tensor.dtype != np.float32 or uses.never(listed.name):
+        return False
+    size = abs(float(tensor.reshape(-1)[0]))
+    return (size == 0 or _SMALL <= size < _MASK) and uses.scales(listed.name) is not None
 
 
 def render(initializers: Sequence[Initializer]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from arrays import f32
@@ -14,7 +14,9 @@ from bb_edge.components import FedAvg
 from bb_edge.engine import steps
 from bb_edge.installer import install
 from bb_edge.ir.ids import PeerId
+from bb_edge.ir.opsets import Opset, Table
 from bb_edge.registry import Registry
+from bb_edge.roles import ProtocolComponent
 from bb_edge.roles.errors import ComponentError
 from bb_edge.transport.in_process import Simulation
 
@@ -95,3 +97,43 @@ def test_a_program_that_does_not_say_whose_a_contribution_is(compile_text):
         assert "peer= is 2 peers" in failed.text and "r.answer.sender" in failed.text
     assert [why for _, why in asked.missing] == ["fault here"] * 2
     assert not asked.of(steps.AnswerRefused)
+
+
+class Writes(ProtocolComponent):
+    """Writes to the arrays of a bundle, which is a fault."""
+
+    TYPE_NAME: ClassVar[str] = "test.Writes"
+
+    @classmethod
+    def construct(cls, env: Any) -> Writes:
+        return cls()
+
+    @classmethod
+    def atomic_opset(cls) -> Opset:
+        table = Table("test.writes")
+        table.op("Write", "n:Composite", "n:Composite")
+        return table.opset()
+
+    def write(self, ctx: Any, n: Any) -> Any:
+        for array in n.values:
+            array *= 2
+        return n
+
+
+def test_what_is_bundled_cannot_be_written_to_either(compile_text: Any) -> None:
+    child = '.composite.child_count=1, .composite.child_types="ai.bytesandbrains.tensor.f32"'
+    text = f"""program Demo {{module=Demo, binding.Server.e="protocol|test.Writes|1"}}
+function program.Server(x: F32[2]) -> () {{entry=1, partition=Server}}
+  slot e: protocol
+  b: Composite = composite.Bundle<{child}>(x)
+  c: Composite = "test.writes"::Write(b) {{slot=e}}
+  syscall.AppEmit<name="x">(x)
+"""
+    registry = Registry()
+    registry.register(Writes)
+    node = install(SERVER, (), compile_text(text), ["Server"], seed=1, registry=registry)
+    given = f32(1, 2)
+    node.invoke("Server", {"x": given})
+    (failed,) = of(steps.OpFailed, node.poll(0))
+    assert isinstance(failed.error, ValueError) and "read-only" in failed.text
+    assert given.tolist() == [1, 2]

@@ -77,7 +77,7 @@ def test_what_is_added_to_attention_to_hide_places_is_a_mask(hidden, learned):
     assert learned or found.why == f"operand of Add 'masked', a mask: it holds {hidden:g}"
 
 
-def classifier(nodes, tensors, opset=18):
+def classifier(nodes, tensors, opset=18, producer=""):
     """Warnings and initializers, by name, of a net of these nodes from `x`, F32[N,4,6], to `y`."""
     graph = helper.make_graph(
         [helper.make_node(op, i.split(), [o], o, **more) for op, i, o, more in nodes],
@@ -87,7 +87,9 @@ def classifier(nodes, tensors, opset=18):
         [numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items()],
     )
     opsets = [helper.make_opsetid("", opset)]
-    net = trainable(helper.make_model(graph, opset_imports=opsets, ir_version=8), "mse")
+    net = trainable(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name=producer), "mse"
+    )
     return [f"{w.code}: {w.what} ({w.hint})" for w in net.warnings()], {i.name: i for i in net.initializers}
 
 
@@ -140,6 +142,29 @@ def test_what_is_before_the_first_layer_and_not_shaped_like_a_mean_is_told(shape
     warnings, found = classifier(nodes, tensors)
     assert not found["c"].learned and found["c"].doubtful is told
     assert [w.partition(":")[0] for w in warnings] == ["constant-not-learned"] * told
+
+
+@pytest.mark.parametrize("shape", [(), (1,)], ids=["a number", "one entry"])
+@pytest.mark.parametrize(
+    ("name", "value", "producer", "told"),
+    [
+        ("t", 2.0, "pytorch", True),
+        ("gate", 0.0, "pytorch", True),
+        ("eps", 1e-6, "pytorch", False),
+        ("onnx::Mul_7", 0.125, "pytorch", False),
+        ("unity", 1.0, "skl2onnx", False),
+    ],
+)
+def test_a_single_number_that_bears_a_name_of_the_module_is_told(name, value, producer, told, shape):
+    """PyTorch's older exporter names what the module holds; its own constants bear names that it invents."""
+    tensors = {"fc.weight": np.ones((6, 5), np.float32), name: np.full(shape, value, np.float32)}
+    nodes = [("MatMul", "x fc.weight", "z", {}), ("Exp", name, "e", {}), ("Mul", "z e", "y", {})]
+    warnings, found = classifier(nodes, tensors, producer=producer)
+    assert not found[name].learned and found[name].doubtful is told
+    assert [w.partition(":")[0] for w in warnings] == ["constant-not-learned"] * told
+    assert all(f"train=['{name}'] learns it" in w and "optimize" not in w for w in warnings)
+    nodes = [("Exp", name, "e", {}), ("Mul", "x e", "z", {}), ("MatMul", "z fc.weight", "y", {})]
+    assert not classifier(nodes, tensors, producer=producer)[0], "before the first layer it normalizes"
 
 
 def test_who_says_what_a_table_is_hears_nothing():
