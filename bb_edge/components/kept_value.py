@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bb_edge.components.state import StateReader, pack_array, pack_state
+from bb_edge.components.without_settings import WithoutSettings
 from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.ir.values import Composite
 from bb_edge.roles.adoption import Adoption
-from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.contracts import ProtocolComponent
 from bb_edge.roles.errors import KeptValueError
-from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import ProtocolCtx
 
@@ -26,7 +22,7 @@ __all__ = ["KeptValue"]
 _VERSION = 1
 
 
-class KeptValue(ProtocolComponent):
+class KeptValue(WithoutSettings):
     """Keeps one value between executions: a tensor, or a bundle of tensors.
 
     A program declares it with `ValueSlot`. `read(g, first)` gives what is kept, or `first` as long as nothing
@@ -41,18 +37,12 @@ class KeptValue(ProtocolComponent):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.KeptValue"
-    CONFIG: ClassVar[Mapping[str, Setting]] = {}
     shared: ClassVar[bool] = True
 
     def __init__(self, where: str = "") -> None:
-        self._where = where
+        super().__init__(where)
         self._value: Array | Composite | None = None
         self._adopted = False  # whether another program wrote it, and this one has not met it yet
-
-    @classmethod
-    def construct(cls, env: ComponentEnv) -> KeptValue:
-        env.check(cls)
-        return cls(env.error("").where)
 
     @classmethod
     def atomic_opset(cls) -> Opset:

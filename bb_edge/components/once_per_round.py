@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from bb_edge.components.state import StateReader, pack_state
+from bb_edge.components.without_settings import WithoutSettings
 from bb_edge.ir.opsets import Effect, Opset, Table
 from bb_edge.ir.values import TRIGGER, Trigger
-from bb_edge.roles.component import ComponentEnv
-from bb_edge.roles.contracts import ProtocolComponent
 from bb_edge.roles.errors import ComponentError, RequestDeclined
-from bb_edge.roles.settings import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bb_edge.ir.tensors import Array
     from bb_edge.roles.context import ProtocolCtx
 
@@ -25,7 +21,7 @@ __all__ = ["OncePerRound"]
 _VERSION = 1
 
 
-class OncePerRound(ProtocolComponent):
+class OncePerRound(WithoutSettings):
     """Lets one request of each round through, and declines the others.
 
     `first(g, round)` takes the round, I64 with one element. Where it is another round than the last one let
@@ -37,16 +33,10 @@ class OncePerRound(ProtocolComponent):
     """
 
     TYPE_NAME: ClassVar[str] = "bb.OncePerRound"
-    CONFIG: ClassVar[Mapping[str, Setting]] = {}
 
     def __init__(self, where: str = "") -> None:
-        self._where = where
+        super().__init__(where)
         self._last: int | None = None
-
-    @classmethod
-    def construct(cls, env: ComponentEnv) -> OncePerRound:
-        env.check(cls)
-        return cls(env.error("").where)
 
     @classmethod
     def atomic_opset(cls) -> Opset:

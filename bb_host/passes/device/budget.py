@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from bb_host.ir.program import Function, Program, RawTensor, walk_ops
 from bb_host.ir.proto import array_of
 from bb_host.passes.device.component_memory import component_memory, tensor_bytes
 from bb_host.passes.device.memory_plan import PlannedGraph
-from bb_host.tflite.lower import TFLITE_BACKEND
 from bb_host.tflite.lowered import Lowered
 
 KIB, MIB = 1024, 1024 * 1024
@@ -74,14 +73,25 @@ class Share:
     counted: bool = True
 
 
+class Unknown(NamedTuple):
+    """A graph, or a slot, whose memory cannot be told: why, and what to do."""
+
+    name: str
+    reason: str
+    remedy: str
+
+
+_NOT_SAID = ("nothing tells the shape of what it keeps", "give read(g, first) a value of a known shape")
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One target. `unknown`: (function, reason) of graphs whose memory cannot be told at compile time."""
+    """One target. `unknown` are the graphs whose memory cannot be told at compile time."""
 
     target: str
     ram: tuple[Share, ...]
     flash: tuple[Share, ...]
-    unknown: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[Unknown, ...] = ()
     files: int = FILE_PAGES
 
     @property
@@ -113,7 +123,7 @@ class Budget:
             "rss_bytes": self.rss_bytes,
             "ram": rows(self.ram),
             "flash": rows(self.flash),
-            "unknown": [{"function": name, "reason": why} for name, why in self.unknown],
+            "unknown": [{"function": name, "reason": why} for name, why, _ in self.unknown],
         }
 
     def table(self) -> str:
@@ -129,7 +139,7 @@ class Budget:
                 cells.append((f"  {share.what}", f"{share.nbytes:,}", note))
         width = max(len(row[1]) for row in cells)
         text = columns([(row[0], row[1].rjust(width), row[2]) for row in cells])
-        return "\n".join([text, *(f"  not known: {name}: {why}" for name, why in self.unknown)])
+        return "\n".join([text, *(f"  not known: {name}: {why}" for name, why, _ in self.unknown)])
 
 
 def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
@@ -137,13 +147,8 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
     for budget in budgets:
         where = f"target {budget.target}"
         if limits.ram is not None and budget.unknown:
-            name, why = budget.unknown[0]
-            raise BudgetError(
-                f"its RAM cannot be told: {name}: {why}",
-                where,
-                _how_to_tell(why),
-                budget.table(),
-            )
+            name, why, remedy = budget.unknown[0]
+            raise BudgetError(f"its RAM cannot be told: {name}: {why}", where, remedy, budget.table())
         for kind, needed, limit in (
             ("RAM", budget.ram_bytes, limits.ram),
             ("flash", budget.flash_bytes, limits.flash),
@@ -155,16 +160,6 @@ def refuse(budgets: Sequence[Budget], limits: Limits) -> None:
                     "the table says what takes how much",
                     budget.table(),
                 )
-
-
-def _how_to_tell(why: str) -> str:
-    if "depends on data" in why:
-        return "leave --ram out: on the device, limits.tensor_bytes bounds what depends on data"
-    if why.startswith(TFLITE_BACKEND):
-        return "compile with --backend auto, which writes plain ops beside each model, or numpy"
-    if "plans its memory itself" in why:
-        return "leave --ram out: a backend of your own has to say on the device what it takes"
-    return "fix shapes with --shape, or state the largest batch with --max-batch"
 
 
 def _in_order(shares: Sequence[Share]) -> list[Share]:
@@ -214,9 +209,8 @@ def budget_of(
     ]
     told = _told(program, models, max_batch)
     open_ones = (g for g in planned if g.reason and not g.bounded and g.function not in told)
-    unknown = tuple((g.function, g.reason) for g in open_ones)
-    why = "nothing tells the shape of what it keeps: give read(g, first) one that is known"
-    unknown += tuple((f"slot {slot}", why) for slot, n in kept if n is None)
+    unknown = tuple(Unknown(g.function, g.reason, g.remedy) for g in open_ones)
+    unknown += tuple(Unknown(f"slot {slot}", *_NOT_SAID) for slot, n in kept if n is None)
     files = (FILE_PAGES if interpreter is None else 0) + (TFLITE_PAGES if models else 0)
     return Budget(target, tuple(s for s in ram if s.nbytes), tuple(_flash(program, artifact)), unknown, files)
 

@@ -43,9 +43,10 @@ class PlannedGraph:
 
     `arena` against `live`: the plan against the largest sum of simultaneously live bytes. `prepared` is what
     the kernels keep beside the artifact: weights as arrays or packed, views, steps. `kept` are results that a
-    component keeps (activations). `reason` says why there is no plan; `assumed` which shapes were assumed to
-    get at least its size. `batched` tells that a stated largest batch went into it. `bounded`: there is no
-    plan, and yet the sizes are told: those of the plain ops that its TFLite models stand for.
+    component keeps (activations). `reason` says why there is no plan, and `remedy` what tells its sizes, or
+    what to do without; `assumed` which shapes were assumed to get at least its size. `batched` tells that a
+    stated largest batch went into it. `bounded`: there is no plan, and yet the sizes are told: those of the
+    plain ops that its TFLite models stand for.
     """
 
     function: str
@@ -61,6 +62,7 @@ class PlannedGraph:
     assumed: str = ""
     batched: bool = False
     bounded: bool = False
+    remedy: str = ""
 
     @property
     def ratio(self) -> float:
@@ -84,8 +86,18 @@ class PlannedGraph:
         return found
 
 
+FIX_SHAPES = "fix shapes with --shape, or state the largest batch with --max-batch"
+ON_THE_DEVICE = "leave --ram out: on the device, limits.tensor_bytes bounds what depends on data"
+PLAIN_OPS = "compile with --backend auto, which writes plain ops beside each model, or numpy"
+OWN_BACKEND = "leave --ram out: a backend of your own has to say on the device what it takes"
+
+
 class _OpenShape(Exception):
-    """An input without a shape that can be planned for."""
+    """An input, or a result, without a shape that can be planned for; `remedy` says what gives it one."""
+
+    def __init__(self, why: str, remedy: str = FIX_SHAPES) -> None:
+        super().__init__(why)
+        self.remedy = remedy
 
 
 def plan_program(
@@ -109,7 +121,7 @@ def plan_program(
             )
             if bare:
                 why = f"{', '.join(bare)} runs outside of subgraphs, planned when it runs"
-                found.append(PlannedGraph(function.name, function.domain, reason=why))
+                found.append(PlannedGraph(function.name, function.domain, reason=why, remedy=ON_THE_DEVICE))
             continue
         known = _known_inputs(program, function)
         other = _other_backend(program, target, function)
@@ -118,7 +130,16 @@ def plan_program(
             other, plain = TFLITE_BACKEND, _in_plain_ops(function)
         elif other == TFLITE_BACKEND:
             other = ""  # it runs what is plain ONNX as the NumPy backend does
-        planned = PlannedGraph(function.name, function.domain, reason=f"{other} plans its memory itself")
+        planned = PlannedGraph(
+            function.name,
+            function.domain,
+            reason=f"{other} plans its memory itself",
+            remedy=OWN_BACKEND
+            if other != TFLITE_BACKEND
+            else FIX_SHAPES  # what models take is told, once their batch is known
+            if _is_models_alone(function)
+            else PLAIN_OPS,
+        )
         if not other or plain is not function:
             planner = _Planner(plain, {**protos, plain.key: function_to_proto(plain)}, *known, max_batch)
             whole = dataclasses.replace(planner.plan(_uses(function, table)), batched=planner.batched)
@@ -145,8 +166,11 @@ def _in_plain_ops(function: Function) -> Function:
                 return function
             op = Op(name.decode(), keys.BACKEND_DOMAIN, op.inputs, op.outputs, name=op.name)
         ops.append(op)
-    alone = all(op.domain == keys.TFLITE_DOMAIN for op in function.ops)
-    return function if alone else function.with_ops(ops)
+    return function if _is_models_alone(function) else function.with_ops(ops)
+
+
+def _is_models_alone(function: Function) -> bool:
+    return all(op.domain == keys.TFLITE_DOMAIN for op in function.ops)
 
 
 def _bounded(planned: PlannedGraph, whole: PlannedGraph) -> PlannedGraph:
@@ -155,8 +179,8 @@ def _bounded(planned: PlannedGraph, whole: PlannedGraph) -> PlannedGraph:
     The device runs the ops between the models by plans of its own, which are parts of it.
     """
     if whole.reason:
-        return dataclasses.replace(planned, reason=whole.reason, batched=whole.batched)
-    return dataclasses.replace(whole, entries=(), reason=planned.reason, bounded=True)
+        return dataclasses.replace(planned, reason=whole.reason, remedy=whole.remedy, batched=whole.batched)
+    return dataclasses.replace(whole, entries=(), reason=planned.reason, remedy=planned.remedy, bounded=True)
 
 
 def _without_models(graph: PlannedGraph, found: Sequence[PlannedGraph], models: set[str]) -> PlannedGraph:
@@ -245,11 +269,11 @@ class _Planner:
                 entries.append(entry)
                 prepared += size
         except _OpenShape as error:
-            return PlannedGraph(name, domain, reason=str(error))
+            return PlannedGraph(name, domain, reason=str(error), remedy=error.remedy)
         except UnsupportedOpsError:
             raise  # no shape will help, and the device would refuse it at install
         except (BackendError, MemoryError, ValueError) as error:
-            return PlannedGraph(name, domain, reason=str(error))
+            return PlannedGraph(name, domain, reason=str(error), remedy=FIX_SHAPES)
         own = [specs[n].nbytes for n in self.function.inputs if n not in uses[-1].resident]
         kept = results if len(uses) > 1 else 0
         arena, live = (max(getattr(e, field) for e in entries) for field in ("arena", "live"))
@@ -317,7 +341,7 @@ class _Planner:
         fitted = fit(program.graph, passed, program.resident)
         if fitted.stop < len(program.graph.nodes):
             node = program.graph.nodes[fitted.stop]
-            raise _OpenShape(f"{node.where}: the shape of its result depends on data")
+            raise _OpenShape(f"{node.where}: the shape of its result depends on data", ON_THE_DEVICE)
         placing = Placing(fitted, program.graph.outputs)
         layout = plan_memory(placing.lives, THOROUGH)
         with _traced() as grown:  # once more, as the device does it

@@ -40,7 +40,7 @@ def rows(model=None, **options):
 
 
 def test_a_model_with_an_open_batch_needs_the_largest_one():
-    with pytest.raises(BudgetError, match="cannot be told"):
+    with pytest.raises(BudgetError, match=r"cannot be told.*state the largest batch with --max-batch"):
         rows(limits=Limits(ram=1 << 30))
     one, _ = rows(limits=Limits(ram=1 << 30), max_batch=1)
     eight, built = rows(limits=Limits(ram=1 << 30), max_batch=8)
@@ -69,7 +69,9 @@ def test_what_runs_between_models_is_told_by_the_plain_ops_that_those_stand_for(
     own = [share.nbytes for share in budget.ram if share.what == f"weights and steps of {whole.function}"]
     assert sum(own) == whole.prepared
     alone = build_edge(mixed(), backend="auto").artifacts[0].budget
-    assert len(alone.unknown) == 3 and all("is open (Tensor<F32>[N,8])" in why for _, why in alone.unknown)
+    assert len(alone.unknown) == 3
+    assert all("is open (Tensor<F32>[N,8])" in each.reason for each in alone.unknown)
+    assert all("--max-batch" in each.remedy for each in alone.unknown)
     with pytest.raises(BudgetError, match="--backend auto, which writes plain ops beside each model"):
         build_edge(mixed(), backend="tflite", max_batch=4, limits=Limits(ram=1 << 30))
 

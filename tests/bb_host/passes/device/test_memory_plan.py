@@ -157,6 +157,7 @@ def test_another_backend_plans_for_itself(compiled: Callable[..., Program]) -> N
     program = dataclasses.replace(program, facts=program.facts | bound)
     (artifact,) = build_edge(program).artifacts
     assert artifact.planned[0].reason == "my.Backend plans its memory itself"
+    assert "a backend of your own has to say" in artifact.planned[0].remedy
     with pytest.raises(BudgetError, match="a backend of your own has to say on the device"):
         build_edge(program, limits=Limits(ram=1 << 30))
 
