@@ -2,8 +2,9 @@
 
 XNNPACK takes CONV_2D, DEPTHWISE_CONV_2D and TRANSPOSE_CONV of constant weights alone; the kernels that run
 otherwise are four to six times slower. BATCH_MATMUL of two computed operands it does take, at the speed of
-constant weights. So a convolution is products: the taps of each of a window's rows are put side by side, and
-the products with the rows of the filter are added (the whole of im2col would be rows times as wide).
+constant weights. So a convolution is a product: what all taps of a window see is put side by side, or, where
+that is wider than the results, what the taps of one row see; the rows of the filter are further channels of
+the product then, and move to their places (`_by_rows`).
 Depthwise convolutions are sums of products with the taps, over lines of width times channels: short
 broadcasts are slow.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from bb_host.ir.program import Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.lowering import Region, arranged, dynamic
-from bb_host.tflite.sliding import Sliding, added, cut, joined
+from bb_host.tflite.sliding import Sliding, added, cut, joined, placed
 from bb_host.tflite.windows import Window, pads_of, pair_of, window_of
 
 CONV_WEIGHTS = "ConvWeights"
@@ -47,17 +48,32 @@ def _filter(region: Region, name: str) -> int:
     return region.once(("filter", name), lambda: region.reshaped(region.read(name), _four(shape)))
 
 
-def _taps(region: Region, weight: int) -> list[int]:
-    """A filter [m, c, h, w] as a matrix [w * c, m] for each of its rows."""
+def _taps(region: Region, weight: int, by_rows: bool) -> int:
+    """A filter [m, c, h, w] as a matrix [h * w * c, m], or [w * c, h * m] `by_rows`."""
+    m, c, h, w = region.graph.shape(weight)
+    if by_rows:
+        return region.once(
+            ("taps by rows", weight),
+            lambda: region.reshaped(region.transposed(weight, (3, 1, 2, 0)), (w * c, h * m)),
+        )
+    return region.once(
+        ("taps", weight),
+        lambda: region.reshaped(region.transposed(weight, (2, 3, 1, 0)), (h * w * c, m)),
+    )
 
-    def make() -> list[int]:
-        m, c, h, w = region.graph.shape(weight)
-        turned = region.transposed(weight, (2, 3, 1, 0))
-        return [
-            region.reshaped(cut(region, turned, (i, 0, 0, 0), (1, w, c, m)), (w * c, m)) for i in range(h)
-        ]
 
-    return region.once(("taps", weight), make)
+def _by_rows(sliding: Sliding, channels: int, m: int) -> bool:
+    """Whether products are computed of whole lines, once for all rows of the window.
+
+    That moves the results, m channels, and not what the taps of a row see; lines that few windows see, or
+    rows that see padding alone, are in it as well.
+    """
+    over = sliding.rows
+    if over.stride > 1 or over.taps == 1 or sliding.columns.taps * channels <= m:
+        return False
+    return 2 * over.size <= 3 * over.windows and all(
+        first < end for first, end in map(over.reach, range(over.taps))
+    )
 
 
 def _lines(region: Region, weight: int, width: int) -> list[list[int]]:
@@ -136,12 +152,38 @@ def conv(region: Region, op: Op) -> None:
 
 
 def _dense(region: Region, x: int, weight: int, sliding: Sliding, result: Sequence[int]) -> int:
+    n, height, width, m = result
+    by_rows = _by_rows(sliding, region.graph.shape(x)[3], m)
+    taps = _taps(region, weight, by_rows)
+    if not by_rows:
+        return region.reshaped(product(region, sliding.gathered(region, x), taps), result)
+    over = sliding.rows
+    y = product(region, sliding.lines.gathered(region, x), taps)
+    y = region.reshaped(y, (n, over.size, width, over.taps * m))
     total: int | None = None
-    for part, taps in zip(sliding.gathered(region, x), _taps(region, weight), strict=True):
-        y = product(region, part, taps)
-        total = y if total is None else added(region, total, y)
+    for i in range(over.taps):
+        first, end = over.reach(i)
+        part = cut(region, y, (0, first, 0, i * m), (n, end - first, width, m))
+        row = placed(region, part, first - over.move(i), height)
+        total = row if total is None else added(region, total, row)
     assert total is not None
-    return region.reshaped(total, result)
+    return total
+
+
+def _moved_rows(region: Region, dy: int, sliding: Sliding) -> int:
+    """Images of windows as a matrix [lines, rows of the window * m]: per row the window that sees a line."""
+
+    def make() -> int:
+        over = sliding.rows
+        n, _, width, m = region.graph.shape(dy)
+        rows = []
+        for i in range(over.taps):
+            first, end = over.reach(i)
+            part = cut(region, dy, (0, first - over.move(i), 0, 0), (n, end - first, width, m))
+            rows.append(placed(region, part, first, over.size))
+        return region.reshaped(joined(region, rows, 3), (n * over.size * width, over.taps * m))
+
+    return region.once(("moved rows", dy, sliding.key), make)
 
 
 def _depthwise(region: Region, x: int, weight: int, sliding: Sliding) -> int:
@@ -203,9 +245,14 @@ def conv_transpose(region: Region, op: Op) -> None:
 
 def _spread(region: Region, x: int, weight: int, sliding: Sliding) -> int:
     n, height, width, m = region.graph.shape(x)
+    channels = region.graph.shape(weight)[1]
+    by_rows = _by_rows(sliding, channels, m)
+    taps = _taps(region, weight, by_rows)
+    if by_rows:
+        y = product(region, _moved_rows(region, x, sliding), taps, adj_b=True)
+        return sliding.lines.scattered(region, y, channels)
     rows = region.once(("rows", x), lambda: region.reshaped(x, (n * height * width, m)))
-    parts = [product(region, rows, taps, adj_b=True) for taps in _taps(region, weight)]
-    return sliding.scattered(region, parts, region.graph.shape(weight)[1])
+    return sliding.scattered(region, product(region, rows, taps, adj_b=True), channels)
 
 
 def _depthwise_spread(region: Region, x: int, weight: int, sliding: Sliding) -> int:
@@ -245,10 +292,14 @@ def conv_weights(region: Region, op: Op) -> None:
 def _dense_weights(region: Region, x: int, dy: int, sliding: Sliding) -> int:
     c, m = region.graph.shape(x)[3], region.graph.shape(dy)[3]
     n, height, width, _ = region.graph.shape(dy)
+    h, w = sliding.rows.taps, sliding.columns.taps
+    if _by_rows(sliding, c, m):
+        seen = sliding.lines.gathered(region, x)
+        whole = product(region, seen, _moved_rows(region, dy, sliding), adj_a=True)
+        return region.transposed(region.reshaped(whole, (w, c, h, m)), (3, 1, 2, 0))
     rows = region.once(("rows", dy), lambda: region.reshaped(dy, (n * height * width, m)))
-    parts = [product(region, part, rows, adj_a=True) for part in sliding.gathered(region, x)]
-    whole = region.reshaped(joined(region, parts, 0), (sliding.rows.taps, sliding.columns.taps, c, m))
-    return region.transposed(whole, (3, 2, 0, 1))
+    whole = product(region, sliding.gathered(region, x), rows, adj_a=True)
+    return region.transposed(region.reshaped(whole, (h, w, c, m)), (3, 2, 0, 1))
 
 
 def _depthwise_weights(region: Region, x: int, dy: int, sliding: Sliding) -> int:

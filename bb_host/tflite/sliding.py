@@ -7,6 +7,7 @@ axis is an `_Axis`; nothing here depends on what is computed of it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
@@ -33,6 +34,15 @@ class _Axis(NamedTuple):
         """The length, padding included, that holds each tap's last window: a multiple of the stride."""
         return self.stride * ((self.taps - 1) * self.dilation // self.stride + self.windows)
 
+    def move(self, tap: int) -> int:
+        """How far behind a window, whose stride is one, a tap sees."""
+        return tap * self.dilation - self.before
+
+    def reach(self, tap: int) -> tuple[int, int]:
+        """The first place that a tap sees, and the one behind the last; the stride is one."""
+        move = self.move(tap)
+        return max(0, move), min(self.size, self.windows + move)
+
 
 class Sliding:
     """One window over images of one size; all tensors are [batch, height, width, channels]."""
@@ -49,6 +59,14 @@ class Sliding:
     def key(self) -> tuple[_Axis, _Axis]:
         """What tells it from others: equal windows over one image see the same."""
         return self.rows, self.columns
+
+    @property
+    def lines(self) -> Sliding:
+        """The same windows with one row alone, over each line of an image."""
+        lines = copy.copy(self)
+        size = self.rows.size
+        lines.rows = _Axis(size, size, 1, 1, 1, 0)
+        return lines
 
     @property
     def is_point(self) -> bool:
@@ -93,39 +111,44 @@ class Sliding:
         x = cut(region, x, (0, place, phase * size), (n, at.windows, size))
         return region.reshaped(x, (n, at.windows, *rest))
 
-    def gathered(self, region: Region, x: int) -> list[int]:
-        """Per row of the window a matrix [batch * windows, taps of a row * channels], zeros around the image.
+    def gathered(self, region: Region, x: int) -> int:
+        """A matrix [batch * windows, taps * channels], zeros around the image.
 
-        The products of these with the rows of a filter, added, are a convolution. Whoever asks again for the
-        same windows over the same image is given the same tensors.
+        Its product with a filter is a convolution. Whoever asks again for the same windows over the same
+        image is given the same tensor.
         """
 
-        def make() -> list[int]:
+        def make() -> int:
             n, *_, channels = region.graph.shape(x)
-            few = (n * self.rows.windows * self.columns.windows, self.columns.taps * channels)
+            taps = self.rows.taps * self.columns.taps * channels
+            few = (n * self.rows.windows * self.columns.windows, taps)
             if self.is_point:
-                return [region.reshaped(x, few)]
+                return region.reshaped(x, few)
             padded = self.padded(region, x)
-            taps = range(self.columns.taps)
-            beside = joined(region, [self.column(region, padded, tap) for tap in taps], 3)
-            return [region.reshaped(self.row(region, beside, tap), few) for tap in range(self.rows.taps)]
+            columns = [self.column(region, padded, tap) for tap in range(self.columns.taps)]
+            beside = joined(region, columns, 3)
+            rows = [self.row(region, beside, tap) for tap in range(self.rows.taps)]
+            return region.reshaped(joined(region, rows, 3), few)
 
         return region.once(("gathered", x, self.key), make)
 
-    def scattered(self, region: Region, parts: Sequence[int], channels: int) -> int:
+    def scattered(self, region: Region, x: int, channels: int) -> int:
         """The way back: what each tap of each window gives, added up where the taps are in the image.
 
-        `parts` are as `gathered` gives them.
+        `x` is as `gathered` gives it.
         """
         at, over = self.columns, self.rows
-        n = region.graph.shape(parts[0])[0] // (over.windows * at.windows)
+        size, taps = region.graph.shape(x)
+        n = size // (over.windows * at.windows)
         if self.is_point:
-            return region.reshaped(parts[0], (n, over.size, at.size, channels))
-        wide = at.windows * at.taps * channels
-        lines = {tap: region.reshaped(part, (n, over.windows, wide)) for tap, part in enumerate(parts)}
-        x = region.reshaped(spread(region, lines, over), (n * over.size, at.windows, at.taps * channels))
-        size = (n * over.size, at.windows, channels)
-        columns = {tap: cut(region, x, (0, 0, tap * channels), size) for tap in range(at.taps)}
+            return region.reshaped(x, (n, over.size, at.size, channels))
+        few = taps // over.taps
+        parts = (cut(region, x, (0, i * few), (size, few)) for i in range(over.taps))
+        shape = (n, over.windows, at.windows * few)
+        lines = {i: region.reshaped(part, shape) for i, part in enumerate(parts)}
+        x = region.reshaped(spread(region, lines, over), (n * over.size, at.windows, few))
+        shape = (n * over.size, at.windows, channels)
+        columns = {i: cut(region, x, (0, 0, i * channels), shape) for i in range(at.taps)}
         return region.reshaped(spread(region, columns, at), (n, over.size, at.size, channels))
 
     def scattered_taps(self, region: Region, tap: Callable[[int, int], int]) -> int:
@@ -153,9 +176,7 @@ def spread(region: Region, parts: dict[int, int], axis: _Axis) -> int:
         if first >= end:
             continue  # it sees padding alone
         part = cut(region, part, (0, first, 0), (a, end - first, b))
-        if (move + first, move + end) != (0, length):
-            pads = region.ints([[0, 0], [move + first, length - move - end], [0, 0]])
-            part = region.op("PAD", [part, pads], (a, length, b))
+        part = placed(region, part, move + first, length)
         phases[phase] = added(region, phases[phase], part) if phase in phases else part
     if axis.stride == 1:
         return phases[0]
@@ -171,6 +192,15 @@ def spread(region: Region, parts: dict[int, int], axis: _Axis) -> int:
         wide.append(part)
     x = region.reshaped(joined(region, wide, 1), (a, length * axis.stride, b))
     return cut(region, x, (0, 0, 0), (a, axis.size, b))
+
+
+def placed(region: Region, x: int, first: int, length: int) -> int:
+    """A tensor [a, some, …] as [a, length, …]: zeros, and what it has from `first` on."""
+    a, some, *rest = region.graph.shape(x)
+    if some == length:
+        return x
+    pads = region.ints([[0, 0], [first, length - first - some], *[[0, 0]] * len(rest)])
+    return region.op("PAD", [x, pads], (a, length, *rest))
 
 
 def cut(region: Region, x: int, begin: Sequence[int], size: Sequence[int]) -> int:

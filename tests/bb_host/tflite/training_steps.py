@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,9 @@ class Step:
         rows: int,
         loss: str = "softmax_cross_entropy",
         batch_norm: str = "frozen",
+        train: Collection[str] = (),
     ) -> None:
-        made = trainable(model, loss, batch_norm=batch_norm)
+        made = trainable(model, loss, batch_norm=batch_norm, train=train)
         self.parameters: Arrays = dict(made.model.parameters)
         fit = fit_function(made.model.function, loss, made.statistics)
         assert fit is not None
