@@ -7,8 +7,8 @@
    a batch. Where many rows have few numbers, as in losses, a group of such operators works on columns.
    Products around it turn what they read and make; what else it reads or gives is turned by TRANSPOSE.
 
-Only for gradients, whose weights are not constants and whose batch is a number (docs/benchmarks.md, "On a
-TFLite interpreter").
+Only for gradients, whose weights are not constants and whose batch is a number (docs/experiments.md,
+"A training step on a TFLite interpreter").
 """
 
 from __future__ import annotations
