@@ -117,6 +117,12 @@ def _emulated() -> bool:
     return platform.machine() in ("aarch64", "armv7l") and "vendor_id" in Path("/proc/cpuinfo").read_text()
 
 
+def operators(data: bytes) -> list[str]:
+    """The names of a flatbuffer's operators, in order, before a delegate takes any."""
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter
+    return [op["op_name"] for op in interpreter(model_content=data, num_threads=1)._get_ops_details()]
+
+
 def outside(data: bytes) -> list[str]:
     """What LiteRT's XNNPACK leaves of a flatbuffer, and what it is not given or does not give itself."""
     interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter
