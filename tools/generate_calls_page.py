@@ -74,7 +74,7 @@ PARTS = (
     Part("", "control_flow.py", "ControlFlow", "g.onnx", ("if_", "loop"), "\n"),
     Part("Where ops run", "graph.py", "Graph", "g", ("at", "on_invoke", "with_module", "call", "op"), "\n"),
     Part("Rounds", "graph.py", "Graph", "g", ("rounds",), "\n"),
-    Part("", "rounds.py", "Rounds", "start", ("round", "stop")),
+    Part("", "rounds.py", "Rounds", "start", ("round", "attempt", "stop")),
     Part("Loops", "graph.py", "Graph", "g", ("loop",), "\n"),
     Part("", "loops.py", "Loop", "step", ("index", "carried", "next", "stop", "collect", "result")),
     Part("Sending and asking", "wire.py", "WireOps", "g", ("net_out", "request"), "\n"),

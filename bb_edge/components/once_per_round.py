@@ -24,12 +24,13 @@ _VERSION = 1
 class OncePerRound(WithoutSettings):
     """Lets one request of each round through, and declines the others.
 
-    `first(g, round)` takes the round, I64 with one element. Where it is another round than the last one let
-    through, it gives a trigger: start the work after it (`after=`). Else the request is declined
+    `first(g, round)` takes a number of the round, I64 with one element. Where it is another number than the
+    last one let through, it gives a trigger: start the work after it (`after=`). Else the request is declined
     (`RequestDeclined`). So a client that moves to another gateway in mid-round, and is asked by both, counts
-    once. The round is in the node's snapshots.
+    once. The number is in the node's snapshots.
 
-    Only the last round counts, not the greatest: a server that begins anew with round 1 is served.
+    Give it `start.attempt`, not `start.round`: a round that reached nobody is repeated with its number, and
+    a server that begins anew counts from 1; both would be declined by whoever has answered that number last.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.OncePerRound"
@@ -57,7 +58,11 @@ class OncePerRound(WithoutSettings):
             raise ComponentError(f"a round is one number, not int64{list(round.shape)}", self._where)
         number = int(np.asarray(round).item())
         if number == self._last:
-            raise RequestDeclined(f"round {number} has been answered here", self._where)
+            raise RequestDeclined(
+                f"round {number} has been answered here",
+                self._where,
+                "where a round is to be answered again when it is repeated, send start.attempt as its number",
+            )
         self._last = number
         return TRIGGER
 

@@ -10,12 +10,14 @@ from typing import NoReturn
 
 from bb_edge.ir import keys
 from bb_host.author_lines import author_line, short_line
+from bb_host.dsl.call_tables import natural_row
 from bb_host.dsl.calls import record_call
 from bb_host.dsl.catalog_ops import find_op
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.onnx_ops import refuse_constant_condition
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
+from bb_host.dsl.relations import number_type
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import RoundsError
 
@@ -34,6 +36,7 @@ class Rounds(Suggests):
         self._pause_ns = pause_ns
         self._line = author_line()
         self._round: Output | None = None
+        self._attempt: Output | None = None
         self._used = False
         graph.session.begin(
             self, "g.rounds(…) stands without `with`: nothing repeats", "write: with g.rounds(…) as start:"
@@ -55,6 +58,23 @@ class Rounds(Suggests):
             )
         self._used = True
         return self._round
+
+    @property
+    def attempt(self) -> Output:
+        """When this attempt of the round began, in nanoseconds of the wall clock, 0-D I64.
+
+        A round that reached nobody is repeated with its number, and a server that begins anew counts from 1:
+        neither has an attempt of another. What is to be done once in an attempt (`bb.OncePerRound`) goes by
+        it.
+        """
+        if self._attempt is None:
+            g = self._graph
+            began = record_call(g, natural_row("Threshold"), (self.round,), {"n": 1})
+            now = record_call(g, natural_row("Clock"), began, {})[0]
+            to = number_type(g, now).elem_type
+            self._attempt = record_call(g, find_op(g, keys.SYSCALL_DOMAIN, "AsTensor"), (now,), {"to": to})[0]
+            self._attempt.hint = "attempt"
+        return self._attempt
 
     def stop(self, when: Value, *, after: After = UNORDERED) -> None:
         """Ends the rounds behind this one where `when`, 0-D BOOL, holds: early stopping.

@@ -107,14 +107,14 @@ class Tiers(Learning):
         with g.rounds(self.rounds or None) as start:
             peers = self.gateways.sample(g, n=self.asked, min=self.at_least, after=start)
             params = self.model.params(g, after=start)
-            r = g.request("site", peers, [params, start.round], deadline_ns=DEADLINE_NS)
+            r = g.request("site", peers, [params, start.attempt], deadline_ns=DEADLINE_NS)
 
-            model, number = r.value  # on a gateway
+            model, attempt = r.value  # on a gateway
             children = self.clients.sample(g, n=CHILDREN, min=self.children, after=model)
-            q = g.request("client", children, [model, number], deadline_ns=SITE_DEADLINE_NS)
+            q = g.request("client", children, [model, attempt], deadline_ns=SITE_DEADLINE_NS)
 
-            own, number = q.value  # on a client, which answers once in a round, whoever asks
-            q.reply(self.learned(g, g.gate(own, self.once.first(g, number))))
+            own, attempt = q.value  # on a client, which answers once, whoever asks; a repeated round again
+            q.reply(self.learned(g, g.gate(own, self.once.first(g, attempt))))
 
             weights, n = q.answer  # the gateway again, once per client
             self.site.contribute(g, weights, weight=n, peer=q.answer.sender, sent=model)
