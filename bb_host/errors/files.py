@@ -136,7 +136,7 @@ class QuantizeError(CompileError):
 
 
 class NothingToQuantizeError(QuantizeError):
-    """A target without constant weights; others of the program may have some."""
+    """A target without constant weights, or quantized already; others of the program may have some."""
 
 
 class CalibrationError(QuantizeError):

@@ -37,8 +37,8 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
 
     int8 gives QDQ form: every backend function with constant weights; functions that are in that form already
     stay as they are. fp16 stores weights of backend functions as float16. Raises NothingToQuantizeError for a
-    target without constant weights, QuantizeError for an unknown mode or layer, CalibrationError for data
-    that do not fit.
+    target without constant weights, or with such functions alone, QuantizeError for an unknown mode or layer,
+    CalibrationError for data that do not fit.
     """
     where = f"target {target}"
     if asked.mode not in MODES:
@@ -52,8 +52,13 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     bodies = [f for f in program.functions if f.domain == keys.BACKEND_DOMAIN and f.key in called]
     chosen = [f for f in bodies if weighted(f) and not has_pairs(f)]
     if not chosen:
-        if any(has_pairs(f) for f in bodies):
-            return program, None
+        if any(map(has_pairs, bodies)):
+            raise NothingToQuantizeError(
+                "it is quantized already: it has QuantizeLinear and DequantizeLinear ops",
+                where,
+                "leave --quantize out, and it is taken as it is; layers that it has in float can be quantized"
+                " by the tool that made it",
+            )
         raise NothingToQuantizeError(
             "no op has constant weights", where, "what is trained on the device stays in float"
         )

@@ -18,7 +18,7 @@ from bb_edge.ir import keys
 from bb_edge.ir.ids import PeerId
 from bb_edge.loading import load
 from bb_host.build import Artifact, build_edge
-from bb_host.errors import CalibrationError, QuantizeError
+from bb_host.errors import CalibrationError, NothingToQuantizeError, QuantizeError
 from bb_host.ir.program import Function
 from bb_host.ir.values import Values
 from bb_host.passes.device.quantize import Quantization
@@ -180,11 +180,14 @@ def test_a_model_in_qdq_form_is_taken_as_it_is(mlp: Model, samples: Samples) -> 
     model = mlp()
     x = samples(model)
     pairs = artifact(model, Quantization("int8", {"x": x}))
-    again = build_edge_of(pairs)
+    already = as_it_is(pairs)
+    again = artifact(already, None)
     assert kinds(again) == kinds(pairs)
     stored = {str(a.dtype) for a in Values(body(again)).constants.values() if a.ndim == 2}
     assert stored == {"int8"}
     np.testing.assert_array_equal(invoke(again, x), invoke(pairs, x))
+    with pytest.raises(NothingToQuantizeError, match="it is quantized already"):
+        artifact(already, Quantization("int8", {"x": x}))
 
 
 @pytest.mark.filterwarnings("ignore:`mapping:DeprecationWarning")  # onnxruntime 1.18's, of onnx 1.16
@@ -216,8 +219,7 @@ def test_models_of_another_quantizer_run_as_they_are(
         weight_type=tool.QuantType.QInt8,
     )
     foreign = onnx.load(made)
-    found = artifact(foreign, Quantization("int8"))
-    assert found.accuracy is None
+    found = artifact(foreign, None)
     assert len(found.data) < len(artifact(model, None).data) + 8000
     weights = [a for a in Values(body(found)).constants.values() if a.ndim == 4]
     assert {str(a.dtype) for a in weights} == {"int8"}
@@ -230,8 +232,8 @@ def kinds(found: Artifact) -> list[str]:
     return sorted(op.op_type for op in body(found).ops if op.op_type != "Constant")
 
 
-def build_edge_of(found: Artifact) -> Artifact:
-    """The artifact's backend function as an ordinary model, quantized once more."""
+def as_it_is(found: Artifact) -> onnx.ModelProto:
+    """The artifact's backend function as an ordinary model."""
     from bb_host.onnx_io.model import as_model
 
     function = body(found)
@@ -239,8 +241,7 @@ def build_edge_of(found: Artifact) -> Artifact:
     typed = dict(zip(function.inputs, main.inputs, strict=True))
     types = {a: main.types[b] for a, b in typed.items()}
     types.update({a: main.types[b] for a, b in zip(function.outputs, main.outputs, strict=True)})
-    model = as_model(dataclasses.replace(function, types={**function.types, **types}))
-    return artifact(model, Quantization("int8", {}))
+    return as_model(dataclasses.replace(function, types={**function.types, **types}))
 
 
 def test_fp16_halves_the_artifact(reference: Reference, mlp: Model, samples: Samples) -> None:
