@@ -205,7 +205,7 @@ def test_a_gradient_is_that_of_float64(name, step, interpret):
     got, want = [named[v] for v in found.function.outputs], steps.in_double(found.function, feeds)
     assert [x.shape for x in got] == [x.shape for x in want]
     # What a normalization undoes has a gradient that is left of larger ones.
-    assert steps.worst(got, want) < steps.LARGEST * (3 if name == "layer norm" else 1)
+    assert steps.worst(got, want) < steps.LARGEST * (6 if name == "layer norm" else 1)
 
 
 @pytest.mark.parametrize("name", CASES)
