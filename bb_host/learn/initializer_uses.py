@@ -230,7 +230,7 @@ class Uses:
         return False, f"read by {place_of(op)}, which has no weight there", bool(self._layers) and not single
 
     def scales(self, name: str) -> Op | None:
-        """The operator behind the first layer that scales or shifts by a number, or by what is made of it."""
+        """The operator that scales or shifts by a number, or something made of it, behind the first layer."""
         for op, _, _ in self._through(name):
             if (
                 op.op_type in _SCALING

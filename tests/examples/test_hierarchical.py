@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -95,7 +96,8 @@ def test_two_tiers_learn_what_one_does_and_clients_whom_both_gateways_ask_count_
     np.testing.assert_allclose(tiers.parameters, flat.parameters, rtol=1e-4, atol=1e-6)
     declined = tiers.of(steps.RequestDeclined)
     assert len(declined) == ROUNDS * CLIENTS, "each client is asked by two gateways in every round"
-    assert "has been answered here" in declined[0].why
+    assert re.fullmatch(r"round \d+ has been answered here", declined[0].why)
+    assert len({step.why for step in declined}) == ROUNDS, "each round has a number of its own"
     assert not tiers.of(steps.ExecutionStarved), "who waits for what was declined is not a riddle"
     assert not failures(tiers.sim) and not failures(flat.sim)
 

@@ -47,7 +47,7 @@ def _is_rounds(op: Op) -> bool:
 
 
 def _earlier(sample: Op, makers: Mapping[str, Op]) -> Op | None:
-    """The op of a round that comes right before the sample and may give nothing; None where there is none.
+    """The op of a round that comes right before the sample and may give nothing. None: there is no such op.
 
     None, too, where no round leads to the sample: whatever starts it does not wait for peers.
     """

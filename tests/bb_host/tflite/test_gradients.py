@@ -73,7 +73,8 @@ def with_parameter(kind: str, *shape: int, **attributes: Any) -> Body:
 
 
 def layer_norm(made: Net, x: str) -> str:
-    return str(made.op("LayerNormalization", x, made.normal(13), made.normal(13), axis=-1))
+    bent = made.op("Tanh", x)  # what scales whole rows would be undone, and have no gradient but rounding
+    return str(made.op("LayerNormalization", bent, made.normal(13), made.normal(13), axis=-1))
 
 
 def batch_norm(made: Net, x: str) -> str:
@@ -204,8 +205,7 @@ def test_a_gradient_is_that_of_float64(name, step, interpret):
     named = dict(zip(model.outputs, results, strict=True))
     got, want = [named[v] for v in found.function.outputs], steps.in_double(found.function, feeds)
     assert [x.shape for x in got] == [x.shape for x in want]
-    # What a normalization undoes has a gradient that is left of larger ones.
-    assert steps.worst(got, want) < steps.LARGEST * (6 if name == "layer norm" else 1)
+    assert steps.worst(got, want) < steps.LARGEST
 
 
 @pytest.mark.parametrize("name", CASES)

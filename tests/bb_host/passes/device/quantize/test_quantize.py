@@ -219,7 +219,10 @@ def test_models_of_another_quantizer_run_as_they_are(
         weight_type=tool.QuantType.QInt8,
     )
     foreign = onnx.load(made)
+    with pytest.raises(NothingToQuantizeError, match="it is quantized already"):
+        artifact(foreign, Quantization("int8"))
     found = artifact(foreign, None)
+    assert found.accuracy is None
     assert len(found.data) < len(artifact(model, None).data) + 8000
     weights = [a for a in Values(body(found)).constants.values() if a.ndim == 4]
     assert {str(a.dtype) for a in weights} == {"int8"}
