@@ -24,6 +24,13 @@ def add_simulate(verbs: Any) -> None:
         "--nodes", action="append", default=[], metavar="CLASS=N", help="nodes of another class (repeatable)"
     )
     p.add_argument(
+        "--large",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="its nodes have a server's budget of memory, not a device's (repeatable)",
+    )
+    p.add_argument(
         "--data", action="append", default=[], metavar="SLOT=FILE.npz", help="rows to deal to clients"
     )
     p.add_argument(

@@ -38,10 +38,8 @@ def scenario_of(
 ) -> Scenario:
     """The scenario before anything is swept. ScenarioError for what cannot be meant."""
     counts = _counts(arguments, [artifact.peer_class for artifact in artifacts])
-    groups = tuple(
-        Group(a.peer_class, a.target, a.data, counts[a.peer_class], large=counts[a.peer_class] == 1)
-        for a in artifacts
-    )
+    groups = tuple(Group(a.peer_class, a.target, a.data, counts[a.peer_class]) for a in artifacts)
+    _check_large(arguments, [group.peer_class for group in groups])
     settings = _settings(arguments.set, "--set", [group.peer_class for group in groups])
     rules = _rules(arguments)
     labels = LABELS if arguments.labels is None else arguments.labels
@@ -94,6 +92,16 @@ def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, 
         _once(name, given, flag, f"how many nodes {name!r} has")
         counts[name] = int(number)
     return counts
+
+
+def _check_large(arguments: argparse.Namespace, classes: Sequence[str]) -> None:
+    """ScenarioError for a class that the program has not, and for one that is named twice."""
+    given = set[str]()
+    for name in arguments.large:
+        if name not in classes:
+            hint = suggestion(name, classes, "its classes: ")
+            raise ScenarioError(f"the program has no class {name!r}", "--large", hint)
+        _once(name, given, "--large", f"the class {name!r}")
 
 
 def _once(name: str, given: set[str], flag: str, what: str) -> None:
@@ -212,6 +220,7 @@ def swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str, 
         scenario = base
         for name, value in combination:
             scenario = _with(scenario, name, value)
+        scenario = _budgeted(scenario, arguments)
         yield ",".join(f"{name}={value}" for name, value in combination).replace("/", "_"), scenario
 
 
@@ -243,6 +252,17 @@ def _with(scenario: Scenario, name: str, value: str) -> Scenario:
     groups = tuple(
         dataclasses.replace(g, settings=_merged(g.settings, more)) if g.peer_class == peer_class else g
         for g in scenario.groups
+    )
+    return dataclasses.replace(scenario, groups=groups)
+
+
+def _budgeted(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
+    """Gives a server's budget to a class of one node, and to those that `--large` names.
+
+    After the sweep: it decides how many nodes a class has.
+    """
+    groups = tuple(
+        dataclasses.replace(g, large=g.count == 1 or g.peer_class in arguments.large) for g in scenario.groups
     )
     return dataclasses.replace(scenario, groups=groups)
 

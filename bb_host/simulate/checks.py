@@ -105,6 +105,9 @@ def _check_group(group: Group) -> None:
         "give an artifact's bytes: build_edge(…).artifacts[…].data",
     )
     _whole(group.count, f"Group.count of {group.peer_class!r}", 1, 1 << 32)
+    _check(
+        isinstance(group.large, bool), f"large is {group.large!r:.40}", "Group.large", "give True or False"
+    )
     _check_settings(group.settings, f"Group.settings of {group.peer_class!r}")
 
 

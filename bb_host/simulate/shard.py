@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from bb_edge.cli.render import plain
 from bb_edge.engine import steps
-from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.program.program import Program
 from bb_edge.install_plan import InstallPlan
 from bb_edge.installer import install
@@ -43,8 +42,9 @@ from bb_host.simulate.checks import check_models, check_settings, check_targets
 from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
+from bb_host.simulate.room import check_room, limits_of
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
-from bb_host.simulate.scenario import Dealt, Group, Member, Scenario
+from bb_host.simulate.scenario import Dealt, Member, Scenario
 from bb_host.simulate.troubles import at_fault, told
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Shard:
         self._programs: list[Program] = [load(group.data) for group in scenario.groups]
         self._check_names()
         self._plans = [
-            InstallPlan(program, (group.target,), _config(group), Kept())
+            InstallPlan(program, (group.target,), limits_of(group), Kept())
             for group, program in zip(scenario.groups, self._programs, strict=True)
         ]
         self._dealers = {dealt.slot: self._row_file(dealt) for dealt in scenario.dealt}
@@ -169,6 +169,8 @@ class Shard:
         targets = [program.targets[group.target] for group, program in groups]
         check_settings(self.scenario, targets)
         check_models(self.scenario, targets)
+        for group, program in groups:
+            check_room(group, program)
         for dealt in self.scenario.dealt:
             for _, program in groups:
                 for target in program.targets.values():
@@ -487,11 +489,6 @@ class Shard:
         """Removes what it has written."""
         self.resting.close()
         self._folder.cleanup()
-
-
-def _config(group: Group) -> NodeConfig:
-    """The limits of the group's nodes."""
-    return NodeConfig.host() if group.large else NodeConfig.edge()
 
 
 def _asks(content: tuple[Body, bytes]) -> bool:

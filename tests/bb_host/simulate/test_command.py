@@ -96,6 +96,8 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
     ("more", "words"),
     [
         (["--nodes", "Klient=3"], "no class 'Klient'"),
+        (["--large", "Klient"], "--large: the program has no class 'Klient' (did you mean 'Client'?"),
+        (["--large", "Client", "--large", "Client"], "--large: the class 'Client' is given twice"),
         (["--clients", "0"], "--clients: '0' is not a number of nodes, 1 or more (write --clients 100"),
         (
             ["--nodes", "Client=x"],
@@ -152,6 +154,62 @@ def test_what_cannot_be_is_refused_with_the_remedy(program, capsys, more, words)
     assert main(["simulate", program, "--quiet", *clients, *more]) == 1
     said = capsys.readouterr().err
     assert words in said and "Traceback" not in said
+
+
+SENDING = """
+from bb_edge.components import GraphModel, PresenceSelector
+from bb_host import S, Compiler, ModelSlot, Module, PeerSelectorSlot
+from bb_host.learn import mlp, trainable
+
+
+class Sending(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+    model = ModelSlot("model", GraphModel, trainable(mlp({sizes}), learning_rate=0.1))
+
+    def body(self, g):
+        with g.rounds(1) as start:
+            peers = self.clients.sample(g, n=2, min=1, after=start)
+            r = g.request("work", peers, self.model.params(g, after=start), deadline_ns=S)
+            r.reply(g.onnx.size(r.value[0]))
+            g.app_emit("elements", r.answer)
+
+
+def program():
+    return Sending(), Compiler()
+"""
+
+NEEDS_MORE = (
+    "--large Client, from Python Group(…, large=True); on devices, raise limits.caps.ceiling_bytes to"
+)
+
+
+def test_a_model_that_a_device_has_no_room_for_is_simulated_with_a_servers_budget(tmp_path, capsys):
+    program = tmp_path / "sending.py"
+    program.write_text(SENDING.format(sizes=[2, 1100, 1000, 2]))
+    arguments = ["simulate", str(program), "--quiet"]
+    assert main([*arguments, "--clients", "2"]) == 1
+    refused = capsys.readouterr().err
+    assert "Client, what arrives at 'work'" in refused and NEEDS_MORE in refused
+    assert main([*arguments, "--clients", "2", "--large", "Client"]) == 0
+    assert "elements" in capsys.readouterr().out
+
+
+def test_a_sweep_of_clients_has_the_budget_of_as_many_clients(tmp_path, capsys):
+    program = tmp_path / "sending.py"
+    program.write_text(SENDING.format(sizes=[2, 1100, 1000, 2]))
+    arguments = ["simulate", str(program), "--quiet", "--json", "--sweep"]
+    assert main([*arguments, "clients=1"]) == 0
+    assert main([*arguments, "clients=2"]) == 1
+    assert NEEDS_MORE in capsys.readouterr().err
+
+
+def test_a_model_that_a_server_has_no_room_for_is_not_simulated(tmp_path, capsys):
+    program = tmp_path / "sending.py"
+    program.write_text(SENDING.format(sizes=[2, 2200, 2200, 2]))
+    arguments = ["simulate", str(program), "--quiet", "--clients", "2", "--large", "Client"]
+    assert main(arguments) == 1
+    assert "caps.ceiling_bytes is 16777216 (simulate a smaller model" in capsys.readouterr().err
 
 
 BOTH = """
@@ -457,7 +515,7 @@ def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(pr
 
 
 NEIGHBOURS = """
-from bb_edge.components import PresenceSelector
+from bb_edge.components import GraphModel, PresenceSelector
 from bb_host import S, Compiler, Module, PeerSelectorSlot
 
 
