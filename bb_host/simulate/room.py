@@ -19,11 +19,13 @@ def check_room(group: Group, program: Program) -> None:
 
     Installing would refuse it, too, with keys of a device's configuration, which a simulation has not.
     """
-    for finding in refusals(findings(program, [program.targets[group.target]], limits_of(group))):
-        remedy = "simulate a smaller model: a simulation has no larger budget than a server's"
-        if not group.large:
+    targets = [program.targets[group.target]]
+    for finding in refusals(findings(program, targets, limits_of(group))):
+        if refusals(findings(program, targets, NodeConfig.host())):
+            remedy = "no budget of a simulation has room: send less in one message, or ask fewer peers"
+        else:
             remedy = (
-                f"give these nodes a server's budget: --large {group.peer_class}, from Python"
-                f" Group(…, large=True); on devices, {finding.hint}"
+                f"give these nodes a server's budget: --large {group.peer_class},"
+                " from Python Group(…, large=True)"
             )
-        raise ScenarioError(finding.what, finding.where, remedy)
+        raise ScenarioError(finding.what, finding.where, f"{remedy}; on devices, {finding.hint}")

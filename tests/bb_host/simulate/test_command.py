@@ -204,12 +204,14 @@ def test_a_sweep_of_clients_has_the_budget_of_as_many_clients(tmp_path, capsys):
     assert NEEDS_MORE in capsys.readouterr().err
 
 
-def test_a_model_that_a_server_has_no_room_for_is_not_simulated(tmp_path, capsys):
+@pytest.mark.parametrize(("large", "most"), [([], 4194304), (["--large", "Client"], 16777216)])
+def test_a_model_that_a_server_has_no_room_for_is_not_told_to_have_a_servers(tmp_path, capsys, large, most):
     program = tmp_path / "sending.py"
     program.write_text(SENDING.format(sizes=[2, 2200, 2200, 2]))
-    arguments = ["simulate", str(program), "--quiet", "--clients", "2", "--large", "Client"]
-    assert main(arguments) == 1
-    assert "caps.ceiling_bytes is 16777216 (simulate a smaller model" in capsys.readouterr().err
+    assert main(["simulate", str(program), "--quiet", "--clients", "2", *large]) == 1
+    refused = capsys.readouterr().err
+    assert f"caps.ceiling_bytes is {most} (no budget of a simulation has room: send less" in refused
+    assert "on devices, raise limits.caps.ceiling_bytes to" in refused and "--large" not in refused
 
 
 BOTH = """
@@ -515,7 +517,7 @@ def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(pr
 
 
 NEIGHBOURS = """
-from bb_edge.components import GraphModel, PresenceSelector
+from bb_edge.components import PresenceSelector
 from bb_host import S, Compiler, Module, PeerSelectorSlot
 
 
