@@ -42,7 +42,7 @@ class Report(NamedTuple):
 class Disk(NamedTuple):
     """What survives: rows, the last snapshot, the journal since; and, to check by, what was promised.
 
-    In which order rows were written makes no difference (tests/bb_edge/wire/test_durable_protocol.py).
+    In which order rows were written makes no difference (tests/bb_edge/wire/test_durable_restarts.py).
     """
 
     rows: tuple[tuple[Any, bytes], ...] = ()
