@@ -31,6 +31,13 @@ def add_simulate(verbs: Any) -> None:
         help="its nodes have a server's budget of memory, not a device's (repeatable)",
     )
     p.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="CLASS=FILE",
+        help="its nodes have the budget and limits of this configuration of `bb-edge run` (repeatable)",
+    )
+    p.add_argument(
         "--data", action="append", default=[], metavar="SLOT=FILE.npz", help="rows to deal to clients"
     )
     p.add_argument(

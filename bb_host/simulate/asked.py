@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bb_edge.cli.arguments import given_value
+from bb_edge.config_file import load_config
+from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import NS, Conditions, read_trace
@@ -38,8 +40,11 @@ def scenario_of(
 ) -> Scenario:
     """The scenario before anything is swept. ScenarioError for what cannot be meant."""
     counts = _counts(arguments, [artifact.peer_class for artifact in artifacts])
-    groups = tuple(Group(a.peer_class, a.target, a.data, counts[a.peer_class]) for a in artifacts)
-    _check_large(arguments, [group.peer_class for group in groups])
+    configs = _configs(arguments, list(counts))
+    groups = tuple(
+        Group(a.peer_class, a.target, a.data, counts[a.peer_class], config=configs.get(a.peer_class))
+        for a in artifacts
+    )
     settings = _settings(arguments.set, "--set", [group.peer_class for group in groups])
     rules = _rules(arguments)
     labels = LABELS if arguments.labels is None else arguments.labels
@@ -94,14 +99,23 @@ def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, 
     return counts
 
 
-def _check_large(arguments: argparse.Namespace, classes: Sequence[str]) -> None:
-    """ScenarioError for a class that the program has not, and for one that is named twice."""
-    given = set[str]()
-    for name in arguments.large:
+def _configs(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, NodeConfig]:
+    """The limits of each class that `--config` names. ScenarioError for a class that the program has not, and
+    for one whose budget `--large` and `--config` say twice; ConfigFileError and ConfigError for its file.
+    """
+    asked = [("--large", name, "=", "") for name in arguments.large]
+    asked += [("--config", *text.partition("=")) for text in arguments.config]
+    given, found = set[str](), dict[str, NodeConfig]()
+    for flag, name, equals, path in asked:
+        if flag == "--config" and not (equals and path):
+            raise ScenarioError(f"{name!r} names no class and file", flag, f"write {flag} CLASS=FILE.toml")
         if name not in classes:
             hint = suggestion(name, classes, "its classes: ")
-            raise ScenarioError(f"the program has no class {name!r}", "--large", hint)
-        _once(name, given, "--large", f"the class {name!r}")
+            raise ScenarioError(f"the program has no class {name!r}", flag, hint)
+        _once(name, given, flag, f"the budget of the class {name!r}")
+        if path:
+            found[name] = load_config(Path(path)).node_config()
+    return found
 
 
 def _once(name: str, given: set[str], flag: str, what: str) -> None:
@@ -207,6 +221,9 @@ def swept(base: Scenario, arguments: argparse.Namespace) -> Iterator[tuple[str, 
     axes: list[list[tuple[str, str]]] = []
     given = {text.partition("=")[0] for text in arguments.set}
     given |= {name for name in ("clients", "seed") if getattr(arguments, name) is not None}
+    many = MANY if len(base.groups) > 1 else base.groups[0].peer_class
+    if any(text.partition("=")[0] == many for text in arguments.nodes):
+        given.add("clients")
     for text in arguments.sweep:
         name, equals, values = text.partition("=")
         if not equals or not name or not all(values.split(",")):

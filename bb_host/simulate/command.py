@@ -26,6 +26,7 @@ from bb_host.simulate.asked import CompiledTarget, scenario_of, swept
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.report import Columns, ProgressLine, event_record, last_numbers, not_finite, summary
 from bb_host.simulate.results import Results
+from bb_host.simulate.room import check_room, open_sizes
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.saved import FLAG, SavedModel, saved_model
 from bb_host.simulate.scenario import Scenario
@@ -52,9 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise ScenarioError(f"{arguments.seconds} s", "--for", "give seconds above 0")
     runs: dict[str, tuple[Outcome, dict[str, Any]]] = {}
     scenarios = list(swept(base, arguments))
+    for _, scenario in scenarios:  # before the first of them runs
+        for group, program in zip(scenario.groups, programs, strict=True):
+            check_room(group, program)
     results = Results(arguments.out)
     for label, scenario in scenarios:
         runs[label] = _run(label, scenario, arguments, results, artifacts)
+        if runs[label][0].counters.get("outbound.too_large"):
+            for group, program in zip(scenario.groups, programs, strict=True):
+                for note in open_sizes(group, program):
+                    print(f"bb-host: {note}", file=sys.stderr)
         told = runs[label][1]
         results.add(told)
         if arguments.json:

@@ -178,8 +178,10 @@ def _trouble(accounts: Sequence[Accounts]) -> dict[str, Trouble]:
 
 def _why(accounts: Sequence[Accounts]) -> str:
     """What has gone wrong before, the first of each kind."""
-    found = [f"{kind}, first {each.first}" for kind, each in _trouble(accounts).items()]
-    return "; ".join(found[:3]) or _MORE
+    found = [f"{kind}, first {each.first}" for kind, each in _trouble(accounts).items()][:3]
+    if any(each.counters.get("outbound.too_large") for each in accounts):
+        found.append("give the classes that send and receive it larger limits: --config CLASS=FILE.toml")
+    return "; ".join(found) or _MORE
 
 
 def _patience_ns(scenario: Scenario) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.in_process import keyed_number
 from bb_edge.wire.delivery import EPOCH_BITS
 from bb_host.simulate.conditions import Conditions
 from bb_host.simulate.rules import Rule
+
+if TYPE_CHECKING:  # a script that starts workers has no need of the engine
+    from bb_edge.engine.config import NodeConfig
 
 MS = 1_000_000
 
@@ -20,8 +23,8 @@ MS = 1_000_000
 class Group:
     """All nodes of one class: `count` of them run `target` of the artifact `data`.
 
-    `large` nodes have a server's budget of memory, the others a device's. `settings` configure slots of these
-    nodes, over those of the scenario.
+    `large` nodes have a server's budget of memory, the others a device's; where there is a `config`, its
+    limits are theirs. `settings` configure slots of these nodes, over those of the scenario.
     """
 
     peer_class: str
@@ -30,6 +33,7 @@ class Group:
     count: int
     large: bool = False
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    config: NodeConfig | None = None
 
     def name(self, number: int) -> str:
         """The name of one of them: `server`, or `client-17` where there are several."""

@@ -45,7 +45,7 @@ from bb_host.simulate.resting import Resting
 from bb_host.simulate.room import check_room, limits_of
 from bb_host.simulate.row_files import RowFile, check_takes_rows, handed_over
 from bb_host.simulate.scenario import Dealt, Member, Scenario
-from bb_host.simulate.troubles import at_fault, told
+from bb_host.simulate.troubles import at_fault, left_out, told
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -416,6 +416,8 @@ class Shard:
         if isinstance(step, steps.AppEvent):
             name = self._name(seen.peer)
             self._events.append(Event(seen.at_ns, name, step.topic, plain(step.value, self._name)))
+            if step.omitted_bytes:
+                self._count_trouble("ValueLeftOut", seen.at_ns, name, left_out(step), (name,))
             return
         if isinstance(step, steps.RoundWaits):
             self._waits(step, seen.peer)

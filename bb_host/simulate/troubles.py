@@ -26,3 +26,11 @@ def at_fault(step: EngineStep, node: PeerId) -> Sequence[PeerId]:
     peer: PeerId | None = getattr(step, "peer", None)
     peers: Sequence[PeerId] = getattr(step, "peers", ())
     return peers or (node if peer is None else peer,)
+
+
+def left_out(event: steps.AppEvent) -> str:
+    """What an event without its value says, and the limit that it is larger than."""
+    return (
+        f"{event.topic}: its value of {event.omitted_bytes} bytes is more than limits.app_event_bytes: emit"
+        " less, or give the class a larger limit (--large, --config)"
+    )

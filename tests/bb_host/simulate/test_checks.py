@@ -69,6 +69,10 @@ def test_what_is_no_scenario_is_refused_by_its_field(scenario, what):
         ({"count": 0}, "Group.count of 'Client': 0 is not a whole number"),
         ({"count": 2.5}, "Group.count of 'Client': 2.5"),
         ({"large": "no"}, r"Group.large: large is 'no' \(give True or False"),
+        (
+            {"config": {"ingress_bytes": 5}},
+            "Group.config of 'Client': {'ingress_bytes': 5} is not a NodeConfig",
+        ),
         ({"data": b""}, "Group.data: the artifact of 'Client' is not bytes"),
         ({"peer_class": "Clint"}, "the target 'Client' is of the class 'Client'"),
         ({"target": "Clint"}, r"holds no target 'Clint' \(did you mean 'Client'"),

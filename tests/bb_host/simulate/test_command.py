@@ -97,7 +97,17 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
     [
         (["--nodes", "Klient=3"], "no class 'Klient'"),
         (["--large", "Klient"], "--large: the program has no class 'Klient' (did you mean 'Client'?"),
-        (["--large", "Client", "--large", "Client"], "--large: the class 'Client' is given twice"),
+        (
+            ["--large", "Client", "--large", "Client"],
+            "--large: the budget of the class 'Client' is given twice",
+        ),
+        (
+            ["--large", "Client", "--config", "Client=a.toml"],
+            "--config: the budget of the class 'Client' is given twice",
+        ),
+        (["--config", "Klient=a.toml"], "--config: the program has no class 'Klient' (did you mean 'Client'"),
+        (["--config", "Client"], "'Client' names no class and file (write --config CLASS=FILE.toml"),
+        (["--config", "Client=missing.toml"], "missing.toml"),
         (["--clients", "0"], "--clients: '0' is not a number of nodes, 1 or more (write --clients 100"),
         (
             ["--nodes", "Client=x"],
@@ -179,39 +189,189 @@ def program():
     return Sending(), Compiler()
 """
 
-NEEDS_MORE = (
-    "--large Client, from Python Group(…, large=True); on devices, raise limits.caps.ceiling_bytes to"
+OF_A_SERVER = (
+    "(give these nodes a server's budget: --large Client, from Python Group(…, large=True); or raise"
 )
+LARGE, TOO_LARGE = [2, 1100, 1000, 2], [2, 2200, 2200, 2]
 
 
-def test_a_model_that_a_device_has_no_room_for_is_simulated_with_a_servers_budget(tmp_path, capsys):
-    program = tmp_path / "sending.py"
-    program.write_text(SENDING.format(sizes=[2, 1100, 1000, 2]))
-    arguments = ["simulate", str(program), "--quiet"]
+@pytest.fixture
+def sending(tmp_path):
+    def written(sizes):
+        path = tmp_path / "sending.py"
+        path.write_text(SENDING.format(sizes=sizes))
+        return ["simulate", str(path), "--quiet"]
+
+    return written
+
+
+def limits_named_in(text: str) -> dict[str, int]:
+    """The keys, without `limits.`, that a refusal says to raise, and to what."""
+    return {name: int(least) for name, least in re.findall(r"raise limits\.([a-z_.]+) to (\d+)", text)}
+
+
+def test_a_model_that_a_device_has_no_room_for_is_simulated_with_a_servers_budget(sending, capsys):
+    arguments = sending(LARGE)
     assert main([*arguments, "--clients", "2"]) == 1
     refused = capsys.readouterr().err
-    assert "Client, what arrives at 'work'" in refused and NEEDS_MORE in refused
+    assert "Client, what arrives at 'work'" in refused and OF_A_SERVER in refused
     assert main([*arguments, "--clients", "2", "--large", "Client"]) == 0
     assert "elements" in capsys.readouterr().out
 
 
-def test_a_sweep_of_clients_has_the_budget_of_as_many_clients(tmp_path, capsys):
-    program = tmp_path / "sending.py"
-    program.write_text(SENDING.format(sizes=[2, 1100, 1000, 2]))
-    arguments = ["simulate", str(program), "--quiet", "--json", "--sweep"]
+def test_a_sweep_of_clients_has_the_budget_of_as_many_clients(sending, capsys):
+    arguments = [*sending(LARGE), "--json", "--sweep"]
     assert main([*arguments, "clients=1"]) == 0
-    assert main([*arguments, "clients=2"]) == 1
-    assert NEEDS_MORE in capsys.readouterr().err
+    capsys.readouterr()
+    assert main([*arguments, "clients=1,2"]) == 1
+    said = capsys.readouterr()
+    assert OF_A_SERVER in said.err and not said.out, "refused before the first of the runs"
+
+
+def test_a_number_of_clients_that_nodes_say_is_not_swept(program, capsys):
+    assert main(["simulate", program, "--nodes", "Client=3", "--sweep", "clients=1,2"]) == 1
+    assert "--sweep: clients is given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("large", "most"), [([], 4194304), (["--large", "Client"], 16777216)])
-def test_a_model_that_a_server_has_no_room_for_is_not_told_to_have_a_servers(tmp_path, capsys, large, most):
-    program = tmp_path / "sending.py"
-    program.write_text(SENDING.format(sizes=[2, 2200, 2200, 2]))
-    assert main(["simulate", str(program), "--quiet", "--clients", "2", *large]) == 1
+def test_a_model_that_a_server_has_no_room_for_is_not_told_to_have_a_servers(sending, capsys, large, most):
+    assert main([*sending(TOO_LARGE), "--clients", "2", *large]) == 1
     refused = capsys.readouterr().err
-    assert f"caps.ceiling_bytes is {most} (no budget of a simulation has room: send less" in refused
-    assert "on devices, raise limits.caps.ceiling_bytes to" in refused and "--large" not in refused
+    assert f"caps.ceiling_bytes is {most} (raise limits.caps.ceiling_bytes to" in refused
+    assert "--config Client=FILE.toml" in refused and "--large" not in refused
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_nodes_have_the_limits_of_a_devices_configuration(sending, tmp_path, capsys, workers):
+    arguments = [*sending(TOO_LARGE), "--clients", "2", "--workers", workers]
+    assert main(arguments) == 1
+    client = limits_named_in(capsys.readouterr().err)
+    assert client.keys() == {"caps.ceiling_bytes", "ingress_bytes"}, "all of its limits at once"
+    device = tmp_path / "device.toml"
+    device.write_text("\n".join(["[limits]", *(f"{name} = {least}" for name, least in client.items())]))
+    assert main([*arguments, "--config", f"Client={device}"]) == 0
+    assert "elements" in capsys.readouterr().out
+
+
+HANDS_ON = """
+from bb_edge.components import FedAvg, GraphModel, PresenceSelector
+from bb_host import AggregatorSlot, Compiler, ModelSlot, Module, PeerSelectorSlot, S
+from bb_host.learn import mlp, trainable
+
+
+class HandsOn(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+    model = ModelSlot("model", GraphModel, trainable(mlp([2, 200, 200, 2]), learning_rate=0.1))
+    mean = AggregatorSlot("mean", FedAvg, at="Server")
+
+    def body(self, g):
+        with g.rounds(1) as start:
+            peers = self.clients.sample(g, n=2, min=1, after=start)
+            params = self.model.params(g, after=start)
+            r = g.request("work", peers, params, deadline_ns=S)
+            r.reply(r.value)
+            self.mean.contribute(g, r.answer, peer=r.answer.sender, sent=params)
+            mean, total = self.mean.aggregate(g, after=r.closed)
+            g.app_emit("total", total)
+            {sends}
+
+
+def program():
+    return HandsOn(), Compiler()
+"""
+
+TOLD = 'self.model.load_parameters(g, g.net_out("mean", peers, mean))'
+ASKED = """again = g.request("again", peers, mean, deadline_ns=S)
+            again.reply(g.onnx.size(again.value[0]))
+            g.app_emit("sizes", again.answer)"""
+
+
+@pytest.mark.parametrize("sends", [TOLD, ASKED], ids=["told", "asked"])
+def test_what_was_too_large_is_named_and_a_configuration_has_room_for_it(tmp_path, capsys, sends):
+    program, device = tmp_path / "hands_on.py", tmp_path / "device.toml"
+    program.write_text(HANDS_ON.format(sends=sends))
+    arguments = ["simulate", str(program), "--quiet", "--clients", "2"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().err
+    assert "the peer takes 65536: raise limits.caps.fill_bytes on both sides" in said
+    assert "Client, what arrives at '" in said and "one of more than 65536 bytes is refused" in said
+    device.write_text("[limits.caps]\nfill_bytes = 262144\n")
+    assert main([*arguments, "--config", f"Client={device}"]) == 0
+    ended = capsys.readouterr()
+    assert "too large" not in ended.err and "the peer takes" not in ended.err and "total" in ended.out
+
+
+ANSWERS_AT_LENGTH = """
+from bb_edge.components import FedAvg, GraphModel, PresenceSelector
+from bb_host import AggregatorSlot, Compiler, ModelSlot, Module, PeerSelectorSlot, S
+from bb_host.learn import mlp, trainable
+
+
+class AnswersAtLength(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+    model = ModelSlot("model", GraphModel, trainable(mlp([2, 1100, 1000, 2]), learning_rate=0.1))
+    mean = AggregatorSlot("mean", FedAvg, at="Client")
+
+    def body(self, g):
+        with g.rounds(1) as start:
+            peers = self.clients.sample(g, n=2, min=1, after=start)
+            r = g.request("work", peers, start.round, deadline_ns=S)
+            own = self.model.params(g, after=r.value)
+            self.mean.contribute(g, own, peer=r.value.sender)
+            mean, _ = self.mean.aggregate(g, after=own)
+            r.reply(mean)
+            g.app_emit("size", g.onnx.size(r.answer))
+
+
+def program():
+    return AnswersAtLength(), Compiler()
+"""
+
+
+def test_rounds_in_vain_say_whose_limits_are_too_small(tmp_path, capsys):
+    program = tmp_path / "answers.py"
+    program.write_text(ANSWERS_AT_LENGTH)
+    assert main(["simulate", str(program), "--quiet", "--clients", "2", "--large", "Client"]) == 1
+    refused = capsys.readouterr().err
+    assert "10 rounds in a row went in vain" in refused and "the peer takes 4194304" in refused
+    assert "give the classes that send and receive it larger limits: --config CLASS=FILE.toml" in refused
+
+
+SAYS_MUCH = """
+import numpy as np
+
+from bb_edge.components import PresenceSelector
+from bb_host import S, Compiler, Module, PeerSelectorSlot
+
+
+class SaysMuch(Module):
+    home = "Server"
+    clients = PeerSelectorSlot("clients", PresenceSelector, peer_class="Client")
+
+    def body(self, g):
+        with g.rounds(1) as start:
+            r = g.request("work", self.clients.sample(g, n=2, after=start), start.round, deadline_ns=S)
+            g.app_emit("much", g.onnx.expand(r.value, g.constant(np.array([10_000]))))
+            r.reply(r.value)
+            g.app_emit("count", r.answer)
+
+
+def program():
+    return SaysMuch(), Compiler()
+"""
+
+
+def test_a_value_that_an_event_has_no_room_for_is_told(tmp_path, capsys):
+    program = tmp_path / "says_much.py"
+    program.write_text(SAYS_MUCH)
+    arguments = ["simulate", str(program), "--quiet", "--clients", "2"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().err
+    assert "ValueLeftOut 2 times" in said and "more than limits.app_event_bytes" in said
+    assert main([*arguments, "--large", "Client"]) == 0
+    assert "ValueLeftOut" not in capsys.readouterr().err
 
 
 BOTH = """
