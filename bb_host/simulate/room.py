@@ -10,7 +10,7 @@ from bb_host.simulate.scenario import Group
 
 
 def limits_of(group: Group) -> NodeConfig:
-    """The limits of the group's nodes. ScenarioError for a `config` that is no NodeConfig."""
+    """The limits of the group's nodes. ScenarioError for a `config` that is not a NodeConfig."""
     given: object = group.config  # a script's author may have written anything
     if given is None:
         return NodeConfig.host() if group.large else NodeConfig.edge()
