@@ -319,8 +319,9 @@ class StateStore:
         try:
             self._begin_generation(pieces, enclosed or {})
         except StateWriteError:
-            self._make_room()
-            raise
+            if not self._make_room():
+                raise
+            self._begin_generation(pieces, enclosed or {})  # it may be the last call of this run
 
     def _begin_generation(self, pieces: Sequence[Buffer], enclosed: Mapping[bytes, bytes]) -> None:
         if self._segments.stale:
@@ -388,11 +389,16 @@ class StateStore:
         finally:
             segments.tidy()
 
-    def _make_room(self) -> None:
-        """The disk has taken no more: what waits to be removed goes now, for when the call is made again."""
+    def _make_room(self) -> bool:
+        """The disk has taken no more: what waits to be removed goes now, for when the call is made again.
+
+        Returns whether anything went.
+        """
+        present = len(self._present)
         if self._old:
             with contextlib.suppress(StateError):
                 self._remove_old()
+        return len(self._present) < present
 
     def _remove_old(self) -> None:
         for number in numbers(self._present, record_framing.SNAPSHOT):

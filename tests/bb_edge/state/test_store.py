@@ -113,7 +113,7 @@ def test_large_old_files_are_removed_at_once() -> None:
     assert sum(map(len, disk.files.values())) < 8 * 600_000
 
 
-@pytest.mark.parametrize("act", ["journal", "outbox", "snapshot"])
+@pytest.mark.parametrize("act", ["journal", "outbox"])
 def test_a_full_disk_gets_rid_of_old_files(act: str, look: Look) -> None:
     disk = FakeDisk()
     store = lazy(disk)
@@ -124,10 +124,32 @@ def test_a_full_disk_gets_rid_of_old_files(act: str, look: Look) -> None:
     with pytest.raises(StateWriteError):
         if act == "journal":
             store.append_journal([b"x" * 50])
-        elif act == "outbox":
-            store.append_outbox([(b"x", b"x" * 50)])
         else:
-            store.write_snapshot(b"x" * 50)
+            store.append_outbox([(b"x", b"x" * 50)])
+    assert snapshots_in(disk) == [5, 6]
+    assert (look(disk).snapshot, look(disk).notes) == (b"6" * 10, ())
+
+
+def test_the_last_snapshot_of_a_run_is_written_in_the_room_of_old_ones(look: Look) -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number)
+    assert snapshots_in(disk) == [3, 4, 5, 6]
+    disk.capacity_bytes = sum(map(len, disk.files.values())) + 100
+    store.write_snapshot(b"last" * 10)
+    assert snapshots_in(disk) == [5, 6, 7]
+    assert (look(disk).snapshot, look(disk).notes) == (b"last" * 10, ())
+
+
+def test_a_snapshot_for_which_nothing_can_go_is_refused_and_the_state_stays(look: Look) -> None:
+    disk = FakeDisk()
+    store = lazy(disk)
+    for number in range(1, 7):
+        turn(store, number)
+    disk.capacity_bytes = sum(map(len, disk.files.values()))
+    with pytest.raises(StateWriteError):
+        store.write_snapshot(b"x" * 10_000)
     assert snapshots_in(disk) == [5, 6]
     assert (look(disk).snapshot, look(disk).notes) == (b"6" * 10, ())
 
