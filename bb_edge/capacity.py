@@ -27,6 +27,10 @@ LARGEST_PLANNED_JOURNAL = 32 << 20
 
 LEAST_ENVELOPE = 48
 """Bytes of an envelope with nothing but its head and one empty payload, about."""
+LEAST_FILL = 16
+"""Bytes of a payload whose size nobody knows: a tensor's head with one axis has 6, two numbers 8."""
+LEAST_PRESENCE = 128
+"""Bytes of what a peer says of itself; a node's own, with class, features and limits, has some 270."""
 LEAST_SNAPSHOT = 512
 """Bytes of a snapshot of a node that has done nothing, and no model: no program has fewer."""
 LEAST_LOG = 1024
@@ -101,6 +105,7 @@ def findings(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
         )
         asks = tuple(requests_of(graph, target.name))
+        found += _of_places(graph, target.name, config)
         if disk is not None:
             found += _of_logs(target.name, config, disk)
             if not any(request.durable for request in asks):
@@ -246,6 +251,10 @@ def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int])
         what = f"an envelope of {planned} bytes{part} is never taken: caps.ceiling_bytes is"
         hint = f"raise limits.caps.ceiling_bytes to {2 * planned}"
         yield Finding(Level.REFUSED, f"{what} {caps.ceiling_bytes}", where, hint)
+    if arrival.open and caps.fill_bytes < LEAST_FILL:
+        what = f"no value of open size fits: caps.fill_bytes is {caps.fill_bytes}"
+        hint = f"raise limits.caps.fill_bytes to {LEAST_FILL} at least, or leave it out"
+        yield Finding(Level.REFUSED, what, where, hint)
     least = max(planned, LEAST_ENVELOPE)
     if least > config.ingress_bytes:
         what = f"an envelope of {least} bytes is never taken: ingress_bytes is {config.ingress_bytes}"
@@ -263,8 +272,25 @@ def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int])
         yield Finding(Level.WARNING, what, where, hint)
 
 
+def _of_places(graph: GraphSlot, where: str, config: NodeConfig) -> Iterator[Finding]:
+    """Whoever finds no place is neither asked nor heard: its class is not known."""
+    room = config.peer_bytes
+    if room < LEAST_PRESENCE and any(op.domain == keys.WIRE_DOMAIN for op in graph.ops):
+        what = f"no peer ever finds a place: one takes {LEAST_PRESENCE} bytes at least, and peer_bytes is"
+        hint = f"raise limits.peer_bytes to {8 * LEAST_PRESENCE} for each peer, or leave it out"
+        yield Finding(Level.REFUSED, f"{what} {room}", where, hint)
+
+
 def _of_peers(request: Request, config: NodeConfig) -> Iterator[Finding]:
     known, where = config.max_peers, request.where
+    most = config.peer_bytes // LEAST_PRESENCE
+    if request.asked > most > 0 and known > most:  # none at all is refused for the whole target
+        refused = request.least > most
+        what = f"it waits for {request.least} peers" if refused else f"it asks {request.asked} peers"
+        what += f", and peer_bytes, which is {config.peer_bytes}, has room for {most} at most"
+        wanted = 8 * LEAST_PRESENCE * request.asked
+        level = Level.REFUSED if refused else Level.WARNING
+        yield Finding(level, what, where, f"raise limits.peer_bytes to {wanted}, or leave it out")
     if request.least > known:
         what = f"it waits for {request.least} peers, and max_peers is {known}: it never asks"
         yield Finding(Level.REFUSED, what, where, f"raise limits.max_peers to {request.least}")

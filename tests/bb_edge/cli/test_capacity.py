@@ -151,6 +151,42 @@ def test_more_peers_than_a_node_may_know(plan):
         installed(plan(peers=60, least=51, answer=0), config)
 
 
+def test_bytes_in_which_no_peer_finds_a_place_are_refused(plan, arriving):
+    """It passed, and the node took nobody's presence: it asked nobody, and answered nobody."""
+    for data in (plan(peers=1, answer=0), arriving(8)):
+        told = only(data, Level.REFUSED, EDGE.with_(peer_bytes=10))
+        assert told == (
+            "Server: no peer ever finds a place: one takes 128 bytes at least, and peer_bytes is 10"
+            " (raise limits.peer_bytes to 1024 for each peer, or leave it out)"
+        )
+        with pytest.raises(InstallError, match="peer_bytes is 10"):
+            installed(data, EDGE.with_(peer_bytes=10))
+        assert found(data, EDGE.with_(peer_bytes=128)) == []
+
+
+def test_bytes_in_which_too_few_peers_find_a_place(plan):
+    config = EDGE.with_(peer_bytes=1300)
+    told = only(plan(peers=11, answer=0), Level.WARNING, config)
+    assert "it asks 11 peers, and peer_bytes, which is 1300, has room for 10 at most" in told
+    assert "raise limits.peer_bytes to 11264" in told
+    told = only(plan(peers=20, least=11, answer=0), Level.REFUSED, config)
+    assert "it waits for 11 peers, and peer_bytes, which is 1300, has room for 10 at most" in told
+    assert found(plan(peers=10, answer=0), config) == []
+
+
+def test_a_fill_in_which_no_value_of_open_size_fits_is_refused(arriving):
+    """One of a planned size is taken all the same: its site's bound is that size."""
+    for size, refused in ((15, True), (16, False)):
+        config = EDGE.with_(caps=replace(EDGE.caps, fill_bytes=size))
+        assert found(arriving(2000), config) == []
+        told = [str(finding) for finding in refusals(found(arriving(0), config))]
+        said = (
+            "Server, what arrives at 'report': no value of open size fits: caps.fill_bytes is 15"
+            " (raise limits.caps.fill_bytes to 16 at least, or leave it out)"
+        )
+        assert told == refused * [said]
+
+
 def test_requests_take_turns(plan):
     places = EDGE.with_(outbound_queue=30)
     assert "asks 40 peers 30 at a time" in only(plan(peers=40, answer=0), Level.NOTE, places)
