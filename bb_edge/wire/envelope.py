@@ -8,6 +8,10 @@ not, repeated (the last one counts) or unknown (skipped, and counted).
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+from typing import Any, Final
+
 from bb_edge.ir.varint import encoded as _v
 from bb_edge.wire.caps import EnvelopeCaps
 from bb_edge.wire.envelope_fields import (
@@ -150,6 +154,19 @@ def _span(data: bytes | memoryview, pos: int, end: int) -> tuple[int, int]:
     return span(data, pos, end)
 
 
+_V: Final = rb"([\x80-\xff]{0,8}[\x00-\x7f]|[\x80-\xff]{9}[\x00\x01])"
+"""A varint of 64 bits at most."""
+_usual_rest: Final = re.compile(
+    rb"(?:\x1a([\x00-\x7f])(\x08([\x01\x02])\x10%b))?(?:\x20%b)?\x38\x01\xa8\x06%b\xb0\x06%b"
+    rb"(?:\xba\x06([\x00-\x7f])(\x08%b\x10%b))?\Z" % ((_V,) * 6)
+).match
+"""What stands behind the fills of most envelopes, found in C: correlation, deadline, version, epoch, seq, and
+one ack, in the order in which `encode` writes them.
+
+There is nothing else, and of what a cap counts only the one ack that every cap allows.
+"""
+
+
 def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope:
     """Parses an envelope; large payloads are views of `data`, or of a copy where it may be written to.
 
@@ -172,6 +189,17 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     # The eight fields that count once may be repeated, as far as stray fields go.
     single = 8 + caps.stray_fields
     pos = 0
+    while pos < end and data[pos] == 0x12:  # fills, which come first as a rule
+        pos, stop = _span(data, pos + 1, end)
+        if len(fills) >= caps.fills:
+            raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_FILLS, f"{caps.fills} at most")
+        fills.append(_fill(data, pos, stop, caps, strays))
+        pos = stop
+    usual = _usual_rest(data, pos)
+    if usual is not None:
+        found = _usual(usual.groups(), fills)
+        if found is not None:
+            return found
     while pos < end:
         tag = data[pos]
         pos += 1
@@ -273,6 +301,50 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
         tuple(reports),
         failure,
     )
+
+
+def _usual(groups: tuple[Any, ...], fills: list[Fill]) -> Envelope | None:
+    """Returns the envelope of what `_usual_rest` has found; None where a length does not fit its message."""
+    size, asked, said_kind, said_id, left, said_epoch, said_seq, ack_size, said_ack, acked, up_to = groups
+    kind = wire_req_id = 0
+    if asked is not None:
+        if size[0] != len(asked):
+            return None
+        kind, wire_req_id = said_kind[0], _number(said_id)
+    acks: tuple[Ack, ...] = ()
+    if said_ack is not None:
+        if ack_size[0] != len(said_ack):
+            return None
+        acks = (Ack(_epoch(acked), up_to[0] if len(up_to) == 1 else _number(up_to)),)
+    return Envelope(
+        fills,
+        kind,
+        wire_req_id,
+        0 if left is None else _number(left),
+        b"",
+        (),
+        (),
+        _epoch(said_epoch),
+        said_seq[0] if len(said_seq) == 1 else _number(said_seq),
+        acks,
+    )
+
+
+def _number(encoded: bytes) -> int:
+    """Returns the number of a varint of ten bytes at most, in a few steps for all of them."""
+    size = len(encoded)
+    if size == 1:
+        return encoded[0]
+    bits = int.from_bytes(encoded, "little")
+    # Of lanes of 8 bits the lower 7, of two lanes 14, of four 28, of eight 56.
+    bits = bits & 0x7F007F007F007F007F | (bits & 0x7F007F007F007F007F00) >> 1
+    bits = bits & 0x3FFF00003FFF00003FFF | (bits & 0x3FFF00003FFF0000) >> 2
+    bits = bits & 0xFFFFFFF000000000FFFFFFF | (bits & 0xFFFFFFF00000000) >> 4
+    return bits if size <= 8 else bits & 0xFFFFFFFFFFFFFF | bits >> 64 << 56
+
+
+_epoch: Final = lru_cache(maxsize=256)(_number)
+"""`_number` for those that come again."""
 
 
 def _is_fixed(view: memoryview) -> bool:

@@ -17,6 +17,15 @@ def test_known_forms(number, data):
     assert varint.decode(bytes.fromhex(data)) == (number, len(data) // 2)
 
 
+@pytest.mark.parametrize("bits", range(1, 80))
+def test_a_number_of_any_length_has_seven_bits_in_each_byte(bits):
+    for number in (1 << bits - 1, (1 << bits) - 1, 0x5A5A5A5A5A5A5A5A5A5A & (1 << bits) - 1 | 1 << bits - 1):
+        data = varint.encode(number)
+        assert len(data) == -(-bits // 7)
+        assert [byte >= 0x80 for byte in data] == [True] * (len(data) - 1) + [False]
+        assert sum((byte & 0x7F) << 7 * place for place, byte in enumerate(data)) == number
+
+
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=4), st.binary(max_size=4))
 def test_round_trip_at_an_offset(number, before, behind):
     data = before + varint.encode(number) + behind

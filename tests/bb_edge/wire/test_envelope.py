@@ -203,6 +203,50 @@ def test_mutations(envelope: Envelope, data: st.DataObject) -> None:
     check_like_protobuf(bytes(raw))
 
 
+USUAL = (
+    Envelope([Fill(site_suffix(7), b"p" * 600)], REQUEST, 2**64 - 1, 30 * 10**9, epoch=2**56, seq=1),
+    Envelope([], RESPONSE, 300, epoch=2**50 + 5, seq=2**63 + 9, acks=(Ack(2**55 + 3, 2**40 + 1),)),
+    Envelope([Fill(b"", b"xy")], remaining_deadline_ns=2**64 - 1, epoch=127, seq=128),
+    Envelope(epoch=5, seq=2, acks=(Ack(1, 1),)),
+)
+"""What most envelopes hold: their fields are found all at once."""
+
+EXPLICIT_ZERO = b"\x38\x00"
+"""A version that counts only where no other follows. Behind it each field is read by itself."""
+
+
+def outcome(data: bytes) -> Envelope | EnvelopeErrorKind:
+    try:
+        return decode(data, HOST_CAPS)
+    except EnvelopeError as error:
+        return error.kind
+
+
+@pytest.mark.parametrize("envelope", USUAL)
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_usual_envelopes_read_as_their_fields_one_by_one_do(
+    envelope: Envelope, wrap: Callable[[bytes], bytes]
+) -> None:
+    whole = encode(envelope)
+    assert outcome(wrap(whole)) == envelope == outcome(EXPLICIT_ZERO + whole)
+    assert outcome(wrap(repeated(whole, 77))) == dataclasses.replace(envelope, remaining_deadline_ns=77)
+    around = range(min(len(whole), 30)), range(max(len(whole) - 60, 0), len(whole))
+    for at in sorted({*around[0], *around[1]}):
+        assert outcome(wrap(whole[:at])) == outcome(EXPLICIT_ZERO + whole[:at])
+        for byte in {0, 1, 2, 3, 0x7F, 0x80, 0xFF, *(whole[at] ^ 1 << bit for bit in range(8))}:
+            changed = whole[:at] + bytes((byte,)) + whole[at + 1 :]
+            assert outcome(wrap(changed)) == outcome(EXPLICIT_ZERO + changed)
+            longer = whole[:at] + bytes((byte,)) + whole[at:]
+            assert outcome(wrap(longer)) == outcome(EXPLICIT_ZERO + longer)
+
+
+@given(u64, u64, u64, st.integers(0, 9))
+def test_numbers_of_every_length_are_read(number: int, epoch: int, acked: int, more: int) -> None:
+    acks = (Ack(epoch | 1, acked | 1),)
+    envelope = Envelope([], REQUEST, number, number >> more, epoch=epoch or 1, seq=number | 1, acks=acks)
+    assert decode(encode(envelope), HOST_CAPS) == envelope
+
+
 @settings(max_examples=300)
 @given(st.binary(max_size=60))
 def test_noise(data: bytes) -> None:
