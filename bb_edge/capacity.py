@@ -126,7 +126,10 @@ def of_unknown_size(program: Program, targets: Sequence[Target], config: NodeCon
     """What the targets receive without a planned size: the usual bound of a payload holds for it."""
     most = config.caps.fill_bytes
     what = f"the size of a value here is not known before it comes: one of more than {most} bytes is refused"
-    hint = "give its whole shape where it is made, or raise limits.caps.fill_bytes on both sides"
+    hint = (
+        "give its shape and element type where it is made (g.onnx.reshape, g.onnx.cast), or raise"
+        " limits.caps.fill_bytes on both sides"
+    )
     return [
         Finding(Level.NOTE, what, arrival.where, hint)
         for target in targets

@@ -239,8 +239,9 @@ class Component:
 
         The compiler asks when the component is bound, and refuses programs whose values have other types.
         Keys are `<Op>.<port>`. A type is an element name or a type id, then a shape: sizes, `?` for any size,
-        symbols for sizes that ports of one op share, a leading `…` for any dimensions. The arguments are what
-        `construct` sees without the device's own configuration: leave out what a device may change.
+        symbols for sizes that ports of one op share, a leading `…` for any dimensions; or `<Op>.<port>`, an
+        input whose shape it has. The arguments are what `construct` sees without the device's own
+        configuration: leave out what a device may change.
         """
         return {}
 

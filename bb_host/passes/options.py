@@ -16,13 +16,15 @@ class PortPromise:
     """One port's type, as a bound component says it.
 
     `leading` allows any dimensions before those of the shape, `or_empty` an empty vector in its place.
-    `floating` leaves of a Tensor those of floating point.
+    `floating` leaves of a Tensor those of floating point. `like` is another port of the slot
+    (`Contribute.contribution`): the value has the shape of what comes there, or is an empty vector.
     """
 
     type: ValueType
     leading: bool = False
     or_empty: bool = False
     floating: bool = False
+    like: str = ""
 
     def opened(self) -> ValueType:
         """The type of any value of the port: sizes that differ from op to op are open."""

@@ -422,7 +422,16 @@ def test_a_component_of_ones_own_says_what_it_takes_and_yields() -> None:
         compiler.compile(Packed(5, 7))
 
 
-@pytest.mark.parametrize("answer", ["F33[2]", 7, {"Compress.t": "no type at all"}, ["F32"]])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "F33[2]",
+        7,
+        {"Compress.t": "no type at all"},
+        ["F32"],
+        {"Compress.code": "F32[Contribute.contributed]"},
+    ],
+)
 def test_a_component_of_ones_own_that_says_nonsense(answer: Any) -> None:
     class Odd(Halves):
         TYPE_NAME = "test.Odd"

@@ -228,8 +228,20 @@ def _parsed(text: str) -> PortPromise:
     if match["dims"] is None:
         return PortPromise(ValueType(node))
     dims = [d for d in match["dims"].split(",") if d]
+    if len(dims) == 1 and "." in dims[0].strip("…."):
+        return PortPromise(ValueType(node), like=_port(dims[0]))
     leading = dims[:1] in (["..."], ["…"])
     return PortPromise(ValueType(node, tuple(_dim(d) for d in dims[leading:])), leading)
+
+
+def _port(text: str) -> str:
+    """`Contribute.contribution`, an input of a role's op. ValueError for any other text."""
+    op_type, _, port = text.partition(".")
+    for domain in keys.ROLE_DOMAINS:
+        row = opsets.lookup(domain, op_type)
+        if row is not None and any(one.name == port for one in row.inputs):
+            return text
+    raise ValueError(f"{text!r} is not an input of an op: write <Op>.<port>")
 
 
 def _dim(text: str) -> Dim:

@@ -13,6 +13,7 @@ from bb_host.ir.construction import class_of
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import has_subgraph
 from bb_host.passes.analysis import flow
+from bb_host.passes.analysis.alike_types import alike
 from bb_host.passes.analysis.backends import runs_on_kernels
 from bb_host.passes.analysis.bound_types import Promises, like_output, note_forward, ports_of, promises, unify
 from bb_host.passes.analysis.onnx_inference import infer
@@ -66,6 +67,8 @@ class OpRules:
             promised = promised if domain in ROLE_DOMAINS else {}
             solve = _by_row(row, relation_of(row), version, self._kernels, promised)
             pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
+            if any(promise.like for own in promised.values() for promise in own.values()):
+                solve = _in_pairs(solve, alike(promised))
             return solve if pair is None else _in_pairs(solve, pair)
         if domain == keys.ONNX_DOMAIN:
             return _inferring(version, self._kernels)

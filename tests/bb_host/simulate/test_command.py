@@ -274,6 +274,7 @@ class HandsOn(Module):
             self.mean.contribute(g, r.answer, peer=r.answer.sender, sent=params)
             mean, total = self.mean.aggregate(g, after=r.closed)
             g.app_emit("total", total)
+            value = {value}
             {sends}
 
 
@@ -281,16 +282,18 @@ def program():
     return HandsOn(), Compiler()
 """
 
-TOLD = 'self.model.load_parameters(g, g.net_out("mean", peers, mean))'
-ASKED = """again = g.request("again", peers, mean, deadline_ns=S)
+TOLD = 'self.model.load_parameters(g, g.net_out("mean", peers, value))'
+ASKED = """again = g.request("again", peers, value, deadline_ns=S)
             again.reply(g.onnx.size(again.value[0]))
             g.app_emit("sizes", again.answer)"""
+OF_ANY_SIZE = "g.onnx.compress(mean, g.onnx.equal(mean, mean))"
+"""All that there is, which the compiler cannot know."""
 
 
 @pytest.mark.parametrize("sends", [TOLD, ASKED], ids=["told", "asked"])
 def test_what_was_too_large_is_named_and_a_configuration_has_room_for_it(tmp_path, capsys, sends):
     program, device = tmp_path / "hands_on.py", tmp_path / "device.toml"
-    program.write_text(HANDS_ON.format(sends=sends))
+    program.write_text(HANDS_ON.format(sends=sends, value=OF_ANY_SIZE))
     arguments = ["simulate", str(program), "--quiet", "--clients", "2"]
     assert main(arguments) == 0
     said = capsys.readouterr().err
@@ -321,7 +324,7 @@ class AnswersAtLength(Module):
             own = self.model.params(g, after=r.value)
             self.mean.contribute(g, own, peer=r.value.sender)
             mean, _ = self.mean.aggregate(g, after=own)
-            r.reply(mean)
+            r.reply({value})
             g.app_emit("size", g.onnx.size(r.answer))
 
 
@@ -332,11 +335,27 @@ def program():
 
 def test_rounds_in_vain_say_whose_limits_are_too_small(tmp_path, capsys):
     program = tmp_path / "answers.py"
-    program.write_text(ANSWERS_AT_LENGTH)
+    program.write_text(ANSWERS_AT_LENGTH.format(value=OF_ANY_SIZE))
     assert main(["simulate", str(program), "--quiet", "--clients", "2", "--large", "Client"]) == 1
     refused = capsys.readouterr().err
     assert "10 rounds in a row went in vain" in refused and "the peer takes 4194304" in refused
     assert "give the classes that send and receive it larger limits: --config CLASS=FILE.toml" in refused
+
+
+@pytest.mark.parametrize("sends", [TOLD, ASKED], ids=["told", "asked"])
+def test_a_mean_that_is_handed_on_is_planned_like_the_model_that_it_is_of(tmp_path, capsys, sends):
+    program = tmp_path / "hands_on.py"
+    program.write_text(HANDS_ON.format(sends=sends, value="mean"))
+    assert main(["simulate", str(program), "--quiet", "--clients", "2"]) == 0
+    ended = capsys.readouterr()
+    assert "total" in ended.out and not ended.err
+
+
+def test_a_mean_that_is_replied_is_planned_like_the_model_that_it_is_of(tmp_path, capsys):
+    program = tmp_path / "answers.py"
+    program.write_text(ANSWERS_AT_LENGTH.format(value="mean"))
+    assert main(["simulate", str(program), "--quiet", "--clients", "2", "--large", "Client"]) == 0
+    assert "1106302" in capsys.readouterr().out
 
 
 SAYS_MUCH = """
