@@ -42,6 +42,7 @@ CODES: Final[Mapping[str, str]] = {
     "parameter-without-gradient": "a parameter that training does not change",
     "personal-untrained": "a model is run where nothing trains its personal parameters",
     "probabilities-as-output": "a cross-entropy of a model that ends in its own softmax or sigmoid",
+    "round-not-attempt": "`bb.OncePerRound` is given the number of a round, which a repeated round has, too",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
     "setting-without-effect": "a configuration key that nothing reads beside the others",
     "shared-parameter": "a parameter that several layers read: it is trained as one",

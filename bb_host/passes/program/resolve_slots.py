@@ -40,6 +40,7 @@ from bb_host.passes.analysis.model_order import warn_of_order
 from bb_host.passes.analysis.pairs import check_pairs
 from bb_host.passes.analysis.personal import warn_of_personal
 from bb_host.passes.analysis.remarks import warn_of_slots
+from bb_host.passes.analysis.round_numbers import warn_of_round_numbers
 from bb_host.passes.analysis.slot_table import TargetSlots, numbering, targets_of
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Binding, Options
@@ -63,6 +64,7 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
     check_kept(targets, stats)
     warn_of_order(targets, stats)
     warn_of_late_samples(targets, stats)
+    warn_of_round_numbers(targets, stats)
     for target in targets:
         check_absent_peers(target, slots[target.main.key])
     numbers = numbering(targets, [slots[t.main.key] for t in targets])

@@ -46,22 +46,22 @@ class Tiers(Module):
         with g.rounds(self.rounds, pause_ns=self.pause_ms * MS) as start:
             peers = self.gateways.sample(g, n=self.asked, min=1, after=start)
             factor = g.onnx.cast(start.round, to=1)
-            r = g.request("site", peers, [factor, start.round], deadline_ns=DEADLINE)
+            r = g.request("site", peers, [factor, start.round, start.attempt], deadline_ns=DEADLINE)
 
-            factor, number = r.value  # on a gateway
+            factor, number, attempt = r.value  # on a gateway
             children = self.clients.sample(g, n=CHILDREN, min=1, after=factor)
             g.app_emit("asked", g.bundle([number, children]))
-            q = g.request("client", children, [factor, number], deadline_ns=SITE_DEADLINE)
+            q = g.request("client", children, [factor, attempt], deadline_ns=SITE_DEADLINE)
 
-            factor, number = q.value  # on a client
-            factor = g.gate(factor, self.once.first(g, number))
+            factor, attempt = q.value  # on a client, which answers once, whoever asks; a repeated round again
+            factor = g.gate(factor, self.once.first(g, attempt))
             own, _ = self.shard.next_batch(g, after=factor)
             q.reply([g.onnx.reshape(own * factor, g.constant([1, 1])), self.shard.num_samples(g)])
 
             value, n = q.answer  # the gateway again
             self.site.contribute(g, value, weight=n, peer=q.answer.sender)
             mean, total = self.site.aggregate(g, after=q.closed)
-            _, number = r.value
+            _, number, _ = r.value
             g.app_emit("site", g.bundle([number, g.onnx.reduce_mean(mean, keepdims=0), total, q.missing]))
             r.reply([g.onnx.reshape(mean, g.constant([1, 1])), total])
 
