@@ -47,7 +47,8 @@ class BoundOp:
     topic of an op that does nothing but emit an app event. `check` holds a component's result against
     what the op declares, where there is something to hold. `frees` are sites that nobody but this op
     reads: their values go as soon as it has run. `ended(frame, values)` of an op with bodies is called by
-    the last op of a body that it runs.
+    the last op of a body that it runs. `alone` is what runs instead of `run` where every op is observed: an
+    op's own part, where `run` does that of its readers, too.
     """
 
     spec: OpSpec
@@ -75,6 +76,7 @@ class BoundOp:
     emits: str | None = None
     frees: tuple[int, ...] = ()
     ended: Callable[[Any, Any], None] | None = None
+    alone: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         self.index, self.inputs, self.outs = self.spec.index, self.spec.inputs, self.spec.outputs
@@ -157,7 +159,7 @@ class OpObserver:
         self._wrap = wrap
         for graph in graphs:
             for op in graph.ops:
-                self.rebind(op, op.run)
+                self.rebind(op, op.alone or op.run)
 
     def rebind(self, op: BoundOp, run: Callable[..., Any]) -> None:
         """Gives an op this implementation, seen by whoever observes ops."""

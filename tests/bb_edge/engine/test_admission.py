@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from arrays import f32
 
 from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net import admission
@@ -21,7 +22,7 @@ from bb_edge.wire.codecs import encode_value
 from bb_edge.wire.envelope import NONE, RESPONSE, Envelope, Fill
 from bb_edge.wire.programs import ProgramClaim
 
-A = PeerId.from_name("a")
+A, B = PeerId.from_name("a"), PeerId.from_name("b")
 PROGRAM = """
 program Demo {module=Demo, program="0123456789abcdef0123456789abcdef"}
 function program.Main() -> () {entry=1, partition=Main}
@@ -148,3 +149,55 @@ def test_a_node_that_keeps_nothing_takes_durable_envelopes_as_any_other(compile_
     node.persisted(asked[0].token if asked else 1)
     node.poll(2)
     assert node.counters["executions.ended"] == 1
+
+
+GATED = """program Demo {module=Demo}
+function program.Main() -> () {entry=1, partition=self}
+  x0: F32, s0: PeerIdVec = wire.Recv() {wire.wire_id=1, wire.site_ids=a1, wire.type_hashes=101}
+  x: F32, s: PeerIdVec = gate.DedupGateRx(x0, s0)
+  y: F32, t: PeerIdVec = gate.PeerHealthGateRx(x, s)
+  z: F32, u: PeerIdVec = gate.BackoffGateRx(y, t)
+  go: Trigger = syscall.OnTrigger(z)
+  slept: Trigger = syscall.Sleep<duration_ns=1000000000>(go)
+  syscall.AppEmit<name="z">(z)
+  syscall.AppEmit<name="u">(u)
+"""
+BETWEEN = '  syscall.AppEmit<name="between">(y)\n'
+
+
+@pytest.mark.covers("gate", "DedupGateRx", "PeerHealthGateRx", "BackoffGateRx")
+@pytest.mark.parametrize("seen", ["unseen", "traced", "observed", "read between"])
+@pytest.mark.parametrize("trouble", ["", "peer_health_rx", "backoff_rx"])
+def test_gates_drop_what_waited_while_its_peer_went_down_or_was_blocked(bench, seen, trouble):
+    """An execution that sleeps keeps the second envelope waiting. As one op or as three, they do the same."""
+    config = NodeConfig(max_executions=1, trace=seen == "traced")
+    b = bench(GATED + (BETWEEN if seen == "read between" else ""), config=config)
+    ran = []
+    if seen == "observed":
+
+        def observed(op):
+            run = op.run
+            return lambda ctx, *values: ran.append(op.spec.op_type) or run(ctx, *values)
+
+        b.node.observe_ops(observed)
+    type_hash, payload = encode_value(f32(3))
+    for peer in (B, A):
+        fill = Fill(site_suffix(0xA1), payload, False, type_hash)
+        b.node.deliver_inbound(envelope.encode(Envelope([fill], epoch=3, seq=1)), peer)
+        b.poll()
+    if trouble == "backoff_rx":
+        b.node._parts.peers.back_pressure.block(A)
+    elif trouble:
+        for _ in range(20):
+            b.node.peer_failed(A)
+    assert b.events("u") == [(B,)]
+    b.settle()
+    assert b.events("u") == [(B,)] + [(A,)] * (not trouble)
+    assert [z.tolist() for z in b.events("z")] == [[3]] * len(b.events("u"))
+    dropped = {name: n for name, n in b.node.counters.items() if name.startswith("gates.")}
+    assert dropped == ({f"gates.{trouble}.dropped": 1} if trouble else {})
+    if seen == "read between":
+        assert len(b.events("between")) == len(b.events("u")) + (trouble == "backoff_rx")
+    if seen == "observed":
+        gates = [op_type for op_type in ran if "Gate" in op_type]
+        assert gates[:3] == ["DedupGateRx", "PeerHealthGateRx", "BackoffGateRx"]
