@@ -6,10 +6,11 @@
    size that its shape allows (0 where it is unknown). Concrete types without a hash do not travel, neither
    alone nor in a bundle: `NotWireEligible`.
 3. The receiving half carries the shapes of tensors as far as they are numbers, and what bundles hold, so that
-   the device refuses others. A size that the compiler does not know, or knows by a symbol alone, is open.
-   Answers that are read as a batch and whose shape is open are warned about (`layout-unknown`). Where
-   receivers take a narrower shape than their sender knows (a model's input, where the data come from a
-   file), the sending half carries it: what does not fit is the sender's failure, before anything is sent.
+   the device refuses others; a bundle of which all is known has a largest size. A size that the compiler does
+   not know, or knows by a symbol alone, is open. Answers that are read as a batch and whose shape is open are
+   warned about (`layout-unknown`). Where receivers take a narrower shape than their sender knows (a model's
+   input, where the data come from a file), the sending half carries it: what does not fit is the sender's
+   failure, before anything is sent.
 4. Sends of one partition to the same list of peers have one `batch_group_id`; requests and replies have one
    each.
 5. A Send-flavored op says under which name each payload arrives (`dest_site_name.<input>`).
@@ -19,10 +20,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets.wire import OP_RECV_REQ, OP_RECV_RESP_BATCHED, OP_SEND
-from bb_edge.ir.stamped_parts import write_parts
+from bb_edge.ir.stamped_parts import StampedPart, write_parts
 from bb_edge.ir.stamped_shapes import shape_text, write_shapes
 from bb_edge.ir.types import ValueType
 from bb_host.errors import NotWireEligible, named, source
@@ -37,6 +39,11 @@ from bb_host.passes.options import Options
 
 TENSOR_OVERHEAD = 1024
 """Bytes beyond the data that a serialized tensor may take: shape, and layout and hash of parameters."""
+
+PART_OVERHEAD = 16
+"""Bytes that a bundle takes, and each of its parts beyond its payload: heads, and the hash of a type."""
+
+Layout = tuple[StampedPart, ...]
 
 _SMALL = {
     types.PEER_ID: 128,
@@ -118,8 +125,9 @@ class _Analysis:
             found = {n: ValueType(types.TRIGGER) for n in arrive if n}
             self.arrives[receiver.name].update(found)
         self.stats.count("wire_edges_trigger_only" if trigger else "wire_edges_data")
-        common = _stamp(edge.send, payloads, kinds, trigger)
-        known = NO_FACTS if trigger else _shapes(kinds) | self._parts(sender, payloads, kinds)
+        layouts = self._layouts(sender, payloads, kinds)
+        common = _stamp(edge.send, payloads, kinds, trigger, layouts)
+        known = NO_FACTS if trigger else _shapes(kinds) | _parts(layouts)
         self._put(edge.recv, common | known)
         if edge.recv.op_type == OP_RECV_RESP_BATCHED:
             self._stacked(edge.recv, kinds)
@@ -147,13 +155,14 @@ class _Analysis:
         if shapes != own:
             self._put(edge.send, OpFacts(shapes=write_shapes(shapes)))
 
-    def _parts(self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]) -> OpFacts:
-        """Rule 3 for bundles: nothing where nothing is known."""
-        stamp = write_parts(
+    def _layouts(
+        self, sender: Function, names: Sequence[str], kinds: Sequence[ValueType]
+    ) -> list[Layout | None]:
+        """What bundles among the payloads hold; None for others, and where nothing is known."""
+        return [
             self.bundles.layout(sender, name, self.came_as) if kind.node is types.COMPOSITE else None
             for name, kind in zip(names, kinds, strict=True)
-        )
-        return OpFacts(parts=stamp) if stamp else NO_FACTS
+        ]
 
     def _stacked(self, recv: Op, kinds: Sequence[ValueType]) -> None:
         """Rule 3 for answers that are read as a batch: those of several shapes make none."""
@@ -260,19 +269,35 @@ def _reads_trigger(op: Op, name: str) -> bool:
     return True
 
 
-def _stamp(op: Op, names: Sequence[str], kinds: Sequence[ValueType], trigger: bool) -> OpFacts:
+def _stamp(
+    op: Op,
+    names: Sequence[str],
+    kinds: Sequence[ValueType],
+    trigger: bool,
+    layouts: Sequence[Layout | None] = (),
+) -> OpFacts:
     """Transport, hashes and sizes of the payloads."""
     transport = keys.WIRE_TRANSPORT_TRIGGER_ONLY if trigger else keys.WIRE_TRANSPORT_DATA
     if trigger:
         kinds = [ValueType(types.TRIGGER)] * len(kinds)
     hashes = [_hash(op, name, kind) for name, kind in zip(names, kinds, strict=True)]
-    return OpFacts(transport=transport, type_hashes=tuple(hashes), max_bytes=tuple(map(_largest, kinds)))
+    sizes = [
+        _largest(kind) if layout is None or trigger else _largest_bundle(layout) or 0
+        for kind, layout in zip_longest(kinds, layouts)
+    ]
+    return OpFacts(transport=transport, type_hashes=tuple(hashes), max_bytes=tuple(sizes))
 
 
 def _shapes(kinds: Sequence[ValueType]) -> OpFacts:
     """Rule 3: nothing where nothing is known."""
     stamp = write_shapes([kind.shape for kind in kinds])
     return OpFacts(shapes=stamp) if stamp else NO_FACTS
+
+
+def _parts(layouts: Sequence[Layout | None]) -> OpFacts:
+    """Rule 3 for bundles: nothing where nothing is known."""
+    stamp = write_parts(layouts)
+    return OpFacts(parts=stamp) if stamp else NO_FACTS
 
 
 def _agreed(own: Shape, taken: Sequence[Shape]) -> Shape:
@@ -313,3 +338,21 @@ def _largest(kind: ValueType) -> int:
             return 0
         size *= dim
     return size + TENSOR_OVERHEAD
+
+
+def _largest_bundle(layout: Layout) -> int | None:
+    """The most bytes that a bundle takes on the wire; None where a part of it leaves that open."""
+    size = PART_OVERHEAD
+    for type_hash, shape, inner in layout:
+        node = types.by_wire_hash(type_hash)
+        if node is types.COMPOSITE:
+            part = None if inner is None else _largest_bundle(inner)
+        elif node is None:
+            part = None
+        else:
+            known = None if shape is None else tuple(n if n >= 0 else None for n in shape)
+            part = _largest(ValueType(node, known)) or (0 if node is types.TRIGGER else None)
+        if part is None:
+            return None
+        size += part + PART_OVERHEAD
+    return size

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from bb_edge.ir import keys
+from bb_edge.ir import keys, types
 from bb_edge.ir.stamped_parts import StampedPart, read_parts
+from bb_edge.ir.values import TRIGGER, Composite
+from bb_edge.wire.codecs import encode_value
 from bb_host import Compiler, Graph, Module, PeerSelectorSlot
 from bb_host.errors import CompileError
 
-F32, COMPOSITE = 0x101, 0x302
+F32, COMPOSITE, TRIGGER_HASH = 0x101, 0x302, types.TRIGGER.wire_hash
 OTHERS = PeerSelectorSlot("others", "bb.PresenceSelector", {}, peer_class="Other")
 
 
-def arriving(bundle: Callable[[Graph, Any], Any]) -> tuple[StampedPart, ...] | None:
-    """The layout that is stamped for a receiver of what `bundle(g, t)` gives; `t` is a trigger."""
+def stamped(key: str, bundle: Callable[[Graph, Any], Any]) -> list[str]:
+    """What is stamped of what `bundle(g, t)` gives under a key; `t` is a trigger."""
 
     class Sender(Module):
         name = home = "Me"
@@ -29,10 +32,19 @@ def arriving(bundle: Callable[[Graph, Any], Any]) -> tuple[StampedPart, ...] | N
             g.app_emit("got", g.net_out("p", OTHERS.current_view(g, after=t), value))
 
     model = Compiler().compile(Sender())
-    stamps = [
-        p.value for f in model.functions for n in f.node for p in n.metadata_props if p.key == keys.PARTS_KEY
-    ]
+    return [p.value for f in model.functions for n in f.node for p in n.metadata_props if p.key == key]
+
+
+def arriving(bundle: Callable[[Graph, Any], Any]) -> tuple[StampedPart, ...] | None:
+    """The layout that is stamped for a receiver."""
+    stamps = stamped(keys.PARTS_KEY, bundle)
     return read_parts(stamps[0])[0] if stamps else None
+
+
+def planned(bundle: Callable[[Graph, Any], Any]) -> int:
+    """The largest size on the wire, 0 where it is open; both sides say the same."""
+    (size,) = {int(text) for text in stamped(keys.WIRE_MAX_BYTES_KEY, bundle)}
+    return size
 
 
 def pair(g: Graph, *sizes: int) -> Any:
@@ -52,6 +64,38 @@ FOLLOWED: dict[str, Callable[[Graph, Any], Any]] = {
 @pytest.mark.parametrize("way", FOLLOWED)
 def test_a_bundle_is_followed_through_what_hands_it_on(way: str) -> None:
     assert arriving(FOLLOWED[way]) == ((F32, (2,), None), (F32, (3,), None))
+
+
+def flags(children: int) -> Composite:
+    return Composite(((TRIGGER_HASH, TRIGGER),) * children)
+
+
+SIZED: dict[str, tuple[Callable[[Graph, Any], Any], Composite]] = {
+    "few numbers": (lambda g, t: pair(g, 3), Composite(((F32, np.zeros(3, np.float32)),))),
+    "many": (lambda g, t: pair(g, 70_000), Composite(((F32, np.zeros(70_000, np.float32)),))),
+    "triggers": (lambda g, t: g.bundle([t] * 40), flags(40)),
+    "nested": (lambda g, t: g.bundle([g.bundle([t] * 3)]), Composite(((COMPOSITE, flags(3)),))),
+}
+
+
+@pytest.mark.parametrize("kind", SIZED)
+def test_a_bundle_of_which_all_is_known_has_a_largest_size(kind: str) -> None:
+    bundle, value = SIZED[kind]
+    length = len(encode_value(value)[1])
+    assert length <= planned(bundle) <= length + 1024 + 16 * 41
+
+
+@pytest.mark.parametrize(
+    "bundle",
+    [
+        lambda g, t: g.bundle([t, g.own_addresses(after=t)]),
+        lambda g, t: g.bundle([g.bundle([g.onnx.non_zero(g.constant([1.0, 0.0]))])]),
+        lambda g, t: g.any(pair(g, 2), pair(g, 3)),
+    ],
+    ids=["addresses", "data decides", "any of two"],
+)
+def test_the_size_of_a_bundle_is_open_where_that_of_a_part_is(bundle: Callable[[Graph, Any], Any]) -> None:
+    assert planned(bundle) == 0
 
 
 def test_of_two_bundles_of_which_one_comes_holds_what_both_have() -> None:
