@@ -144,6 +144,7 @@ class GraphModel(Model):
         self._statistic_views = cut(self._statistics, layout.statistic_shapes)
         settings = {key: setting.default for key, setting in OPTIMIZER_CONFIG.items()}
         self._optimizer = Optimizer({**settings, **optimizer}, self._size)
+        self.untold = self._optimizer.notes
         self._adjusts = type(self).adjust_gradient is not GraphModel.adjust_gradient
         self._reads_only = self._optimizer.reads_only and not self._adjusts
         plain = self._reads_only and not layout.statistics  # those are sums over rows by their weights
@@ -290,9 +291,8 @@ class GraphModel(Model):
             raise self._error(
                 f"the gradient is {grad.dtype}{list(grad.shape)}, the output {kept.dtype}{list(kept.shape)}"
             )
-        behind = (
-            (np.empty(kept.arrays[0].shape, kept.arrays[0].dtype),) if graphs.gives_input_gradient else ()
-        )
+        first = kept.arrays[0]
+        behind = (np.empty(first.shape, first.dtype),) if graphs.gives_input_gradient else ()
         self._gradient.add(graphs.train, (*kept.arrays, grad), ((), behind))
         if key is not None:
             self._activations.use(key)

@@ -243,9 +243,8 @@ class Optimizer:
 
     def take_notes(self) -> Sequence[str]:
         """Returns its notes since the last call."""
-        if not self.notes:
-            return ()
-        notes, self.notes = self.notes, []
+        notes = tuple(self.notes)
+        self.notes.clear()
         return notes
 
     def _sgd(self) -> Callable[..., None]:

@@ -86,6 +86,8 @@ class StoredSamples(DataSource):
         if one_hot:
             y = one_hot_rows(y, one_hot, where)
         self._scaling = None if scaling is None else _fitted(scaling, x, where)
+        # No call for what changes nothing, at each batch.
+        self._is_plain = self._scaling is None and type(self)._scaled is StoredSamples._scaled
         self._x, self._y = _frozen(x), None if y is None else _frozen(y)
         self._samples = len(x)
         self._batch = batch_size or len(x)
@@ -97,7 +99,7 @@ class StoredSamples(DataSource):
         self._position = 0
         self._count = _frozen(np.array(len(x), np.int64))
         self._order: Array | None = None
-        self._restored: tuple[str, ...] = ()  # what is to be said of a state that was taken
+        self.untold: list[str] = []  # of a state that was taken
 
     @staticmethod
     def batching(env: ComponentEnv, read: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +123,7 @@ class StoredSamples(DataSource):
 
     def next_batch(self, ctx: Ctx) -> tuple[Array, Array | None]:
         x, y = self._chosen(None if self._whole else self._take())
-        return self._scaled(x), y
+        return x if self._is_plain else self._scaled(x), y
 
     def batch_like(self) -> tuple[Array, ...]:
         if type(self).next_batch is not StoredSamples.next_batch:
@@ -224,10 +226,11 @@ class StoredSamples(DataSource):
             return
         self._seek(epoch + 1, 0)
         had = f"the shard has {self._samples} samples, and had {samples} when the state was written"
-        self._restored = (f"{had}: a new epoch begins",)
+        self.untold[:] = [f"{had}: a new epoch begins"]
 
     def take_notes(self) -> Sequence[str]:
-        notes, self._restored = self._restored, ()
+        notes = tuple(self.untold)
+        self.untold.clear()
         return notes
 
 

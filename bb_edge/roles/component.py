@@ -213,7 +213,8 @@ class Component:
     the artifact's is refused.
 
     `notes` are what its construction found odd and went on with, one sentence each: `bb-edge run` and
-    `bb-edge check` tell them.
+    `bb-edge check` tell them. `untold` is the list, the same one for good, in which a data source or a model
+    keeps what its `take_notes` would give: it is asked when there is something. None: behind each call.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -227,6 +228,7 @@ class Component:
     NEEDS: ClassVar[tuple[str, ...]] = ()
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     notes: Sequence[str] = ()
+    untold: Sequence[str] | None = None
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:

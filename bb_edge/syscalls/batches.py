@@ -18,6 +18,7 @@ from bb_edge.ir.stamped_parts import misfits, read_parts
 from bb_edge.ir.stamped_shapes import shape_text
 from bb_edge.roles import Composite, DataSource
 from bb_edge.syscalls import data_shapes
+from bb_edge.syscalls.notes import Notes, is_shipped, kept_notes, tell
 from bb_edge.syscalls.results import described
 from bb_edge.wire.codecs import wire_type_hash
 
@@ -31,16 +32,12 @@ if TYPE_CHECKING:
 Method = Callable[..., object]
 
 
-def is_shipped(defined: object) -> bool:
-    """Returns whether a class or method is the project's own, and not an author's."""
-    return getattr(defined, "__module__", "").startswith(("bb_edge.", "bb_host."))
-
-
 def bind(
     op: BoundOp, component: DataSource, slot: str, method: Method, once: Once, of_data: dict[int, OfData]
-) -> Method:
-    """Returns the `next_batch` that runs. OpError where a shard's batches are not what the program takes.
+) -> tuple[Method, Notes | None]:
+    """Returns the `next_batch` that runs, and its notes, unless it tells them itself.
 
+    OpError where a shard's batches are not what the program takes.
     What batches look like is noted in `of_data`, by site, where every one of them does.
 
     A source that does not say what its batches are (`batch_like`) has each of them looked at. So has an
@@ -65,7 +62,10 @@ def bind(
             _hold(arrays, stamped, slot)
         if not (arrays and shipped):
             method = _holding(stamped, slot, method)
-    return _telling(component, slot, method)
+    notes = kept_notes(component, slot, steps.DataNoted)
+    if notes is None or type(component).take_left_out is not DataSource.take_left_out:
+        return _telling(component, slot, method), None
+    return method, notes
 
 
 def _hold(given: Sequence[Array | None], stamped: Sequence[StampedPart], slot: str) -> None:
@@ -224,7 +224,6 @@ def _telling(component: DataSource, slot: str, method: Callable[..., object]) ->
                 else:
                     ctx.runtime.count("data.breaks")
                 ctx.runtime.emit(steps.DataLeftOut(ctx.target, slot, *left_out))
-            for note in component.take_notes():
-                ctx.runtime.emit(steps.DataNoted(ctx.target, slot, note))
+            tell(component, slot, steps.DataNoted, ctx)
 
     return next_batch

@@ -88,6 +88,8 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
     if len(ones) != 2:
         return several
     first, second = ones
+    if all(types.is_subtype(kind.node, types.TENSOR) for kind in kinds):
+        return _two_tensors(first, second, (_rank(kinds[0]), _rank(kinds[1])), several)
 
     def two(result: object) -> object:
         if type(result) is tuple and len(result) == 2:  # most ops of several outputs have two
@@ -95,6 +97,40 @@ def checker(definition: OpDef, declared: Sequence[ValueType | None]) -> Check:
         return several(result)
 
     return two
+
+
+def _two_tensors(first: Check, second: Check, ranks: tuple[int, int], several: Check) -> Check:
+    """Returns a check of two tensors, which calls that of each where their dtypes are not the last ones."""
+    one_rank, other_rank = ranks
+    one_dtype: object = None
+    other_dtype: object = None
+    array = np.ndarray
+
+    def two(result: object) -> object:
+        nonlocal one_dtype, other_dtype
+        if type(result) is not tuple or len(result) != 2:
+            return several(result)
+        one, other = result
+        if (
+            type(one) is array
+            and type(other) is array
+            and one.dtype is one_dtype
+            and other.dtype is other_dtype
+            and (one_rank < 0 or one.ndim == one_rank)
+            and (other_rank < 0 or other.ndim == other_rank)
+        ):
+            return result
+        one, other = first(one), second(other)
+        if one is not None and other is not None:  # one that is optional may be left out
+            one_dtype, other_dtype = one.dtype, other.dtype
+        return one, other
+
+    return two
+
+
+def _rank(kind: ValueType) -> int:
+    """Returns how many dimensions a tensor has to have, -1 where that is not declared."""
+    return -1 if kind.shape is None else len(kind.shape)
 
 
 def sized(check: Check, definition: OpDef, keywords: Mapping[str, object]) -> Check:
@@ -197,13 +233,14 @@ def _one(port: Port, kind: ValueType, where: str) -> Check:
 
 
 def _tensor(kind: ValueType, optional: bool, wrong: Callable[[object, str], ResultError]) -> Check:
-    elem = kind.node.elem_type
+    elem, rank = kind.node.elem_type, _rank(kind)
     expected = None if elem is None else types.dtype_of_elem(elem)
-    rank = -1 if kind.shape is None else len(kind.shape)
-    name = expected or "float32"
+    name, array = expected or "float32", np.ndarray
 
     def tensor(value: object) -> object:
-        if type(value) is not np.ndarray:
+        if type(value) is array and value.dtype is expected and (rank < 0 or value.ndim == rank):
+            return value  # as nearly all of them are
+        if type(value) is not array:
             if value is None and optional:
                 return None
             if is_masked(value):

@@ -26,6 +26,7 @@ from bb_edge.ir.values import Composite
 from bb_edge.roles import Aggregator, DataSource, Model, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import batches, contributions
+from bb_edge.syscalls.notes import NO_NOTES, Notes, is_shipped, kept_notes, tell
 from bb_edge.syscalls.reserving import reserve
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
 
@@ -69,7 +70,7 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
     op.writes = definition.effect is Effect.WRITE and not component.shared
     op.yields_command = bool(definition.outputs) and definition.outputs[0].type == types.COMMAND_ID.id
     method = getattr(component, held.method)
-    if not batches.is_shipped(type(component)):
+    if not is_shipped(type(component)):
         method = _lending(method)
     if isinstance(component, Aggregator) and op.spec.domain == keys.ROLE_AGGREGATOR_DOMAIN:
         method = contributions.bind(op, component, method)
@@ -77,11 +78,17 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         reserve(op, component, component.reserve, "for a copy of the parameters")
     if isinstance(component, Model) and op.spec.op_type in ("Forward", "ForwardKeyed"):
         method = _counting(component, method)
+    notes: Notes | None = NO_NOTES
     if isinstance(component, Model) and op.spec.op_type == "Step":
-        method = _noting(component, slot, method)
+        notes = kept_notes(component, slot, steps.ModelNoted)
+        if notes is None:
+            method = _noting(component, slot, method)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
-        method = batches.bind(op, component, slot, method, env.once, env.graph.of_data)
-    return calls_of(env.scheduler.waiting, component, method, keywords, op.takes_first, op.check)
+        method, notes = batches.bind(op, component, slot, method, env.once, env.graph.of_data)
+    return calls_of(
+        env.scheduler.waiting, component, method, keywords, op.takes_first, op.check, notes or NO_NOTES,
+        none_fits=op.yields_command,
+    )  # fmt: skip
 
 
 class _Held(NamedTuple):
@@ -146,8 +153,7 @@ def _noting(component: Model, slot: str, method: Callable[..., object]) -> Calla
 
     def step(ctx: OpContext, *inputs: object) -> object:
         result = method(ctx, *inputs)
-        for note in component.take_notes():
-            ctx.runtime.emit(steps.ModelNoted(ctx.target, slot, note))
+        tell(component, slot, steps.ModelNoted, ctx)
         return result
 
     return step
@@ -183,13 +189,18 @@ def calls_of(
     keywords: Mapping[str, object],
     takes_first: bool = False,
     check: Check | None = None,
+    notes: Notes = NO_NOTES,
+    *,
+    none_fits: bool = False,
 ) -> Run:
     """Returns the call of a component's method, which gives PENDING where it answers with a `Later`.
 
-    `check` gets the result first; a later result meets it when the parked op is resumed.
+    `check` gets the result first, None only where it does not say `none_fits`; a later result meets it when
+    the parked op is resumed. `notes` are told behind each call that leaves some.
     """
 
     call = partial(method, **keywords) if keywords else method
+    untold, tell_them = notes
 
     def run(ctx: OpContext, *inputs: object) -> object:
         try:
@@ -197,12 +208,16 @@ def calls_of(
         except BaseException:
             waiting.withdraw(ctx)
             raise
-        token = ctx.later_token
-        if token:
+        finally:
+            if untold:
+                tell_them(ctx)
+        if token := ctx.later_token:
             if isinstance(result, Later) and result.handle.token == token:
                 ctx.later_token = 0
                 return PENDING
             waiting.withdraw(ctx)
+        if result is None and none_fits:
+            return None
         if isinstance(result, Later):
             raise OpError(
                 f"{component.TYPE_NAME} answers with a Later of another call",

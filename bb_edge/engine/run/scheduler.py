@@ -92,10 +92,12 @@ class Scheduler:
     def _run(self, execution: Execution, limit: int) -> int:
         ready = execution.ready
         popleft, append = ready.popleft, ready.append
-        ctx, waiting_room = self._ctx, self.waiting
+        ctx, waiting_room, watched = self._ctx, self.waiting, self.waiting.watched
         ctx.execution = execution
         trace = self.runtime.config.trace
         turns = None if self.turns.clock is None else self.turns
+        # Claims come while it runs, and go when it does not: most ops are not even asked about.
+        unclaimed = not execution.claimed and bool(execution.claim_set)
         careful = False  # the poll's time is over: nothing more that may take long
         pending, one, spread, mask = PENDING, OutputMode.ONE, OutputMode.SPREAD, EAGER_MASK
         done = 0
@@ -123,8 +125,10 @@ class Scheduler:
                 else:
                     ctx.frame = frame
                     ctx.op = op
-                    if op.touches >= 0 and waiting_room.holds_back(execution, frame, op):
-                        continue
+                    if (unclaimed or op.touches in watched) and op.touches >= 0:
+                        if waiting_room.holds_back(execution, frame, op):
+                            continue
+                        unclaimed = unclaimed and not execution.claimed
                     gather = op.gather  # a method call would look for a method first, at each op
                     result = op.run(ctx, *gather(values))
                     if turns is not None and turns.over():
@@ -140,14 +144,18 @@ class Scheduler:
             for site in op.frees:
                 values[site] = None
             if plain is None:
-                if result is pending or (result is None and not op.yields_command):
+                if result is pending:
                     continue
-                if op.mode is not one:
-                    if op.mode is spread and result is not None:
+                mode = op.mode
+                if mode is not one:
+                    if mode is spread and result is not None:
                         self.write_all(frame, zip(op.outs, result))  # noqa: B905 (trailing outputs may be left out)
                     continue
                 if result is None:
-                    result = self._mint_command()
+                    if not op.yields_command:
+                        continue
+                    result = self.next_command
+                    self.next_command = result + 1
             site = op.out
             values[site] = result
             for consumer, weight in consumers[site]:
@@ -172,11 +180,6 @@ class Scheduler:
         self.pool.peak = max(self.pool.peak, self.pool.entries + 1)
         if ready > self.depth_peak:
             self.depth_peak = ready
-
-    def _mint_command(self) -> int:
-        number = self.next_command
-        self.next_command += 1
-        return number
 
     def _trace(self, execution: Execution, op: BoundOp, result: object) -> None:
         step: type[steps.OpStep] = steps.OpCompleted if op.mode else steps.OpSink
@@ -300,7 +303,8 @@ class Scheduler:
             self._trace(frame.execution, op, result)
         if op.mode is OutputMode.ONE:
             if result is None and op.yields_command:
-                result = self._mint_command()
+                result = self.next_command
+                self.next_command += 1
             if op.takes_first and isinstance(result, tuple):
                 result = result[0]
             if result is not None:

@@ -71,7 +71,8 @@ def check_deadline(deadline_ns: int | None) -> None:
 class WaitingRoom:
     """All that waits on one node. Parked ops are bounded by `pending_async`, the rest by executions.
 
-    `sink` takes completions from any thread.
+    `sink` takes completions from any thread. `watched` are the components that are locked, unready or busy:
+    only ops that touch one of them, or that an execution has still to claim, are asked about.
     """
 
     _runtime: Runtime
@@ -84,19 +85,25 @@ class WaitingRoom:
     busy_waiters: list[list[tuple[Frame, BoundOp]]] = field(init=False)
     locked: dict[int, str] = field(default_factory=dict)  # component -> the bootstrap that holds it
     locked_ops: list[tuple[Frame, BoundOp]] = field(default_factory=list)
-    _busy: list[bool] = field(init=False)
+    watched: set[int] = field(default_factory=set)  # the same object for good
+    _busy: set[int] = field(default_factory=set)
     _unready: Mapping[int, Refusal] = field(default_factory=dict)  # component -> why it serves nobody yet
 
     def __post_init__(self) -> None:
         self.claims = Claims(len(self._components))
         self.busy_waiters = [[] for _ in self._components]
-        self._busy = [False] * len(self._components)
         self._runtime.callbacks.register("claim.expired", self._claim_expired)
 
     # --- before an op runs ----------------------------------------------------------------------------
 
+    def _watch(self) -> None:
+        self.watched.clear()
+        self.watched.update(self.locked, self._unready, self._busy)
+
     def holds_back(self, execution: Execution, frame: Frame, op: BoundOp) -> bool:
         """Whether the op must wait for a bootstrap, its execution's claims, or its component.
+
+        No op has to that touches none of `watched` and nothing that its execution has still to claim.
 
         Raises what `refuse` was told, where the component's bootstrap is not done and does not run.
         """
@@ -112,7 +119,7 @@ class WaitingRoom:
         if claiming and not self.claims.acquire(execution):
             self._await_claims(execution, frame, op)
             return True
-        if op.busy_key >= 0 and self._busy[op.busy_key]:
+        if op.busy_key in self._busy:
             self.busy_waiters[op.busy_key].append((frame, op))
             execution.hold(Hold.BUSY)
             return True
@@ -136,7 +143,8 @@ class WaitingRoom:
         self.next_token += 1
         key = ctx.op.busy_key if busy else -1
         if key >= 0:
-            self._busy[key] = True
+            self._busy.add(key)
+            self._watch()
         self.parked[token] = Parked(ctx.frame, ctx.op, ctx.execution, why, key)
         ctx.execution.hold(why)
         return token
@@ -158,7 +166,8 @@ class WaitingRoom:
         if parked.timer:
             self._runtime.timers.cancel(parked.timer)
         if parked.busy_key >= 0:
-            self._busy[parked.busy_key] = False
+            self._busy.discard(parked.busy_key)
+            self._watch()
             # All of them, in order: the first may answer at once, and would leave the others asleep. They
             # come behind the one that is answered, which waited longer.
             waiters = self.busy_waiters[parked.busy_key]
@@ -216,7 +225,7 @@ class WaitingRoom:
 
     def is_busy(self, component: int) -> bool:
         """Whether a component that takes one op at a time works on one."""
-        return self._busy[component]
+        return component in self._busy
 
     @property
     def closes_any(self) -> bool:
@@ -226,6 +235,7 @@ class WaitingRoom:
     def lock(self, components: Sequence[int], bootstrap: str) -> None:
         """Holds body ops of these components back, until `unlock`."""
         self.locked.update(dict.fromkeys(components, bootstrap))
+        self._watch()
 
     def keep_locked(self, frame: Frame, op: BoundOp) -> None:
         """Keeps an op until the bootstrap of its component has ended."""
@@ -237,6 +247,7 @@ class WaitingRoom:
         """A bootstrap ended: its components serve body ops again."""
         for component in components:
             self.locked.pop(component, None)
+        self._watch()
         waiting, self.locked_ops = self.locked_ops, []
         for entry in waiting:
             self._pool.ready_again(entry, Hold.LOCK)
@@ -254,6 +265,7 @@ class WaitingRoom:
     def refuse(self, unready: Mapping[int, Refusal]) -> None:
         """Refuses body ops of these components. Replaces the last answer."""
         self._unready = unready
+        self._watch()
 
     def claim(self, execution: Execution, then: Callable[[Execution], None]) -> None:
         """Claims the execution's components, and calls `then(execution)`, a registered callback.
