@@ -40,11 +40,14 @@ def run(program: Program, options: Options, stats: Stats) -> Program:
 
 
 def _expand(function: Function, stats: Stats) -> Function:
-    if not any(_expansion(*kind) for kind in flow.summary(function.ops).kinds):
+    kinds = flow.summary(function.ops).kinds
+    rows = {kind: row for kind in kinds if (row := _expansion(*kind)) is not None}
+    if not rows or (not function.slots and {*rows.values()} == {_constant}):  # which would refer to a slot
         return function
     changed: dict[int, Op] = {}
+    row_of = rows.get
     for index, op in enumerate(function.ops):
-        row = _expansion(op.domain, op.op_type)
+        row = row_of((op.domain, op.op_type))
         if row is not None:
             new = row(op, function)
             if new is not op:

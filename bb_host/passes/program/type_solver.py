@@ -25,6 +25,7 @@ from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.passes.analysis.bundles import PUTS
 from bb_host.passes.analysis.op_types import OpRules
 from bb_host.passes.analysis.solver import Solver
+from bb_host.passes.analysis.sound_names import all_names
 from bb_host.passes.one_pass import Stats
 from bb_host.passes.options import Options
 
@@ -46,12 +47,11 @@ def _resolved(function: Function, strict: bool, stats: Stats, all_known: bool) -
     """Rule 5. `all_known`: no type that is there is `Any`."""
     seen = function.types
     anything = types.ANY
-    names = [name for op in function.ops for name in op.outputs if name]
-    if all_known:
-        resolved = sum(map(seen.__contains__, names))
-    else:
-        resolved = sum([known is not None and known.node is not anything for known in map(seen.get, names)])
-    unresolved = len(names) - resolved
+    names = all_names(function).difference(function.inputs, ("",))
+    missing = names.difference(seen)
+    if not all_known:
+        missing |= {name for name in names - missing if seen[name].node is anything}
+    unresolved, resolved = len(missing), len(names) - len(missing)
     if unresolved and strict:
         for op in function.ops:
             for name in op.outputs:

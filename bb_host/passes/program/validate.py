@@ -176,6 +176,7 @@ class _Known:
         self._trusted = {
             op.domain
             for f in program.functions
+            if not flow.summary(f.ops).domains <= flow.LEAF_DOMAINS
             for op in f.ops
             if op.domain not in flow.LEAF_DOMAINS and op.facts.slot
         }
