@@ -53,7 +53,7 @@ class Facts(_Namespace):
 def shared(facts: _F, there: dict[object, _F]) -> _F:
     """The record in `there` that says the same in the same order; this one, kept there, where none does.
 
-    Most ops say what others say too, so whoever deals with records (`program.Stamp`) has few of them.
+    Most ops say what others say too, so whoever deals with records (`program.stamping`) has few of them.
     """
     try:
         return there.setdefault(tuple(vars(facts).items()), facts)

@@ -9,7 +9,7 @@ and written back.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -183,29 +183,25 @@ class Op:
                 yield key, value
 
 
-class Stamp:
-    """What many ops of a pass say more: `stamp(op)` is `op.saying(more)`.
+def stamping(more: OpFacts) -> Callable[[Op], Op]:
+    """What many ops of a pass say more: `stamp(op)` is `op.saying(more)`, `stamp` being what this gives.
 
     Ops that share one record of facts share one afterwards, put together once.
     """
+    known: dict[int, OpFacts] = {}  # by the identity of the facts before
+    before: list[OpFacts] = []  # kept, so that no others can have that identity
 
-    __slots__ = ("_before", "_known", "_more")
-
-    def __init__(self, more: OpFacts) -> None:
-        self._more = more
-        self._known: dict[int, OpFacts] = {}  # by the identity of the facts before
-        self._before: list[OpFacts] = []  # kept, so that no others can have that identity
-
-    def __call__(self, op: Op) -> Op:
-        """A copy of the op that says this too; the op itself where it does."""
+    def stamp(op: Op) -> Op:
         facts = op.facts
-        new = self._known.get(id(facts))
+        new = known.get(id(facts))
         if new is None:
-            new = self._known[id(facts)] = op.saying(self._more).facts
-            self._before.append(facts)
+            new = known[id(facts)] = op.saying(more).facts
+            before.append(facts)
         if new is facts:
             return op
         return Op(op.op_type, op.domain, op.inputs, op.outputs, op.attrs, new, op.name, op.extra)
+
+    return stamp
 
 
 @dataclass(frozen=True, slots=True, eq=False)

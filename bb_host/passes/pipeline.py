@@ -208,16 +208,14 @@ def run_pipeline(
     compiled, reports, found = run_passes(passes_with(disabled, extra), program, options, seam.check, observe)
     warnings: list[ProgramWarning] = [*program.warnings, *(w for b in options.bindings for w in b.warnings)]
     warnings += found
-    compiled = dataclasses.replace(_with_figures(compiled, reports), warnings=in_order(warnings))
-    return compiled, reports
+    facts = compiled.facts.without("telemetry") | ProgramFacts(telemetry=_figures(reports))
+    return dataclasses.replace(compiled, facts=facts, warnings=in_order(warnings)), reports
 
 
-def _with_figures(program: Program, reports: Sequence[PassReport]) -> Program:
-    """The counters in the model's metadata, those of several passes summed; times are not part of a model."""
+def _figures(reports: Sequence[PassReport]) -> dict[str, int]:
+    """The counters that a model's metadata has, those of several passes summed; times are not part of it."""
     figures: dict[str, int] = {}
     for report in reports:
         for name, value in report.counters.items():
             figures[name] = figures.get(name, 0) + value
-    telemetry = {name: value for name, value in figures.items() if value}
-    facts = program.facts.without("telemetry") | ProgramFacts(telemetry=telemetry)
-    return dataclasses.replace(program, facts=facts)
+    return {name: value for name, value in figures.items() if value}

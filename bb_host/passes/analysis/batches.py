@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from bb_edge.components.class_targets import IGNORE_INDEX
@@ -12,7 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.errors import LearnError, source
 from bb_host.ir.construction import config_of
 from bb_host.ir.facts import NO_FACTS, OpFacts
-from bb_host.ir.program import Function, Op, Stamp
+from bb_host.ir.program import Function, Op, stamping
 from bb_host.ir.queries import component_graph, is_gate, same_values
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import part_of
@@ -116,7 +116,7 @@ def _with_batches(function: Function, fixed: Mapping[str, int], needs: _Needs) -
     given = [name for _, op in giving for name in op.outputs]
     read = flow.read_of(function, given)
     needed = needs.of(function, [name for name in given if name in read])
-    stamps: dict[tuple[object, ...], Stamp] = {}  # most give the same
+    stamps: dict[tuple[object, ...], Callable[[Op], Op]] = {}  # most give the same
     for index, op in giving:
         known = list(map(needed.get, op.outputs))
         rows = fixed.get(op.outputs[0], -1)
@@ -124,7 +124,7 @@ def _with_batches(function: Function, fixed: Mapping[str, int], needs: _Needs) -
         stamp = stamps.get(key)
         if stamp is None:
             parts = _parts(known, rows)
-            stamp = stamps[key] = Stamp(OpFacts(parts=parts) if parts else NO_FACTS)
+            stamp = stamps[key] = stamping(OpFacts(parts=parts) if parts else NO_FACTS)
         new = stamp(op)
         if new is not op:
             changed[index] = new
@@ -143,7 +143,8 @@ class _Needs:
         A first walk over the ops finds what is made of the values, a second one, backwards, what that needs.
         """
         followed = set(names)
-        handing = [op for op in function.ops if self._is_handed_on(op, followed)]
+        apart = followed.isdisjoint
+        handing = [op for op in function.ops if not apart(op.inputs) and self._is_handed_on(op, followed)]
         said: dict[str, list[ValueType | None]] = {}  # by the readers, the last one first
 
         def known(name: str) -> ValueType | None:
@@ -166,14 +167,13 @@ class _Needs:
 
     @staticmethod
     def _is_handed_on(op: Op, followed: set[str]) -> bool:
-        """Whether an op hands on one of these values, as it is or element by element; then its result too."""
-        inputs = op.inputs
-        if followed.isdisjoint(inputs):
-            return False
+        """Whether an op that reads one of these values hands it on, as it is or element by element; then its
+        result too.
+        """
         if op.domain == keys.SYSCALL_DOMAIN:
             if not is_gate(op):
                 return bool(flow.callees(op))
-            if inputs[0] not in followed:  # it is what the gate waits for
+            if op.inputs[0] not in followed:  # it is what the gate waits for
                 return False
         elif op.op_type not in _ROW_BY_ROW or op.domain != keys.ONNX_DOMAIN:
             return False

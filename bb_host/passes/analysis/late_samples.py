@@ -12,6 +12,7 @@ from bb_edge.ir import keys
 from bb_host.errors import label, source
 from bb_host.ir.program import Op
 from bb_host.ir.queries import is_entry, reads
+from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
 
@@ -20,6 +21,8 @@ def warn_of_late_samples(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Warns of each sample with a `min` that stands behind another op of a round."""
     for target in targets:
         ops = target.main.ops
+        if keys.ROLE_PEER_SELECTOR_DOMAIN not in flow.summary(ops).domains:
+            continue
         samples = [op for op in ops if op.domain == keys.ROLE_PEER_SELECTOR_DOMAIN and _least(op)]
         if not samples or not any(map(_is_rounds, ops)):
             continue

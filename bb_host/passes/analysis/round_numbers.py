@@ -25,12 +25,11 @@ _SAME_NUMBER = {
 
 def warn_of_round_numbers(targets: Sequence[TargetSlots], stats: Stats) -> None:
     """Warns of each op of `bb.OncePerRound` that is given what `start.round` is, from whichever sender."""
-    used = [
-        (target.main.ops, op) for target in targets for op in target.main.ops if op.domain == ONCE_PER_ROUND
-    ]
+    mains = [target.main for target in targets]
+    using = [main.ops for main in mains if ONCE_PER_ROUND in flow.summary(main.ops).domains]
+    used = [(ops, op) for ops in using for op in ops if op.domain == ONCE_PER_ROUND]
     if not used:
         return
-    mains = [target.main for target in targets]
     makers = {id(main.ops): {name: op for op in main.ops for name in op.outputs if name} for main in mains}
     sends = {
         flow.wire_id(op): (op, makers[id(main.ops)])

@@ -103,7 +103,7 @@ def _places(
     for index, op in enumerate(function.ops):
         if op.domain == keys.ROLE_AGGREGATOR_DOMAIN and op.op_type in _ROUND_INPUT:
             yield _Place(function, index, op, host or op, path)
-        for key in body_keys(op.domain, op.op_type, op.attrs):
+        for key in body_keys(op.domain, op.op_type, op.attrs) if op.op_type in BODY_ATTRS else ():
             if key in keyed:
                 yield from _places(keyed[key], keyed, host or op, (*path, (op, key)))
 

@@ -23,7 +23,7 @@ from operator import is_not
 from bb_edge.ir import keys
 from bb_edge.ir.class_names import SELF_CLASS
 from bb_host.ir.facts import FunctionFacts, OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot, Stamp
+from bb_host.ir.program import Function, Op, Program, Slot, stamping
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bodies import slots_of
 from bb_host.passes.analysis.other_codec import check_codecs
@@ -86,7 +86,7 @@ def _stamp(
     placement = place(function, slots, home, lambda op: slots_of(op, keyed))
     warn_of_scopes(function, placement.ops, stats)
     leads = placement.peers
-    stamps = {classes: Stamp(OpFacts(classes=classes)) for classes in set(placement.ops)}
+    stamps = {classes: stamping(OpFacts(classes=classes)) for classes in set(placement.ops)}
     ops = [stamps[classes](op) for op, classes in zip(function.ops, placement.ops, strict=True)]
     for index in placement.leading:
         op = ops[index]

@@ -15,7 +15,7 @@ from bb_edge.ir import keys, opsets
 from bb_edge.ir.opsets.wire import OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_edge.ir.types import ValueType
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program, Stamp
+from bb_host.ir.program import Function, Op, Program, stamping
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.tx_chain import CHECK
 from bb_host.passes.one_pass import Stats
@@ -58,7 +58,7 @@ def _stamp(function: Function, stats: Stats) -> Function:
             if op.inputs[0] not in checked:
                 checks[index] = _checked(op, function, types)
     waiting = {kind: _may_suspend(*kind) for kind in flow.summary(function.ops).kinds}
-    saying = Stamp(OpFacts(deadline_ns=LATER_DEADLINE_NS))
+    saying = stamping(OpFacts(deadline_ns=LATER_DEADLINE_NS))
     suspends = waiting.get
     for index, op in enumerate(function.ops):
         waits = suspends((op.domain, op.op_type), False)

@@ -31,7 +31,7 @@ from bb_edge.roles.contracts import method_name, offers
 from bb_host.errors import AmbiguousRole, BindingError, ConstructionError, source
 from bb_host.ir.construction import class_of, graphs_for
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, Program, Slot, Stamp
+from bb_host.ir.program import Function, Op, Program, Slot, stamping
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.absent_peers import check_absent_peers
 from bb_host.passes.analysis.kept_values import check_kept
@@ -184,7 +184,7 @@ def _numbered(function: Function, numbers: Mapping[str, int]) -> Function:
     """Rule 6."""
     if function.domain == keys.COMPONENT_DOMAIN or not flow.summary(function.ops).by_slot:
         return function
-    stamps = {name: Stamp(OpFacts(slot_id=given)) for name, given in numbers.items()}
+    stamps = {name: stamping(OpFacts(slot_id=given)) for name, given in numbers.items()}
     stamp_of = stamps.get
     ops = [op if (stamp := stamp_of(op.facts.slot)) is None else stamp(op) for op in function.ops]
     return function.with_ops(flow.stamped(ops, function.ops, ("slot_id",)))

@@ -8,7 +8,7 @@ import pytest
 
 from bb_edge.ir import keys, opsets
 from bb_host.ir.facts import OpFacts
-from bb_host.ir.program import Function, Op, OpList, Program, Stamp, Subgraph
+from bb_host.ir.program import Function, Op, OpList, Program, Subgraph, stamping
 from bb_host.ir.queries import fires_on_one, is_entry
 
 A, B = Op("Relu", "", ("x",), ("y",)), Op("Tanh", "", ("y",), ("z",))
@@ -36,7 +36,7 @@ def test_a_program_with_its_own_functions_is_itself() -> None:
 
 
 def test_a_stamp_says_what_saying_says_and_changes_no_op_in_place() -> None:
-    stamp = Stamp(OpFacts(port="b", slot_id=0))
+    stamp = stamping(OpFacts(port="b", slot_id=0))
     for facts in (OpFacts(), OpFacts(port="a", slot="model"), OpFacts(slot_id=3)):
         op = Op("Forward", "d", ("x",), ("y",), {"axis": 1}, facts, "name", b"extra")
         new, said = stamp(op), op.saying(OpFacts(port="b", slot_id=0))
@@ -47,13 +47,13 @@ def test_a_stamp_says_what_saying_says_and_changes_no_op_in_place() -> None:
 
 def test_an_op_that_says_what_a_stamp_says_is_itself() -> None:
     op = Op("Relu", "", facts=OpFacts(slot="model", deadline_ns=0))
-    assert Stamp(OpFacts(deadline_ns=0))(op) is op
-    assert Stamp(OpFacts())(op) is op
-    assert Stamp(OpFacts(deadline_ns=1))(op) is not op
+    assert stamping(OpFacts(deadline_ns=0))(op) is op
+    assert stamping(OpFacts())(op) is op
+    assert stamping(OpFacts(deadline_ns=1))(op) is not op
 
 
 def test_ops_that_share_a_record_of_facts_share_one_once_they_are_stamped() -> None:
-    facts, stamp = OpFacts(slot="model"), Stamp(OpFacts(slot_id=1))
+    facts, stamp = OpFacts(slot="model"), stamping(OpFacts(slot_id=1))
     first, second = (stamp(Op(kind, "", facts=facts)) for kind in ("Relu", "Tanh"))
     assert first.facts is second.facts
     alone = stamp(Op("Relu", "", facts=OpFacts(slot="model")))
@@ -61,7 +61,7 @@ def test_ops_that_share_a_record_of_facts_share_one_once_they_are_stamped() -> N
 
 
 def test_a_stamp_tells_facts_apart_though_the_op_that_it_saw_is_gone() -> None:
-    stamp = Stamp(OpFacts(slot_id=1))
+    stamp = stamping(OpFacts(slot_id=1))
     for number in range(200):  # each record of facts could have the place in memory of the one before
         assert stamp(Op("Relu", "", facts=OpFacts(port=f"p{number}"))).facts.port == f"p{number}"
 
