@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -10,14 +11,15 @@ import numpy as np
 
 from .registry import Call, kernel
 from .shapes import axes_of, axis_of
-from .spec import BOOL, F32, F64, I64, NUMERIC, Array, Dtype, Prepared, TensorSpec, Ufunc
+from .spec import BOOL, F32, F64, I64, NUMERIC, Array, Bound, Dtype, Prepared, TensorSpec, Ufunc
 from .ufuncs import add_reduce, highest, lowest, max_reduce, mul_reduce
 
 _Axes = tuple[int, ...]
 #: Elements of a sum up to which it is a product with ones, as a bias's gradient is: a fourth of the time
 #: (measured). Longer ones lose digits there, which NumPy keeps by summing pairs.
 _LONGEST_BY_ONES = 4096
-#: builds the run function for (call, axes, keepdims, number of elements per result)
+#: builds the run function for (call, axes, keepdims, number of elements per result), and its scratch; a sum
+#: without scratch gives its binder, too
 _Maker = Callable[[Call, _Axes, bool, int], tuple[Callable[[Array, Array], object], tuple[TensorSpec, ...]]]
 
 
@@ -43,11 +45,13 @@ def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: 
     count = 1
     for axis in chosen:
         count *= spec.shape[axis]
-    core, scratch = maker(call, chosen, keepdims, count)
+    made: tuple[Any, ...] = maker(call, chosen, keepdims, count)
+    core, scratch, bind = made if len(made) == 3 else (*made, None)
     if not has_axes_input:
-        return Prepared((out,), core, scratch)
+        return Prepared((out,), core, scratch, binder=bind)
     if not scratch:
-        return Prepared((out,), lambda x, _axes, out: core(x, out))
+        binder = None if bind is None else lambda x, _axes, out: bind(x, out)
+        return Prepared((out,), lambda x, _axes, out: core(x, out), binder=binder)
     return Prepared((out,), lambda x, _axes, *rest: core(x, *rest), scratch)
 
 
@@ -85,7 +89,7 @@ def _register(
 
 
 def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
-    """Return run and scratch of a sum in the input's type."""
+    """Return run and scratch of a sum in the input's type, and its binder where that makes the views."""
     spec = call.spec(0)
     dtype = spec.dtype
     outer, kept, inner = _around(spec.shape, axes)
@@ -116,7 +120,16 @@ def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
 
     if 1 not in (outer, inner):
         return around, (TensorSpec(dtype, (outer * kept,)),)
-    return before if inner == 1 else behind, ()
+    core = before if inner == 1 else behind
+
+    def bind(x: Array, out: Array) -> Bound:
+        if not x.flags.c_contiguous:
+            return partial(core, x, out)
+        if inner == 1:
+            return partial(left.dot, x.reshape(outer, kept), out.reshape(kept))
+        return partial(x.reshape(kept, inner).dot, right, out.reshape(kept))
+
+    return core, (), bind
 
 
 def _around(shape: tuple[int, ...], axes: _Axes) -> tuple[int, int, int]:

@@ -5,14 +5,18 @@ Before opset 13 they flatten the input to two dimensions at ``axis`` and work on
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import numpy as np
 
 from .registry import Call, kernel
 from .shapes import axis_of, bounded
-from .spec import FLOAT, Array, Prepared, TensorSpec
+from .spec import FLOAT, Array, Bound, Prepared, TensorSpec, run_bound
 from .ufuncs import add_reduce, max_reduce
+
+#: Up to how many columns, and from how many rows on, rows are looked at by columns (measured).
+_SHORT, _MANY = 32, 16
 
 
 def _axes(call: Call) -> tuple[int, ...]:
@@ -56,7 +60,11 @@ def _log_softmax(call: Call) -> Prepared:
 
     X[…] → Y[…]; floats (float16 via float32). Run allocates nothing.
     """
-    axes = _axes(call)
+    spec, axes = call.spec(0), _axes(call)
+    scratch = spec, _rows(call, axes)
+    if axes == (1,) and len(spec.shape) == 2 and 1 < spec.shape[1] <= _SHORT and spec.shape[0] >= _MANY:
+        bind = partial(_bound_to_short_rows, spec.shape)
+        return Prepared((spec,), run_bound(bind), scratch, inplace=(0,), binder=bind)
 
     def run(x: Array, out: Array, exps: Array, row: Array) -> None:
         max_reduce(x, axes, None, row, True)
@@ -66,7 +74,30 @@ def _log_softmax(call: Call) -> Prepared:
         np.log(row, row)
         np.subtract(out, row, out)
 
-    return Prepared((call.spec(0),), run, (call.spec(0), _rows(call, axes)), inplace=(0,))
+    return Prepared((spec,), run, scratch, inplace=(0,))
+
+
+def _bound_to_short_rows(shape: tuple[int, int], x: Array, out: Array, exps: Array, row: Array) -> Bound:
+    """Return LogSoftmax of many short rows, as a batch's classes are: NumPy calls a loop for each row.
+
+    The largest of each row is found over columns, and a row's number is written to all of its places before
+    it is subtracted. The scratch serves for both; the numbers are the same.
+    """
+    subtract, exp, log = np.subtract, np.exp, np.log
+    turned, columns, largest = x.T, exps.reshape(shape[::-1]), row.reshape(-1)
+
+    def run() -> None:
+        columns[...] = turned
+        max_reduce(columns, 0, None, largest)
+        exps[...] = row
+        subtract(x, exps, out)
+        exp(out, exps)
+        add_reduce(exps, 1, None, row, True)
+        log(row, row)
+        exps[...] = row
+        subtract(out, exps, out)
+
+    return run
 
 
 @kernel("Hardmax", "T", dtypes=FLOAT, attrs="axis")

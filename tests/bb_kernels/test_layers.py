@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_kernels import KernelAttributeError, KernelShapeError, UnsupportedDtypeError
+from bb_kernels import KernelAttributeError, KernelShapeError, TensorSpec, UnsupportedDtypeError, prepare
 
 Compute = Callable[..., list[Any]]
 
@@ -69,6 +69,49 @@ def test_softmax_flattens_before_opset_13(version: int, compute: Compute, rng: n
         (got,) = compute(op, [x], version=version, axis=1)
         shares = np.exp(got) if op == "LogSoftmax" else got
         np.testing.assert_allclose(shares.sum((1, 2) if version < 13 else 1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(16, 2), (40, 10), (33, 32), (8, 10), (40, 33), (40, 1)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_many_short_rows_have_the_log_softmax_of_each_row(
+    shape: tuple[int, int], turned: bool, compute: Compute, rng: np.random.Generator
+) -> None:
+    x = (rng.standard_normal(shape) * 30).astype(np.float32)
+    x[3], x[4, 0], x[5, -1], x[6] = -np.inf, np.inf, np.nan, 0.0
+    given = np.asfortranarray(x) if turned else x
+    (got,) = compute("LogSoftmax", [given], axis=1)
+    with np.errstate(all="ignore"):
+        shifted = x - x.max(1, keepdims=True)
+        wanted = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    np.testing.assert_array_equal(got, wanted)
+    assert np.isfinite(got[np.isfinite(x).all(1)]).all()
+    specs = [TensorSpec(x.dtype, shape)]
+    prepared = prepare("LogSoftmax", 13, {"axis": 1}, specs, [None])
+    step = prepared.bind(x, x, *(np.empty(s.shape, s.dtype) for s in prepared.scratch))
+    with np.errstate(all="ignore"):
+        step()  # in place, as a plan may have it
+    np.testing.assert_array_equal(x, wanted)
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_bound_sum_is_that_of_what_is_there_when_it_runs(
+    axes: tuple[int, ...], keepdims: int, turned: bool, rng: np.random.Generator
+) -> None:
+    x = np.asarray(rng.standard_normal((32, 10)).astype(np.float32), order="F" if turned else "C")
+    known = np.array(axes, np.int64)
+    specs = [TensorSpec(a.dtype, a.shape) for a in (x, known)]
+    prepared = prepare("ReduceSum", 13, {"keepdims": keepdims}, specs, [None, known])
+    (spec,) = prepared.outputs
+    bound, out = np.empty(spec.shape, spec.dtype), np.empty(spec.shape, spec.dtype)
+    step = prepared.bind(x, known, bound)
+    for _ in range(2):
+        step()
+        prepared.run(x, known, out)
+        np.testing.assert_array_equal(bound, out)
+        np.testing.assert_allclose(bound, x.sum(axes, keepdims=bool(keepdims)), rtol=1e-4, atol=1e-5)
+        x += 1
 
 
 def _cell_inputs(op: str, rng: np.random.Generator, directions: int = 1) -> list[Any]:
