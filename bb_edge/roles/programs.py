@@ -40,12 +40,13 @@ Runner = Callable[[Sequence["Array"]], Mapping[int, "Array"]]
 class Wiring(NamedTuple):
     """How a program stands in another one.
 
-    Its inputs are what `pick` takes of the other's inputs and the arrays `behind` them, which may be
-    exchanged. `numbers` are those of its results in the other one.
+    Its inputs are what `pick` takes of the other's inputs and the arrays `behind` them: the only item of that
+    list, in whose place another one is put where one of them is exchanged. `numbers` are those of its results
+    in the other one.
     """
 
-    pick: Callable[[Sequence[Array]], Sequence[Array]]
-    behind: Sequence[Array]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    behind: Sequence[Sequence[Array]]
     numbers: Sequence[int]
 
 
@@ -116,7 +117,7 @@ class BackendProgram:
         pick, behind, numbers = wiring
 
         def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
-            lent = self.run_lending(pick((*inputs, *behind)), outputs, lendable)
+            lent = self.run_lending(pick((*inputs, *behind[0])), outputs, lendable)
             return {numbers[number]: result for number, result in lent.items()}
 
         return run

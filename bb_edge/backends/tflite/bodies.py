@@ -206,7 +206,7 @@ class _Chain(BackendProgram):
         for name in (*self.input_names, *resident):
             numbers[name] = len(numbers)
         self._given = tuple(resident.values())
-        self._resident = list(self._given)
+        self._behind = [self._given]
         self._steps: list[tuple[Callable[..., tuple[Array, ...]], tuple[int, ...]]] = []
         for program, reads, produces in steps:
             inputs = tuple(numbers[name] for name in reads)
@@ -218,7 +218,7 @@ class _Chain(BackendProgram):
             raise BackendWalkError(f"nothing produces the output {missing[0]!r}", where)
         self._outputs = tuple(numbers[name] for name in self.output_names)
         # An output must be fresh and the caller's alone: not an input, not the same array twice.
-        n_inputs = len(self.input_names) + len(self._resident)
+        n_inputs = len(self.input_names) + len(resident)
         self._copied = tuple(v < n_inputs or v in self._outputs[:i] for i, v in enumerate(self._outputs))
         self._where = where
         # The last program, and which of the outputs are its results, in its order, where it gives them all.
@@ -259,7 +259,7 @@ class _Chain(BackendProgram):
         if self._last is None or self._before or wiring is not None:
             return super().runner(outputs, lendable, wiring)
         own = frozenset(n for n, i in enumerate(self._order) if i in lendable)
-        within = Wiring(self._last_reads, self._resident, self._order)
+        within = Wiring(self._last_reads, self._behind, self._order)
         found: Runner = self._last.runner(self._in_order(outputs), own, within)
         return found
 
@@ -275,16 +275,15 @@ class _Chain(BackendProgram):
             if not self._keeps:
                 self._movable = {}
                 return {}
-        for n, array in found.items():
-            self._resident[n] = array
+        self._behind[0] = tuple([found.get(n, array) for n, array in enumerate(self._behind[0])])
         return found
 
     def return_residents(self) -> None:
-        self._resident[:] = self._given
+        self._behind[0] = self._given
 
     def _last_inputs(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """Runs all programs but the last one, and gives what that one reads."""
-        values = [*inputs, *self._resident]
+        values = [*inputs, *self._behind[0]]
         for run, places in self._before:
             values += run([values[i] for i in places])
         return self._last_reads(values)
@@ -292,7 +291,7 @@ class _Chain(BackendProgram):
     def run(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         if len(inputs) != len(self.input_names):
             raise BackendRunError(f"expected {len(self.input_names)} inputs, got {len(inputs)}", self._where)
-        values = [*inputs, *self._resident]
+        values = [*inputs, *self._behind[0]]
         for run, positions in self._steps:
             values += run([values[i] for i in positions])
         pairs = zip(self._outputs, self._copied, strict=True)

@@ -32,6 +32,7 @@ WATCHED_RUNS = 3
 """Runs of an interpreter after which its memory is taken to stay where it is."""
 
 _Shapes = tuple[tuple[int, ...], ...]
+_Feed = tuple[int, "Array", tuple[int, ...], "np.dtype[Any]"]
 
 
 class _Allocated:
@@ -246,17 +247,39 @@ class TFLiteProgram(BackendProgram):
     def runner(
         self, outputs: Sequence[Array], lendable: Collection[int], wiring: Wiring | None = None
     ) -> Runner:
-        """Finds out once which results are copied from the interpreter's memory; it is asked for others."""
+        """Finds out once which results are copied from the interpreter's memory; it is asked for others.
+
+        And which inputs are copied into it, once all that is behind them lies there.
+        """
         start, (pick, behind, numbers) = self._start, wiring or _ALONE
         places: object = None  # those that the lists are made for
         copies: list[tuple[Array, Array]] = []  # array, memory
         few: list[tuple[int, Array]] = []  # tensor, array: results without a place, 0-D
         others: list[tuple[int, Array]] = []  # the same, of any shape
         lent: Mapping[int, Array] = _NONE_LENT
+        into: object = None  # the memory that the inputs are in, and what is behind them,
+        there: Sequence[Array] = ()
+        feeds: Sequence[_Feed] | None = None  # for which these are made
 
         def run(inputs: Sequence[Array]) -> Mapping[int, Array]:
-            nonlocal places, lent
-            start(pick((*inputs, *behind)))
+            nonlocal places, lent, into, there, feeds
+            if self._in is not into or behind[0] is not there:
+                into, there = self._in, behind[0]
+                feeds = None if wiring is None else self._feeds(pick, len(inputs), there)
+            if feeds is None:
+                start(pick((*inputs, *there)))
+            else:
+                for number, memory, shape, dtype in feeds:
+                    array = inputs[number]
+                    if array.shape != shape or array.dtype is not dtype:
+                        start(pick((*inputs, *there)))  # it says what is wrong, or takes other shapes
+                        break
+                    memory[...] = array
+                else:
+                    try:
+                        self._invoke()
+                    except FAILURES as error:
+                        raise BackendRunError(f"the interpreter fails: {error}", self._where) from error
             if places is not self._out:
                 places = self._out
                 found = self._sort(outputs, lendable, copies, few, others)
@@ -274,6 +297,24 @@ class TFLiteProgram(BackendProgram):
             return lent
 
         return run
+
+    def _feeds(
+        self, pick: Callable[[Sequence[Any]], Sequence[Any]], count: int, there: Sequence[Array]
+    ) -> Sequence[_Feed] | None:
+        """Says where each of `count` inputs goes, its number first, where all behind them is in place.
+
+        None where it is not, or the interpreter is still watched.
+        """
+        if self._used.watched < WATCHED_RUNS:
+            return None
+        feeds = []
+        sources = pick(range(count + len(there)))
+        for source, place in zip(sources, self._in):  # noqa: B905 (there may be no places)
+            if source < count:
+                feeds.append((source, *place))
+            elif there[source - count] is not place.memory:
+                return None
+        return feeds if len(sources) == len(self._in) else None
 
     def _sort(
         self,
@@ -345,7 +386,7 @@ class TFLiteProgram(BackendProgram):
 
 
 _NOTHING: Collection[int] = ()
-_ALONE = Wiring(tuple, (), ())
+_ALONE = Wiring(tuple, ((),), ())
 _NONE_LENT: Mapping[int, Array] = {}
 
 

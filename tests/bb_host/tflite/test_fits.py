@@ -380,3 +380,52 @@ def test_chunks_have_rows_enough_for_a_product():
 
 def test_an_unknown_batch_is_not_filled_up_for_long():
     assert best_chunk(None, 1000, cost(10, 10)) == UNKNOWN
+
+
+@pytest.mark.skipif(interpreter().make is None, reason="no TFLite interpreter here")
+def test_what_comes_to_moved_parameters_is_copied_and_checked_each_time():
+    fit = fit_of(built("MLP 64-32-10", "tflite"))
+    rng = np.random.default_rng(5)
+
+    def filled(name: str) -> np.ndarray:
+        return rng.standard_normal([int(n) for n in fit.types[name].shape]).astype(np.float32) / 16
+
+    resident = {name: filled(name) for name in fit.inputs[3:]}
+    given = [array.copy() for array in resident.values()]
+    program, plain = (TFLiteBackend().prepare(function_to_proto(fit), {}, arrays)
+                      for arrays in (resident, dict(zip(resident, given, strict=True))))  # fmt: skip
+    outputs = [np.zeros_like(result) for result in plain.run([filled(name) for name in fit.inputs[:3]])]
+    run = program.runner(outputs, frozenset())
+
+    def same(inputs: list[np.ndarray]) -> bool:
+        run(inputs)
+        return all(map(np.array_equal, outputs, plain.run(inputs)))
+
+    def fails(inputs: list[np.ndarray]) -> list[str]:
+        said = []
+        for runs in (run, program.run, plain.run):
+            with pytest.raises(BackendRunError) as error:
+                runs(inputs)
+            said.append(str(error.value))
+        return said
+
+    for _ in range(WATCHED_RUNS + 1):
+        assert same([filled(name) for name in fit.inputs[:3]])
+    moved = program.move_residents(set(range(len(given))))
+    assert len(moved) == len(given)
+    for _ in range(3):
+        assert same([filled(name) for name in fit.inputs[:3]])
+        for number, array in moved.items():
+            array += 0.01
+            given[number][...] = array
+    x, target, weights = (filled(name) for name in fit.inputs[:3])
+    wrong = [x[:, :1], target, weights], [x, target[0], weights], [x.astype(np.float64), target, weights]
+    for inputs in wrong:
+        first, *others = fails(inputs)
+        assert {*others} == {first}
+        assert same([x, target, weights])
+    program.return_residents()
+    for number, array in enumerate(resident.values()):
+        array.fill(0.5)
+        given[number].fill(0.5)
+    assert same([x, target, weights])
