@@ -103,6 +103,8 @@ class Engine:
             )
             for phase in self.phases
         )
+        first = next(place for place, phase in enumerate(self.phases) if phase.frontier)
+        self._behind = self._turn[first + 1 :]
         self._queues = tuple(phase.work for phase in self.phases if not isinstance(phase.work, While))
         self._conditions = tuple(phase.work.holds for phase in self.phases if isinstance(phase.work, While))
         self._urgent = tuple(phase.work for phase in self.phases if phase.due is None)
@@ -130,7 +132,7 @@ class Engine:
     def _cycle(self, now_ns: int) -> list[steps.EngineStep]:
         scheduler, entries = self._scheduler, self.ingress.entries
         self.runtime.advance(now_ns)
-        self._left = self.runtime.config.cycle_op_budget
+        self._left, turn = self.runtime.config.cycle_op_budget, self._turn
         if (turns := scheduler.turns).clock is not None:
             turns.begin()
         if not scheduler.runnable and not any(self._queues) and not self._holds_any():
@@ -140,7 +142,12 @@ class Engine:
                 self._admit(now_ns)  # straight: what a node that serves a model does all day
                 if not (entries or scheduler.runnable or self.runtime.bus.events):
                     return self.runtime.take_steps()
-        for work, holds, run, frontier in self._turn:
+            else:  # no phase before the first frontier has anything to do, and hardly one behind it
+                self._run(now_ns)
+                if not (scheduler.runnable or entries or any(self._queues) or self._holds_any()):
+                    return self.runtime.take_steps()
+                turn = self._behind
+        for work, holds, run, frontier in turn:
             if work if holds is None else holds():
                 run(now_ns)
             if frontier and (scheduler.runnable or entries):
