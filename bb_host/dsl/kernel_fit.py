@@ -132,7 +132,9 @@ def _fit(
             return None
         unknown = [i for i, dim in enumerate(value.shape) if not isinstance(dim, int)]
         exact &= not unknown or (unknown == [0] and number == 0 and op_type in _BATCHED)
-        specs.append(TensorSpec(np.dtype(dtype), tuple(d if isinstance(d, int) else 1 for d in value.shape)))
+        specs.append(
+            TensorSpec(np.dtype(dtype), tuple([d if isinstance(d, int) else 1 for d in value.shape]))
+        )
     try:
         prepared = prepare(op_type, version, attrs, specs, constants, n_outputs)
     except KernelError as error:

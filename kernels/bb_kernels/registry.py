@@ -265,15 +265,13 @@ def prepare(
         raise UnsupportedOpError(
             op_type, version, domain, f"it is implemented at opsets {ranges}" if ranges else ""
         )
-    specs = tuple(
-        None if s is None else TensorSpec(np.dtype(s.dtype), tuple(map(int, s.shape))) for s in inputs
-    )
+    specs = tuple([s and TensorSpec(np.dtype(s.dtype), tuple(map(int, s.shape))) for s in inputs])
     while specs and specs[-1] is None:
         specs = specs[:-1]
     known = tuple(None if c is None else np.asarray(c) for c in constants)[: len(specs)]
     call = Call(op_type, version, attrs, specs, known, n_outputs, most)
     _check(entry, call)
-    if any(call.has(i) and call.constant(i) is None for i in entry.needs):
+    if entry.needs and any(call.has(i) and call.constant(i) is None for i in entry.needs):
         return _dynamic(entry, call)
     return _build(entry, call)
 
@@ -295,8 +293,7 @@ def _build(entry: Kernel, call: Call) -> Prepared:
 def _check(entry: Kernel, call: Call) -> None:
     """Check a node against the registration: attributes, numbers and types of inputs and outputs."""
     op, tokens = entry.op_type, entry.signature
-    unknown = sorted(set(call.attrs) - entry.attributes(call.version))
-    if unknown:
+    if call.attrs and (unknown := sorted(set(call.attrs) - entry.attributes(call.version))):
         raise KernelAttributeError(
             f"{op}: attribute {', '.join(unknown)} is not known at opset {call.version}"
         )
@@ -315,7 +312,7 @@ def _check(entry: Kernel, call: Call) -> None:
                 raise KernelShapeError(f"{op}: input {i} is required")
             continue
         kind = token[0]
-        allowed = {"T": entry.dtypes, "U": entry.dtypes2, "I": _INDEX, "B": _BOOL}.get(kind, ALL)
+        allowed = entry.dtypes if kind == "T" else entry.dtypes2 if kind == "U" else _FIXED.get(kind, ALL)
         if spec.dtype not in allowed:
             names = ", ".join(sorted(str(d) for d in allowed))
             raise UnsupportedDtypeError(f"{op}: input {i} has element type {spec.dtype}, expected {names}")
@@ -330,8 +327,8 @@ def _check(entry: Kernel, call: Call) -> None:
             )
 
 
-_INDEX: frozenset[Dtype] = frozenset({I32, I64})
-_BOOL: frozenset[Dtype] = frozenset({BOOL})
+_FIXED: Mapping[str, frozenset[Dtype]] = {"I": frozenset({I32, I64}), "B": frozenset({BOOL})}
+"""Element types of inputs by the token's first letter, where no registration chooses them."""
 
 
 def _dynamic(entry: Kernel, call: Call) -> Prepared:

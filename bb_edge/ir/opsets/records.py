@@ -129,12 +129,12 @@ class OpDef:
 
     @property
     def min_inputs(self) -> int:
-        return sum(1 for p in self.inputs if p.ready is not Ready.OPTIONAL)
+        return len(self.inputs) - [p.ready for p in self.inputs].count(Ready.OPTIONAL)
 
     @property
     def max_inputs(self) -> int | None:
         """How many inputs the op may have; None where the last port is variadic."""
-        return None if any(p.variadic for p in self.inputs) else len(self.inputs)
+        return None if any([p.variadic for p in self.inputs]) else len(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,9 +148,9 @@ def fit_op(op: Op, terms: Terms, version: int, kernels: bool) -> None:
     `kernels` says that the op runs on those kernels, so that what they alone refuse is refused here too.
     """
     given = [terms.types.get(name) if name else None for name in op.inputs]
-    if any(name and known is None for name, known in zip(op.inputs, given, strict=True)):
+    if None in given and any(name and known is None for name, known in zip(op.inputs, given, strict=True)):
         return
-    constants = [terms.constants.get(name) for name in op.inputs]
+    constants = list(map(terms.constants.get, op.inputs))
     try:
         found = fit(op.op_type, version, op.attrs, given, constants, len(op.outputs))
     except Misfit as error:
