@@ -59,6 +59,7 @@ def check_scenario(scenario: Scenario) -> None:
         _check(dealt.slot not in slots, what, "Scenario.dealt", "give one Dealt for each slot")
         slots.add(dealt.slot)
     _check_conditions(scenario.conditions)
+    _check_trace(scenario)
     load = scenario.load
     _check(
         isinstance(load, tuple) and all(isinstance(each, str) for each in load),
@@ -148,14 +149,45 @@ def _check_conditions(found: Conditions) -> None:
     _whole(found.slow_by_ns, f"{where}.slow_by_ns", 0, MOST_NS)
     _whole(found.dropout_ns, f"{where}.dropout_ns", 0, MOST_NS)
     for client, spans in found.trace.items():
-        _whole(client, f"{where}.trace", 0, 1 << 32)
+        if not isinstance(client, str):
+            _whole(client, f"{where}.trace", 0, 1 << 32)
         at = -1
         for begin, end in spans:
             _whole(begin, f"{where}.trace[{client}]", 0, MOST_NS)
             _whole(end, f"{where}.trace[{client}]", begin + 1, MOST_NS)
-            what = f"client {client} is up from {begin} ns on before its last span has ended"
+            who = client if isinstance(client, str) else f"client {client}"
+            what = f"{who} is up from {begin} ns on before its last span has ended"
             _check(begin >= at, what, f"{where}.trace", "give its spans in their order, without overlaps")
             at = end
+
+
+def _check_trace(scenario: Scenario) -> None:
+    """ScenarioError where a trace names what is nobody's, or one node twice."""
+    clients, hint = scenario.clients(), "leave its lines out, or simulate more clients"
+    several = {group.peer_class.lower(): group for group in scenario.groups if group.count > 1}
+    named: set[str] = set()
+    for node in scenario.conditions.trace:
+        if isinstance(node, int):
+            what = f"the trace names client {node}, and there are several classes of clients"
+            example = f"{next(iter(several), 'gateway')}-{node}"
+            _check(clients is not None, what, "--available", f"name the nodes: {example}")
+            group, number = clients or scenario.groups[0], node
+        else:
+            name, _, digits = node.rpartition("-")
+            what = f"the trace names {node!r}, and no class of several nodes is called so"
+            known = suggestion(name, sorted(several), "their names begin with: ")
+            _check(name in several and digits.isdecimal(), what, "--available", known)
+            group, number = several[name], int(digits)
+        kind = "" if group is clients else f"{group.peer_class.lower()} "
+        what = f"the trace names {kind or 'client '}{number}, and there are {group.count}, from 0 on"
+        _check(number < group.count, what, "--available", hint)
+        _check(
+            group.name(number) not in named,
+            f"the trace names {group.name(number)} twice",
+            "--available",
+            hint,
+        )
+        named.add(group.name(number))
 
 
 def check_settings(scenario: Scenario, targets: Sequence[Target]) -> None:

@@ -116,7 +116,8 @@ def simulate(
         heard: list[Event] = []
         underway: list[list[Arrival]] = [[] for _ in lists]
         now_ns = moved_ns = 0
-        moved = (0, 0)
+        moved = moved_then = (0, 0)
+        waits = ""  # what a round has last waited for, and how far all was when it began to
         while True:
             fresh = sorted((e for p in told for e in p.events), key=lambda e: (e.at_ns, e.node))
             heard += fresh
@@ -133,12 +134,14 @@ def simulate(
                 watch(_state(now_ns, len(members), told, len(heard)))
             if moved != (moves := (len(heard), sum(progress.rounds_ended for progress in told))):
                 moved, moved_ns = moves, now_ns
+            if waits != (waits := next((progress.waits for progress in told if progress.waits), "")):
+                moved_then = moves
             stuck = next((progress.stuck for progress in told if progress.stuck), "")
             if stuck and for_ns is None:
                 raise RoundsInVain(stuck, "simulate", _why(crew.accounts()))
             if for_ns is None and now_ns - moved_ns > _patience_ns(scenario):
-                waits = next((progress.waits for progress in told if progress.waits), "no round has ended")
-                what = f"nothing has come of the last {(now_ns - moved_ns) / 1e9:,.0f} s: {waits}"
+                last = f"{(now_ns - moved_ns) / 1e9:,.0f} s"
+                what = f"nothing has come of the last {last}: {waits or 'no round has ended'}"
                 raise ScenarioError(what, "simulate", _MORE)
             start_ns = _least(told, underway)
             done = had_rounds and not any(progress.open_rounds for progress in told)
@@ -161,7 +164,7 @@ def simulate(
         sum(account.sent_bytes for account in accounts),
         _trouble(accounts),
         dict(counters),
-        next((progress.stuck for progress in told if progress.stuck and not done), ""),
+        "" if done else stuck or (waits if moved == moved_then else ""),
         tuple(account.peak_rss for account in accounts),
         {place: arrays for account in accounts for place, arrays in account.models.items()},
     )

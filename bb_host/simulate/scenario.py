@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -87,6 +87,23 @@ class Scenario:
         """The configuration of each slot of a group's nodes, as far as the scenario says it."""
         slots = dict.fromkeys((*self.settings, *group.settings))
         return {slot: {**self.settings.get(slot, {}), **group.settings.get(slot, {})} for slot in slots}
+
+    def clients(self) -> Group | None:
+        """The class whose nodes a trace may call by their numbers: `Client`, or the only one of several."""
+        several = [group for group in self.groups if group.count > 1]
+        named = [group for group in self.groups if group.peer_class == "Client"]
+        return named[0] if named else several[0] if len(several) == 1 else None
+
+    def changes_of(self, member: Member) -> Iterator[tuple[int, bool]]:
+        """(time, up) for each change of a node, from time 0 on.
+
+        One that is alone in its class is always up, where no trace names it.
+        """
+        group = self.groups[member.group]
+        if group.count == 1 and not self.conditions.trace:
+            return iter([(0, True)])
+        numbers = (member.number,) if group is self.clients() else ()
+        return self.conditions.changes(self.seed, member.number, group.name(member.number), *numbers)
 
     def seed_of(self, member: Member) -> int:
         """What the member's node is installed with."""

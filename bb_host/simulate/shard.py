@@ -152,16 +152,11 @@ class Shard:
         return RowFile(dealt, self.scenario, [n for n, bound in enumerate(slots) if dealt.slot in bound])
 
     def _check_names(self) -> None:
-        """ScenarioError where a configured slot, a slot with data, or a client of a trace is nobody's."""
+        """ScenarioError where a configured slot, or a slot with data, is nobody's."""
         groups = list(zip(self.scenario.groups, self._programs, strict=True))
         for group, program in groups:
             check_targets(group, {name: target.peer_class for name, target in program.targets.items()})
         known = {slot for group, program in groups for slot in program.targets[group.target].bindings}
-        most = max(group.count for group in self.scenario.groups)
-        strangers = [client for client in self.scenario.conditions.trace if client >= most]
-        if strangers:
-            what = f"the trace names client {strangers[0]}, and there are {most}, from 0 on"
-            raise ScenarioError(what, "--available", "leave its lines out, or simulate more clients")
         for dealt in self.scenario.dealt:
             if dealt.slot not in known:
                 hint = suggestion(dealt.slot, sorted(known), "slots: ")
@@ -238,7 +233,7 @@ class Shard:
             return
         for member, peer in self._everybody.items():
             several = scenario.groups[member.group].count > 1
-            changes = iter(conditions.changes(scenario.seed, member.number)) if several else iter([(0, True)])
+            changes = scenario.changes_of(member)
             self._up[peer] = next(changes)[1]
             self._sessions[peer] += self._up[peer]
             self._change_later(peer, changes)
@@ -450,7 +445,8 @@ class Shard:
         classes = zip(self.scenario.groups, self._kinds, strict=True)
         there = sum(group.count for group, kind in classes if step.peer_class in kind.classes)
         there -= step.peer_class in self._kinds[self._member_of[waits].group].classes  # itself
-        self._waited = f"round {step.round} waits for {step.wanted} nodes of the class {step.peer_class!r}"
+        nodes = f"{step.wanted} node{'s' * (step.wanted != 1)} of the class {step.peer_class!r}"
+        self._waited = f"round {step.round} waits for {nodes}"
         if there < step.wanted:
             self._stuck = f"{self._waited}, and there are {there}"
 

@@ -180,6 +180,13 @@ def test_the_time_that_was_asked_for_is_simulated_and_what_waited_is_told(scenar
     away = Conditions(trace={client: [(100 * NS, 101 * NS)] for client in range(3)})
     outcome = simulate(scenario(3, conditions=away), on="here", for_ns=for_ns)
     assert outcome.simulated_ns == for_ns and not outcome.events
+    assert outcome.waits == "round 1 waits for 1 node of the class 'Client'"
+
+
+def test_a_wait_that_is_over_is_not_told(scenario):
+    late = Conditions(trace={client: [(NS, 101 * NS)] for client in range(3)})
+    outcome = simulate(scenario(3, rounds=500, conditions=late), on="here", for_ns=2 * NS)
+    assert outcome.events and not outcome.waits
 
 
 @pytest.mark.parametrize(
@@ -237,7 +244,7 @@ def test_files_of_rows_are_gone_when_nodes_have_read_them(scenario, tmp_path, mo
 
 def test_a_round_that_can_never_begin_ends_the_run(scenario):
     with pytest.raises(
-        ScenarioError, match="round 1 waits for 1 nodes of the class 'Client', and there are 0"
+        ScenarioError, match="round 1 waits for 1 node of the class 'Client', and there are 0"
     ):
         simulate(
             Scenario(scenario(1).groups[:1] if scenario(1).groups[0].large else scenario(1).groups[1:]),
