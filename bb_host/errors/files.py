@@ -33,7 +33,7 @@ class ShapeArgumentError(OnnxModelError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One operator that cannot run, and why."""
+    """One operator that cannot run, and why. `version` is that of its opset, 0 for one of another domain."""
 
     node: str
     op_type: str
@@ -42,7 +42,8 @@ class Refusal:
 
     def __str__(self) -> str:
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.op_type} (opset {self.version}) at {self.node}{reason}"
+        opset = f" (opset {self.version})" if self.version else ""
+        return f"{self.op_type}{opset} at {self.node}{reason}"
 
 
 class UnsupportedOperatorError(OnnxModelError):
@@ -53,7 +54,7 @@ class UnsupportedOperatorError(OnnxModelError):
         super().__init__(
             "cannot run " + "; ".join(str(refusal) for refusal in self.refusals),
             where,
-            hint or "export the model with other operators, or bind another backend",
+            hint or "export the model with other operators: docs/reference/operators.md lists those that run",
         )
 
 

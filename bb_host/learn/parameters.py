@@ -29,6 +29,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 from onnx import TensorProto
 
+from bb_edge.ir import types
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ModelImportError
 from bb_host.ir.program import Array, RawTensor, Subgraph
@@ -203,6 +204,23 @@ def _other_type(tensor: Array | RawTensor) -> str:
         return "" if tensor.dtype == np.float32 else str(tensor.dtype)
     name: str = TensorProto.DataType.Name(tensor.elem_type)
     return name.lower()
+
+
+def refuse_quantized(initializers: Sequence[Initializer], where: str) -> None:
+    """Raises ModelImportError for element types that no value here has: int4, float8 and their like."""
+    packed = [i for i in initializers if _is_packed(i.dtype)]
+    if packed:
+        more = f" and {len(packed) - 1} more" if len(packed) > 1 else ""
+        raise ModelImportError(
+            f"its weights are {packed[0].dtype} ({packed[0].name}{more}): models are trained in float32",
+            where,
+            "take the model as it was before its weights were quantized",
+        )
+
+
+def _is_packed(dtype: str) -> bool:
+    elem = getattr(TensorProto, dtype.upper(), None)  # NumPy's own names are none of these, or of known types
+    return isinstance(elem, int) and types.tensor_of_elem(elem) is None
 
 
 def _decide(

@@ -32,7 +32,7 @@ from bb_host.learn.input_gradient import with_input_gradient
 from bb_host.learn.losses import LOSSES, USUAL, LossSettings, class_count, loss_function
 from bb_host.learn.model_warnings import warnings_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
-from bb_host.learn.parameters import Initializer, render
+from bb_host.learn.parameters import Initializer, refuse_quantized, render
 from bb_host.learn.shapes import infer_types, with_types
 
 OPTIMIZERS = OPTIMIZER_CONFIG["optimizer"].choices
@@ -363,6 +363,7 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
             one_output=True,
             learn_statistics=updates,
         )
+        refuse_quantized(imported.initializers, where)
         if updates:
             imported, statistics = with_statistics(imported, where)
         imported, gradient = _differentiated(imported, given.learning, where)

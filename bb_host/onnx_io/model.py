@@ -48,6 +48,13 @@ Supports = Callable[[str, int], bool]
 """Whether a backend has an operator of ONNX's own domain at an opset version."""
 
 _FLOATS = "convert the model to float32 or float16"
+_STRINGS = (
+    "make numbers of the strings before the model, and cut what reads them off with onnx.utils.extract_model"
+)
+_STEPS = (
+    "no backend runs a Scan: export the model with LSTM, GRU or RNN, or for sequences of a fixed length with"
+    " their steps written out"
+)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -70,6 +77,10 @@ def read_model(model: onnx.ModelProto, supports: Supports, name: str = "") -> Fu
     initialized = {tensor.name for tensor in graph.initializer}
     for info in (*graph.input, *graph.output):
         kind = info.type.WhichOneof("value")
+        if kind == "tensor_type" and info.type.tensor_type.elem_type == TensorProto.STRING:
+            raise UnsupportedValueError(
+                "strings, only numbers are taken", f"{where}, value {info.name!r}", _STRINGS
+            )
         if kind not in (None, "tensor_type") and info.name not in initialized:
             raise UnsupportedValueError(
                 f"a {kind}, only tensors are taken",
@@ -250,7 +261,6 @@ def refuse_classical(model: onnx.ModelProto) -> None:
     nodes = [node for node in _protos(model.graph) if node.domain == _CLASSICAL]
     if not nodes:
         return
-    version = next((o.version for o in model.opset_import if o.domain == _CLASSICAL), 1)
     there = {node.op_type for node in nodes}
     ways, export = [], []
     if "ZipMap" in there:
@@ -270,7 +280,7 @@ def refuse_classical(model: onnx.ModelProto) -> None:
         what = "trees and support vectors have no form in them" if hopeless else "or as far as there is one"
         ways.append(f"train a model of ONNX's own operators instead, an MLPClassifier for one ({what})")
     raise UnsupportedOperatorError(
-        [Refusal(_proto_name(node), node.op_type, version, f"domain {_CLASSICAL!r}") for node in nodes],
+        [Refusal(_proto_name(node), node.op_type, 0, f"domain {_CLASSICAL!r}") for node in nodes],
         f"model {model.graph.name!r}",
         "; ".join(ways),
     )
@@ -303,18 +313,24 @@ def _check_elements(function: Function, where: str) -> None:
         for tensor in tensors:
             if tensor.elem_type == TensorProto.BFLOAT16 or types.dtype_of_elem(tensor.elem_type) is None:
                 raise UnsupportedValueError(
-                    f"a tensor of {_element_name(tensor.elem_type)}", f"{where}, {node_name(op)}", _FLOATS
+                    f"a tensor of {_element_name(tensor.elem_type)}",
+                    f"{where}, {node_name(op)}",
+                    _remedy(tensor.elem_type),
                 )
         to = op.attrs.get("to") if op.op_type == "Cast" else None
         if isinstance(to, int) and (to == TensorProto.BFLOAT16 or types.dtype_of_elem(to) is None):
             place = f"{where}, {node_name(op)}"
-            raise UnsupportedValueError(f"a cast to {_element_name(to)}", place, _FLOATS)
+            raise UnsupportedValueError(f"a cast to {_element_name(to)}", place, _remedy(to))
 
 
 def _check_element(value: ValueType | None, where: str) -> None:
     elem = value.node.elem_type if value is not None else None
     if elem is not None and (elem == TensorProto.BFLOAT16 or types.dtype_of_elem(elem) is None):
         raise UnsupportedValueError(f"element type {_element_name(elem)}", where, _FLOATS)
+
+
+def _remedy(elem: int) -> str:
+    return _STRINGS if elem == TensorProto.STRING else _FLOATS
 
 
 def _element_name(elem: int) -> str:
@@ -333,15 +349,16 @@ def refuse_unsupported(function: Function, supports: Supports) -> None:
     """UnsupportedOperatorError naming every op, in bodies too, that `supports` denies."""
     version = function.opsets[keys.ONNX_DOMAIN]
     refusals = []
-    foreign = ""
+    hint = ""
     for op in walk_ops(function.ops):
         if op.domain not in ONNX_DOMAINS:
-            foreign = "export the model with ONNX's own operators, before another runtime optimizes it"
-            refusals.append(Refusal(node_name(op), op.op_type, version, f"domain {op.domain!r}"))
+            hint = "export the model with ONNX's own operators, before another runtime optimizes it"
+            refusals.append(Refusal(node_name(op), op.op_type, 0, f"domain {op.domain!r}"))
         elif not supports(op.op_type, version):
-            refusals.append(Refusal(node_name(op), op.op_type, version, "the backend has no kernel for it"))
+            refusals.append(Refusal(node_name(op), op.op_type, version, "no backend has a kernel for it"))
+            hint = hint or (_STEPS if op.op_type == "Scan" else "")
     if refusals:
-        raise UnsupportedOperatorError(refusals, f"model {function.name!r}", foreign)
+        raise UnsupportedOperatorError(refusals, f"model {function.name!r}", hint)
 
 
 def refuse_training(function: Function) -> None:

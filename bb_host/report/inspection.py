@@ -15,6 +15,7 @@ import numpy as np
 from bb_edge.backends.stored_plan import MemoryPlanError, decode
 from bb_edge.ir import keys
 from bb_edge.ir.bodies import body_keys
+from bb_edge.ir.onnx_pb2 import TensorProto
 from bb_edge.ir.opsets.wire import (
     OP_RECV,
     OP_RECV_REQ,
@@ -104,11 +105,15 @@ def describe_model(model: Any, size: int = 0) -> dict[str, Any]:
 
 
 def _value(info: Any) -> str:
-    """A port of an ordinary model with its type, where that is a tensor's."""
+    """A port of an ordinary model with its type; a tensor of an element type that no value here has, too."""
     try:
         known = from_type_proto(info.type)
-    except TypeProtoError:
-        return f"{info.name}: {info.type.WhichOneof('value') or 'unknown'}"
+    except TypeProtoError:  # of a tensor's elements
+        declared = info.type.tensor_type
+        names = {number: name.lower() for name, number in TensorProto.DataType.items()}
+        element = names.get(declared.elem_type, f"element type {declared.elem_type}")
+        sizes = [str(dim.dim_value or dim.dim_param or "?") for dim in declared.shape.dim]
+        return f"{info.name}: {element}" + (f"[{','.join(sizes)}]" if declared.HasField("shape") else "")
     return f"{info.name}: {known}"
 
 

@@ -226,6 +226,31 @@ def optimized() -> Model:
     return model([node], [value("y", "N", 4)], {"w": np.eye(4)}, com_microsoft=1)
 
 
+def worded() -> Model:
+    found = model([helper.make_node("Identity", ["x"], ["y"])], [value("y", 2, elem=TensorProto.STRING)])
+    found.graph.input[0].CopyFrom(value("x", 2, elem=TensorProto.STRING))
+    return found
+
+
+def worded_inside() -> Model:
+    cast = helper.make_node("Cast", ["x"], ["words"], to=TensorProto.STRING)
+    return model(
+        [cast, helper.make_node("Cast", ["words"], ["y"], to=TensorProto.FLOAT)], [value("y", "N", 4)]
+    )
+
+
+def scanned() -> Model:
+    """Sums over a sequence whose length nobody knows."""
+    rows = [value(name, 4) for name in ("sum", "row", "next", "told")]
+    nodes = [
+        helper.make_node("Add", ["sum", "row"], ["next"]),
+        helper.make_node("Identity", ["next"], ["told"]),
+    ]
+    body = helper.make_graph(nodes, "body", rows[:2], rows[2:])
+    scan = helper.make_node("Scan", ["zeros", "x"], ["last", "y"], "steps", body=body, num_scan_inputs=1)
+    return model([scan], [value("y", "N", 4)], {"zeros": np.zeros(4)})
+
+
 WRONG: list[tuple[Callable[[], Model], type[Any], tuple[str, ...]]] = [
     (lambda: stochastic("Dropout"), TrainingModeError, ("drops values", "for inference")),
     (lambda: normalized(training_mode=1), TrainingModeError, ("learns its statistics", "for inference")),
@@ -233,7 +258,10 @@ WRONG: list[tuple[Callable[[], Model], type[Any], tuple[str, ...]]] = [
     (imagined, InvalidModelError, ("Frobnicate",)),
     (dangling, InvalidModelError, ("nothing",)),
     (lambda: relu(opset=99), InvalidModelError, ("opset 99", "28 at most", "version_converter")),
-    (optimized, UnsupportedOperatorError, ("FusedGemm", "com.microsoft", "own operators")),
+    (optimized, UnsupportedOperatorError, ("FusedGemm at node 'fused'", "com.microsoft", "own operators")),
+    (worded, UnsupportedValueError, ("strings, only numbers are taken", "value 'x'", "extract_model")),
+    (worded_inside, UnsupportedValueError, ("a cast to string", "make numbers of the strings")),
+    (scanned, UnsupportedOperatorError, ("Scan", "no backend", "a fixed length", "LSTM, GRU or RNN")),
 ]
 
 

@@ -302,7 +302,7 @@ NO_NODES.graph.output[0].name = "x"
 WRONG_MODELS = {
     "float8": (FLOAT8, "float8e4m3fn"),
     "bfloat16": (BF16, "a tensor of bfloat16"),
-    "string": (model("y=Identity(x)", of="string[N] x", to="string[N] y"), "element type 8 (string)"),
+    "string": (model("y=Identity(x)", of="string[N] x", to="string[N] y"), "strings, only numbers are taken"),
     "complex": (model("y=Identity(x)", of="complex64[N] x", to="complex64[N] y"), "(complex64)"),
     "no nodes": (NO_NODES, "its graph has no nodes"),
     "opset": (OLD, "opset 99"),
@@ -409,8 +409,14 @@ def test_an_array_for_calibration_that_is_no_input_is_refused(here, bb_host):
         params("cal.npz", x=samples, **{extra: samples})
         code, _, err = bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")
         assert code == 1 and f"{extra!r} is not an input" in err and err.rstrip().endswith(")")
+    quantize = ("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")
     params("cal.npz", x=samples)
-    assert bb_host("compile", "net.onnx", "--quantize", "int8", "--calibrate", "cal.npz")[0] == 0
+    assert bb_host(*quantize)[0] == 0
+    params("cal.npz", x=samples, **{"net.x": samples})  # which has been used, and the other one ignored
+    code, _, err = bb_host(*quantize)
+    assert code == 1 and "'x' is not used: each target that has this input has an array of its own" in err
+    params("cal.npz", **{"net.x": samples})
+    assert bb_host(*quantize)[0] == 0
 
 
 def test_an_exported_model_and_its_weights_have_one_mode(here, bb_host):

@@ -298,6 +298,21 @@ def test_inspect_says_why_nobody_runs_an_ordinary_model(ordinary, capsys):
     assert "  no backend runs it: cannot run RandomNormalLike (opset 17) at RandomNormalLike → y" in out
 
 
+def test_inspect_names_the_element_type_of_what_no_backend_takes(tmp_path, capsys):
+    onnx = pytest.importorskip("onnx")
+    kind = onnx.TensorProto.STRING
+    ports = [
+        onnx.helper.make_tensor_value_info(name, kind, shape)
+        for name, shape in (("x", ["N", None, 3]), ("y", None))
+    ]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], ["y"])], "g", ports[:1], ports[1:]
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "words.onnx")
+    out = run(capsys, "inspect", tmp_path / "words.onnx")[1]
+    assert "  inputs: x: string[N,?,3]\n  outputs: y: string\n" in out
+
+
 @pytest.mark.parametrize("last", ["Relu", "RandomNormalLike"])
 def test_an_ordinary_model_is_drawn(last, ordinary, tmp_path, capsys):
     model = ordinary("= Relu", f"= {last}")

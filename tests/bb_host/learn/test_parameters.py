@@ -181,3 +181,19 @@ def test_a_parameter_that_is_no_number_is_refused():
     nodes = [("MatMul", "x c.weight", "y", {})]
     with pytest.raises(ModelImportError, match=r"'c.weight' holds values that are not numbers"):
         classifier(nodes, {"c.weight": np.full((6, 5), np.nan, np.float32)})
+
+
+def test_packed_weights_are_refused_with_the_model_to_take():
+    packed = helper.make_tensor("w4", TensorProto.INT4, [4, 3], [1] * 12)
+    scale = numpy_helper.from_array(np.float32(0.1), "scale")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w4", "scale"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", n]) for name, n in (("x", 4), ("y", 3))
+    ]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], [packed, scale])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    with pytest.raises(ModelImportError, match=r"weights are int4 \(w4\).*before its weights were quantized"):
+        trainable(model)

@@ -148,15 +148,21 @@ def observed_bodies(program: Program) -> dict[FunctionKey, Function]:
 
 
 def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> None:
-    """CalibrationError for an array that no target reads."""
+    """CalibrationError for an array that no target reads; nor is one read where each target has its own."""
     known: dict[str, None] = {}
+    read = set[str]()
     for main in (f for f in program.functions if f.facts.entry):
         for name in (*main.inputs, *_readable(main)):
-            known.update({name: None, f"{main.name}.{name}": None})
+            own = f"{main.name}.{name}"
+            known.update({name: None, own: None})
+            read.add(own if own in data else name)
     for name in data:
         if name not in known:
             hint = suggestion(name, [n for n in known if "." not in n], "inputs: ")
             raise CalibrationError(f"{name!r} is not an input", where, hint or "leave it out")
+        if name not in read:
+            what = f"{name!r} is not used: each target that has this input has an array of its own"
+            raise CalibrationError(what, where, "leave it out, or leave theirs out")
 
 
 def observe(program: Program, main: Function, target: str, data: Mapping[str, Array]) -> Observation:
