@@ -179,9 +179,26 @@ class TFLiteProgram(BackendProgram):
             for index, shape in zip(self._inputs, shapes, strict=True):
                 interpreter.resize_tensor_input(index, shape, strict=True)
             interpreter.allocate_tensors()
+            if self._is_lost(interpreter, shapes):
+                raise self._empty(shapes)
         except FAILURES as error:
+            if any(0 in shape for shape in shapes):
+                raise self._empty(shapes) from error
             raise BackendRunError(f"the interpreter refuses these shapes: {error}", self._where) from error
         self._keep(shapes, interpreter, needed)
+
+    def _is_lost(self, interpreter: Any, shapes: _Shapes) -> bool:
+        """Whether it made shapes up: XNNPACK leaves those of some layers unset for an input of no rows."""
+        return any(0 in shape for shape in shapes) and any(
+            size not in (-1, there)
+            for (_, known), result in zip(self.results, interpreter.get_output_details(), strict=True)
+            for size, there in zip(known, result["shape"], strict=True)
+        )
+
+    def _empty(self, shapes: _Shapes) -> BackendRunError:
+        empty = next(shape for shape in shapes if 0 in shape)
+        what = f"an input of shape {list(empty)} has no values, and a layer of the model runs on none"
+        return BackendRunError(what, self._where, "run it where there are rows: g.when(g.onnx.size(x) > 0)")
 
     def _start(self, inputs: Sequence[Array]) -> None:
         if len(inputs) != len(self._inputs):
