@@ -89,7 +89,9 @@ def _counts(arguments: argparse.Namespace, classes: Sequence[str]) -> dict[str, 
         asked.append(("--clients", classes[0] if len(classes) == 1 else MANY, str(arguments.clients)))
     for flag, name, number in asked:
         if name not in counts:
-            hint = f"its classes: {', '.join(classes)}; write --nodes {classes[-1]}=100"
+            near = suggestion(name, classes, "its classes: ")
+            example = "" if near.startswith("did you mean") else f"; write --nodes {classes[-1]}=100"
+            hint = f"{near}{example}"
             raise ScenarioError(f"the program has no class {name!r}", flag, hint)
         if not number.isdigit() or not int(number):
             example = "--clients 100" if flag == "--clients" else f"--nodes {name}=100"
@@ -274,13 +276,9 @@ def _with(scenario: Scenario, name: str, value: str) -> Scenario:
 
 
 def _budgeted(scenario: Scenario, arguments: argparse.Namespace) -> Scenario:
-    """Gives a server's budget to a class of one node, and to those that `--large` names.
-
-    After the sweep: it decides how many nodes a class has.
-    """
-    groups = tuple(
-        dataclasses.replace(g, large=g.count == 1 or g.peer_class in arguments.large) for g in scenario.groups
-    )
+    """Gives a server's budget to the classes that `--large` names; one of one node has it anyway."""
+    named = arguments.large
+    groups = tuple(dataclasses.replace(g, large=g.peer_class in named or None) for g in scenario.groups)
     return dataclasses.replace(scenario, groups=groups)
 
 

@@ -6,11 +6,12 @@ The command line has its own words for what it takes; here a script's author is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bb_edge.ir import keys
+from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import ScenarioError
 from bb_host.simulate.conditions import Conditions
@@ -107,7 +108,10 @@ def _check_group(group: Group) -> None:
     )
     _whole(group.count, f"Group.count of {group.peer_class!r}", 1, 1 << 32)
     _check(
-        isinstance(group.large, bool), f"large is {group.large!r:.40}", "Group.large", "give True or False"
+        group.large is None or isinstance(group.large, bool),
+        f"large is {group.large!r:.40}",
+        "Group.large",
+        "give True, False or None",
     )
     _check_settings(group.settings, f"Group.settings of {group.peer_class!r}")
 
@@ -247,3 +251,15 @@ def check_targets(group: Group, targets: Mapping[str, str]) -> None:
     if targets[group.target] != group.peer_class:
         what = f"the target {group.target!r} is of the class {targets[group.target]!r}"
         raise ScenarioError(what, f"Group.peer_class {group.peer_class!r}", "name the artifact's own class")
+
+
+def remedy_for_rows(
+    refused: Sequence[BBError], dealt: Container[str], given: Mapping[str, Mapping[str, object]]
+) -> str:
+    """What to add to the hint of refused slots: how their rows are dealt, or that they can be."""
+    if any(error.slot in dealt for error in refused):
+        return "; its rows are dealt: see --deal"
+    for error in refused:
+        if error.where.endswith(", key 'path'") and "path" not in given.get(error.slot, {}):
+            return f"; or deal the rows of one among these nodes: --data {error.slot}=FILE"
+    return ""

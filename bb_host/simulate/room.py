@@ -13,7 +13,8 @@ def limits_of(group: Group) -> NodeConfig:
     """The limits of the group's nodes. ScenarioError for a `config` that is not a NodeConfig."""
     given: object = group.config  # a script's author may have written anything
     if given is None:
-        return NodeConfig.host() if group.large else NodeConfig.edge()
+        large = group.count == 1 if group.large is None else group.large
+        return NodeConfig.host() if large else NodeConfig.edge()
     if isinstance(given, NodeConfig):
         return given
     where = f"Group.config of {group.peer_class!r}"

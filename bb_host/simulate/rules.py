@@ -48,4 +48,7 @@ class Rule:
                 amount = 0
             if 0 < amount < float("inf"):
                 return cls(kind, amount)
+            least = "a number above 0" if kind == "dirichlet" else "a whole number, 1 or more"
+            example = {"dirichlet": "0.3", "label": "2", "draw": "64"}[kind]
+            raise ScenarioError(f"{text!r}: {kind} takes {least}", "--deal", f"write {kind}:{example}")
         raise ScenarioError(f"{text!r} is not a way to deal data", "--deal", f"write one of: {FORMS}")

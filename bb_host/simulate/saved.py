@@ -17,6 +17,7 @@ from bb_host.errors import ScenarioError
 from bb_host.simulate.scenario import Group
 
 FLAG = "--save-model"
+_PLACE = re.compile(r"([\w-]+\.)?[\w-]+")
 _NAMED = re.compile(r"(?:(?:(?P<group>[\w-]+)\.)?(?P<slot>[\w-]+)=)?(?P<path>.+)")
 
 
@@ -48,6 +49,14 @@ def saved_model(
 
     ScenarioError where there is none, or several, or the file cannot be written.
     """
+    place, equals, file = text.partition("=")
+    if equals and "/" not in place and not _PLACE.fullmatch(place):
+        hint = f"write {FLAG} CLASS.SLOT=FILE.onnx, SLOT=FILE.onnx or FILE.onnx"
+        raise ScenarioError(f"{place!r} is not a class and a slot", FLAG, hint)
+    if equals and not file:
+        *_, peer_class, slot = (None, *place.split("."))
+        chosen = ".".join(_chosen(peer_class, slot, groups, programs))
+        raise ScenarioError(f"{text!r} names no file", FLAG, f"write {FLAG} {chosen}=FILE.onnx")
     named = _NAMED.fullmatch(text)
     path = Path(text if named is None else named["path"])
     if named is None or path.suffix != ".onnx":

@@ -23,15 +23,16 @@ MS = 1_000_000
 class Group:
     """All nodes of one class: `count` of them run `target` of the artifact `data`.
 
-    `large` nodes have a server's budget of memory, the others a device's; where there is a `config`, its
-    limits are theirs. `settings` configure slots of these nodes, over those of the scenario.
+    `large` nodes have a server's budget of memory, the others a device's; None, the default, is a server's
+    for a class of one node. Where there is a `config`, its limits are theirs. `settings` configure slots of
+    these nodes, over those of the scenario.
     """
 
     peer_class: str
     target: str
     data: bytes
     count: int
-    large: bool = False
+    large: bool | None = None
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     config: NodeConfig | None = None
 

@@ -38,7 +38,7 @@ from bb_edge.wire.bodies import Body
 from bb_host.errors import ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble, peak_rss_bytes
 from bb_host.simulate.busy import Busy, Told, nobody, still_busy
-from bb_host.simulate.checks import check_models, check_settings, check_targets
+from bb_host.simulate.checks import check_models, check_settings, check_targets, remedy_for_rows
 from bb_host.simulate.network import Network
 from bb_host.simulate.pooled import PoolingRegistry
 from bb_host.simulate.resting import Resting
@@ -218,7 +218,7 @@ class Shard:
                 )
             except BBError as error:
                 refused = error.errors if isinstance(error, SeveralErrors) else (error,)
-                more = "; its rows are dealt: see --deal" if any(e.slot in dealt for e in refused) else ""
+                more = remedy_for_rows(refused, dealt, components)
                 what, where = f"{group.name(member.number)}: {error.what}", error.where
                 for rows, own in given.items():
                     what, where = what.replace(rows, own), where.replace(rows, own)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bb_edge.engine.config import NodeConfig
 from bb_host.errors import ScenarioError
-from bb_host.simulate import Conditions, Dealt, Rule, simulate
+from bb_host.simulate import Conditions, Dealt, Group, Rule, simulate
 from bb_host.simulate.accounts import Trouble
 from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.dealing import Dealer
+from bb_host.simulate.room import limits_of
 from bb_host.simulate.workers import Processes
 
 ROWS = Dealt("shard", Path("rows.npz"), Rule.parse("iid"))
@@ -68,7 +70,7 @@ def test_what_is_no_scenario_is_refused_by_its_field(scenario, what):
     [
         ({"count": 0}, "Group.count of 'Client': 0 is not a whole number"),
         ({"count": 2.5}, "Group.count of 'Client': 2.5"),
-        ({"large": "no"}, r"Group.large: large is 'no' \(give True or False"),
+        ({"large": "no"}, r"Group.large: large is 'no' \(give True, False or None"),
         (
             {"config": {"ingress_bytes": 5}},
             "Group.config of 'Client': {'ingress_bytes': 5} is not a NodeConfig",
@@ -146,3 +148,11 @@ def test_the_first_trouble_is_that_of_no_worker():
     for joined in (one.with_more(other), other.with_more(one)):
         assert (joined.count, joined.first) == (5, "client-0 at 3.000 s: b")
         assert joined.nodes == {"client-0": 2, "client-5": 3}
+
+
+def test_a_class_of_one_node_has_a_servers_budget_unless_it_is_said():
+    def budget(count, large=None):
+        return limits_of(Group("Server", "Server", b"x", count, large))
+
+    assert budget(1) == budget(2, True) == NodeConfig.host()
+    assert budget(2) == budget(1, False) == NodeConfig.edge()

@@ -79,6 +79,12 @@ def test_a_run_says_its_events_and_writes_them(program, rows, tmp_path, capsys):
     assert (out / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_slot_without_data_names_both_ways_to_give_some(program, capsys):
+    assert main(["simulate", program, "--clients", "2"]) == 1
+    said = capsys.readouterr().err
+    assert "--set shard.path=FILE; or deal the rows of one among these nodes: --data shard=FILE" in said
+
+
 def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
     arguments = ["simulate", program, "--clients", "6", "--data", f"shard={rows}", "--quiet", "--json"]
     assert main([*arguments, "--sweep", "seed=1,2", "--sweep", "shard.batch_size=2,8"]) == 0
@@ -95,7 +101,8 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--nodes", "Klient=3"], "no class 'Klient'"),
+        (["--nodes", "client=3"], "the program has no class 'client' (did you mean 'Client'?)"),
+        (["--nodes", "Phone=3"], "no class 'Phone' (its classes: Client, Server; write --nodes "),
         (["--large", "Klient"], "--large: the program has no class 'Klient' (did you mean 'Client'?"),
         (
             ["--large", "Client", "--large", "Client"],
@@ -117,6 +124,9 @@ def test_a_sweep_is_a_run_per_combination(program, rows, tmp_path, capsys):
         (["--plot", "accuracy:1=mean"], "emits nothing under 'accuracy' (topics: round"),
         (["--data", "shard"], "--data shard=train.npz"),
         (["--deal", "fair"], "is not a way to deal data"),
+        (["--deal", "draw:0"], "'draw:0': draw takes a whole number, 1 or more (write draw:64)"),
+        (["--deal", "label:few"], "'label:few': label takes a whole number, 1 or more (write label:2)"),
+        (["--deal", "dirichlet:0"], "'dirichlet:0': dirichlet takes a number above 0 (write dirichlet:0.3)"),
         (["--deal", "test=iid"], "no data are given for test"),
         (["--labels", "digit"], "nothing is dealt by the labels 'digit'"),
         (["--labels", "digit", "--sweep", "deal=iid,draw:5"], "add --deal dirichlet:0.3"),

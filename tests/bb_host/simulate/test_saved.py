@@ -107,6 +107,26 @@ def test_of_several_models_the_slot_is_named(run: Any, capsys: Any) -> None:
     assert set(parameters("other.onnx")) == {"w1", "b1"}
 
 
+@pytest.mark.parametrize("place", [".model", "Client.", "a.b.c", ""])
+def test_what_is_no_class_and_slot_is_refused_and_no_hidden_file_is_written(
+    run: Any, capsys: Any, place: str
+) -> None:
+    assert run("--save-model", f"{place}=x.onnx") == 1
+    assert (
+        f"{place!r} is not a class and a slot (write --save-model CLASS.SLOT=FILE.onnx"
+        in capsys.readouterr().err
+    )
+    assert not list(Path().glob("*x.onnx")) + list(Path().glob(".*x.onnx"))
+
+
+def test_without_a_file_the_place_is_looked_at_first(run: Any, capsys: Any) -> None:
+    assert run("--clients", "3", "--save-model", "Client.model=") == 1
+    assert "no class of one node has the model 'model' (Server 1, Client 3)" in capsys.readouterr().err
+    assert run("--clients", "3", "--save-model", "model=") == 1
+    said = "'model=' names no file (write --save-model Server.model=FILE.onnx)"
+    assert said in capsys.readouterr().err
+
+
 def test_a_model_that_has_diverged_is_not_saved(tmp_path: Path) -> None:
     saved = SavedModel("Server", "model", tmp_path / "x.onnx", b"")
     with pytest.raises(ScenarioError, match="was not saved: it holds inf or nan in 'b1'"):
