@@ -153,8 +153,9 @@ def _by_row(
 def _remembering(solve: Solve, by_slot: bool) -> Solve:
     """`solve`, asked once for all ops of one kind whose types, constants, attributes (and slot) are the same.
 
-    Types and constants are told apart by identity, which is sound while they are kept; those of the keys are.
-    Most values of a type share one record of it; what was found for that one serves those with others too.
+    Types are told apart by identity, which is sound while they are kept; those of the keys are. Most values
+    of a type share one record of it; what was found for that one serves those with others too. A constant's
+    type has a record of its own (`Terms.hold`), and so tells the constant as well.
     An op that reads one value twice, and whose inputs are narrowed, is asked every time: what narrows one of
     them narrows the other.
     """
@@ -162,17 +163,12 @@ def _remembering(solve: Solve, by_slot: bool) -> Solve:
 
     def remembered(op: Op, terms: Terms) -> None:
         inputs, outputs, facts = op.inputs, op.outputs, op.facts
-        known, constants = terms.types, terms.constants
+        known = terms.types
         asked: list[object] = [len(inputs)]
-        fixed = False
         for name in inputs:
             asked.append(id(known.get(name)) if name else "")
-            if name in constants:
-                fixed = True
         for name in outputs:
             asked.append(id(known.get(name)) if name else "")
-        if fixed:
-            asked += [(place, id(constants[name])) for place, name in enumerate(inputs) if name in constants]
         if by_slot:
             asked.append(facts.slot)
         if facts.control:

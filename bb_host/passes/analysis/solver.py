@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -35,10 +36,11 @@ class Solver:
         self._functions = {f.key: f for f in program.functions}
         self._done: dict[Key, Function] = {}
         self._given: dict[Key, list[ValueType | None]] = {}
-        self._plans: dict[Key, Solve] = {}
+        self._plans: defaultdict[str, dict[str, Solve]] = defaultdict(dict)  # by domain and op type
         self._options = options
         self._rules = rules
         self._records: dict[tuple[int, Shape], ValueType] = {}
+        self._own: dict[int, ValueType] = {}
         if len(self._functions) > 1:
             for function in program.functions:
                 self._note_calls(function)
@@ -80,7 +82,7 @@ class Solver:
                 replies[flow.wire_id(op)] = op
             elif op.domain == keys.SYSCALL_DOMAIN and op.op_type in PUTS:
                 linked = True
-        terms = Terms(function, self._functions, replies, self._records)
+        terms = Terms(function, self._functions, replies, self._records, self._own)
         changed = False
         for name, given in zip(function.inputs, self._given.get(function.key, ()), strict=False):
             known = terms.types.get(name)
@@ -101,9 +103,9 @@ class Solver:
         upstream: list[tuple[int, str]] = []  # what an op said about a value that is not its own
         touched = terms.touched
         for index, op in enumerate(function.ops):
-            plan = plans.get((op.domain, op.op_type))
+            plan = plans[op.domain].get(op.op_type)
             if plan is None:
-                plan = plans[op.domain, op.op_type] = self._rules.plan(op, version, self._functions)
+                plan = plans[op.domain][op.op_type] = self._rules.plan(op, version, self._functions)
             plan(op, terms)
             if touched:
                 changed = True
@@ -162,7 +164,7 @@ class Solver:
                 continue
             index = todo.pop()
             op = ops[index]
-            self._plans[op.domain, op.op_type](op, terms)
+            self._plans[op.domain][op.op_type](op, terms)
             for name in terms.touched:
                 changed = True
                 todo.add(i for i in meets.at(name) if i != index)

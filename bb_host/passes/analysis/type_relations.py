@@ -177,9 +177,7 @@ def pointwise(op: Op, row: OpDef, terms: Terms) -> None:
     if alike and len(op.outputs) == 1 and first is not None and first.node.elem_type is not None:
         result = seen.get(op.outputs[0])
         if all(seen.get(name) == first for name in op.inputs[1:]) and result in (None, first):
-            if result is None:
-                seen[op.outputs[0]] = first
-                terms.touched.append(op.outputs[0])
+            terms.put(op.outputs[0], first, op)
             return
     _same_element(op, row, terms)
 
@@ -242,10 +240,9 @@ def constant(op: Op, row: OpDef, terms: Terms) -> None:
         found = _type_of_constant(name, value)
         if found is not None:
             terms.put(op.outputs[0], found, op)
-            if isinstance(value, np.ndarray):
-                terms.constants[op.outputs[0]] = value
-            elif name == "value_ints":
-                terms.constants[op.outputs[0]] = np.asarray(value, np.int64)
+            held = np.asarray(value, np.int64) if name == "value_ints" else value
+            if isinstance(held, np.ndarray) and op.outputs[0]:
+                terms.hold(op.outputs[0], held)
             return
 
 

@@ -21,8 +21,8 @@ class Terms:
     """The types of a function's values so far. `put` narrows; nothing ever widens.
 
     `functions` are the program's, solved as far as they are; `replies` maps a reply's wire id to its
-    SendResp; `constants` are the tensors of Constant ops, for the shapes that depend on them; `records` has
-    one record of each type, for all functions of the program.
+    SendResp; `constants` are the tensors of Constant ops, for the shapes that depend on them. `records` has
+    one record of each type, and `own` those of constants, by identity, for all functions of the program.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class Terms:
         functions: Mapping[tuple[str, str], Function],
         replies: Mapping[str, Op],
         records: dict[tuple[int, Shape], ValueType],
+        own: dict[int, ValueType],
     ) -> None:
         self.function = function
         self.functions = functions
         self.replies = replies
         self.records = records
+        self.own = own
         self.types: dict[str, ValueType] = dict(function.types)
         self.constants: dict[str, Array] = {}
         self.forwards: dict[object, ValueType | None] = {}  # what Forward ops yield, by slot and classes
@@ -47,9 +49,15 @@ class Terms:
     def told_apart(self, name: str) -> object:
         """What is the same for all values of one type, whatever records say it."""
         known = self.types.get(name) if name else None
-        if known is None:
+        if known is None or name in self.constants:
             return id(known) if name else ""
         return id(self.records.setdefault((id(known.node), known.shape), known))
+
+    def hold(self, name: str, value: Array) -> None:
+        """Notes the value of a constant, and gives its type a record that no other value has."""
+        self.constants[name] = value
+        own = self.types[name] = ValueType(*self.types[name])
+        self.own[id(own)] = own
 
     def put(self, name: str, found: ValueType | None, op: Op) -> None:
         """Narrows a value's type. TypeConstraintFailed where it cannot be both."""
@@ -57,7 +65,7 @@ class Terms:
             return
         known = self.types.get(name)
         if known is None:
-            self.types[name] = found
+            self.types[name] = ValueType(*found) if id(found) in self.own else found
             self.touched.append(name)
             return
         if known is found:

@@ -268,6 +268,22 @@ def test_ops_of_one_kind_are_told_apart_by_what_their_types_hang_on() -> None:
     assert {found[n] for n in "zufghi"} == {"F32"}
 
 
+def test_what_is_computed_from_a_constant_is_not_taken_for_it() -> None:
+    """Both have one type, and the sizes of a result follow from the constant alone."""
+    found = solve(
+        "x: F32[2,3], k: I64[2]",
+        "s = Constant<value_ints=[3, 2]>()",
+        "t = Abs(s)",
+        "u = Identity(s)",
+        "v = syscall.PassThrough(s)",
+        "w = Add(s, k)",
+        "a = Reshape(x, s)",
+        *(f"{result} = Reshape(x, {sizes})" for result, sizes in zip("bcde", "tuvw", strict=True)),
+    )
+    assert [found[n] for n in "kstuvw"] == ["I64[2]"] * 6
+    assert [found[n] for n in "abcde"] == ["F32[3,2]", *["F32"] * 4]
+
+
 def test_what_is_found_of_a_type_holds_for_all_records_of_it() -> None:
     text = """function program.P(x: F32[2,3], a: Tensor, b: Tensor, c: F32[2,3]) -> ()
   y = Add(x, a)
