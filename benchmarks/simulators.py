@@ -2,14 +2,17 @@
 
     PYTHONPATH=.:examples python -m benchmarks.simulators --make FOLDER    # an environment with both, once
     PYTHONPATH=.:examples python -m benchmarks.simulators --env FOLDER [--net mlp cnn] [--clients 100 1000]
+    PYTHONPATH=.:examples python -m benchmarks.simulators --env FOLDER --by-round --rounds 60 ...
 
 Digits; each client draws 64 of them with replacement and takes two steps of plain gradient descent in batches
 of 32; all clients answer in every round; the server averages by rows and scores 360. The layers are the same,
 the first numbers are not: each side draws its own. Seconds are those of a round, the median of all but the
 first, by the number of clients. Memory is the most that all processes of a side have had together: what
 several of them share counts once (PSS). Processor seconds are those of all processes of a side, too: they say
-more where a machine has other work. Flower and this project have two workers, pfl-research is one
-process, beside which this project has one worker too. Everybody's tensors run on one thread per worker.
+more where a machine has other work. With `--by-round`, rounds of this project and of pfl-research take turns
+on one core, and each is compared with its neighbour. Flower and this project have two workers, pfl-research
+is one process, beside which this project has one worker too. Everybody's tensors run on one thread per
+worker.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -193,6 +197,61 @@ def compared(env: Path, kind: str, clients: int, rounds: int, turns: int, path: 
     return found
 
 
+def by_round(env: Path, kind: str, clients: int, rounds: int, path: Path) -> Row:
+    """pfl-research against ours on one core, one round of each after the other.
+
+    Both run from the start to the end, and are stopped while the other has its round: what slows a machine
+    for seconds slows both. The ratio is the median of those of neighbouring rounds.
+    """
+    numbers = (kind, str(clients), str(rounds), str(path))
+    ours = (sys.executable, "-u", "-m", "benchmarks.simulators_ours", *numbers, "1")
+    theirs = (env / "bin" / "python", "-u", RIVALS, "pfl", *numbers)
+    core = max(os.sched_getaffinity(0))
+    took: list[list[float]] = [[], []]
+    with contextlib.ExitStack() as stack:
+        sides = [stack.enter_context(_halted(command, core)) for command in (ours, theirs)]
+        for turn in range(rounds - 2):
+            for side in (0, 1) if turn % 2 == 0 else (1, 0):
+                began = time.perf_counter()
+                os.killpg(sides[side].pid, signal.SIGCONT)
+                _next_round(sides[side])
+                took[side].append(time.perf_counter() - began)
+                os.killpg(sides[side].pid, signal.SIGSTOP)
+    ms = {name: 1e3 * median(found) / clients for name, found in zip(("ours", "pfl"), took, strict=True)}
+    ratio = median(own / other for own, other in zip(*took, strict=True))
+    what = f"{kind}, {clients:,} clients, against pfl, round by round"
+    return Row(f"{what}: a client-round", ms, "ms", ratio, GOALS["pfl", kind])
+
+
+@contextlib.contextmanager
+def _halted(command: Sequence[str | Path], core: int) -> Iterator[subprocess.Popen[str]]:
+    """One side with its workers, on that core, stopped behind its first round."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, **ONE_THREAD},
+        start_new_session=True,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),  # noqa: PLW1509 (no threads yet)
+    ) as process:
+        try:
+            _next_round(process)
+            os.killpg(process.pid, signal.SIGSTOP)
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _next_round(process: subprocess.Popen[str]) -> None:
+    """Waits until a side tells that a round has ended. AssertionError where it ends instead."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("[") and line.rstrip().endswith("]") and json.loads(line)[0] >= 1:
+            return
+    raise AssertionError("it has ended before its rounds had")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     p = argparse.ArgumentParser(prog="benchmarks.simulators", description="Client-rounds beside others'.")
     p.add_argument("--make", type=Path, metavar="FOLDER", help="makes an environment with the others")
@@ -201,6 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument("--clients", nargs="+", type=int, default=[100, 1_000])
     p.add_argument("--rounds", type=int, default=4)
     p.add_argument("--turns", type=int, default=1)
+    p.add_argument("--by-round", action="store_true", help="pfl-research alone, round by round on one core")
     a = p.parse_args(argv)
     if a.make:
         make(a.make)
@@ -214,6 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         for kind in a.net:
             path = rows(kind, Path(folder))
             for clients in a.clients:
+                if a.by_round:
+                    print(table([by_round(a.env, kind, clients, a.rounds, path)]) + "\n", flush=True)
+                    continue
                 print(table(compared(a.env, kind, clients, a.rounds, a.turns, path)) + "\n", flush=True)
     return 0
 

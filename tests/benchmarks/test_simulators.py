@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.simulators import ROOT, _family, _processor_seconds, _pss, rows, run
+from benchmarks.simulators import ROOT, _family, _halted, _next_round, _processor_seconds, _pss, rows, run
 
 
-def test_our_side_tells_every_round(tmp_path, monkeypatch):
+@pytest.fixture
+def found(monkeypatch):
+    """Sides find this project."""
     monkeypatch.setenv(
         "PYTHONPATH", os.pathsep.join(str(ROOT / part) for part in ("", "kernels", "examples"))
     )
     monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.usefixtures("found")
+def test_our_side_tells_every_round(tmp_path):
     path = rows("mlp", tmp_path)
     cost = run((sys.executable, "-m", "benchmarks.simulators_ours", "mlp", "3", "3", str(path), "1"), 3)
     assert cost.start > 0 and cost.seconds > 0 and 0 < cost.accuracy < 1
@@ -56,3 +63,17 @@ input()"""
         assert _processor_seconds(process.pid) - before >= 0.25 and _family(process.pid) == [process.pid]
         process.stdin.write(b"\n")
         process.stdin.flush()
+
+
+@pytest.mark.usefixtures("found")
+def test_a_side_is_halted_between_its_rounds(tmp_path):
+    path = rows("mlp", tmp_path)
+    command = (sys.executable, "-u", "-m", "benchmarks.simulators_ours", "mlp", "3", "5", str(path), "1")
+    with _halted(command, max(os.sched_getaffinity(0))) as side:
+        for _ in range(2):
+            os.waitid(os.P_PID, side.pid, os.WSTOPPED)
+            os.killpg(side.pid, signal.SIGCONT)
+            _next_round(side)
+            os.killpg(side.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, side.pid, os.WSTOPPED)
+    assert side.returncode == -signal.SIGKILL
