@@ -127,17 +127,17 @@ def verdicts(program: Program, config: RunConfig) -> list[Verdict]:
             problems += map(str, error.errors)
         except BBError as error:
             problems.append(str(error))
-        looked_at.append(_needs(program, target, problems, config, stateless=False))
+        looked_at.append(_needs(program, target, problems, config, stateless=None))
         looked_at[-1].notes[:0] = notes
     return looked_at
 
 
 def _needs(
-    program: Program, target: Target, problems: list[str], config: RunConfig, *, stateless: bool
+    program: Program, target: Target, problems: list[str], config: RunConfig, *, stateless: bool | None
 ) -> Verdict:
     """What a target needs, unless something refuses it; a problem where that is more memory than there is.
 
-    A `stateless` node has no state folder, and so no bounds of its disk.
+    A `stateless` node has no state folder, and so no bounds of its disk; None where nobody says.
     """
     from bb_shims import detect
 
@@ -157,15 +157,21 @@ def _needs(
 
 
 def _look_at_room(
-    program: Program, target: Target, verdict: Verdict, config: RunConfig, stateless: bool
+    program: Program, target: Target, verdict: Verdict, config: RunConfig, stateless: bool | None
 ) -> None:
-    from bb_edge.capacity import Level, findings, of_unknown_size, planned_journal
+    """Looks at the limits. Where nobody says that there is a folder, its bounds refuse what needs one."""
+    from bb_edge.capacity import Level, findings, of_unknown_size, planned_journal, requests_of
 
+    main = program.graphs[target.main]
     try:
         disk = None if stateless else config.store_limits(planned_journal(program, [target]))
         found = findings(program, [target], config.node_config(), disk, config.mqtt_options)
+        in_memory = findings(program, [target], config.node_config(), None, config.mqtt_options)
     except BBError:
         return  # limits that cannot be are refused elsewhere
+    if stateless is None and not any(asked.durable for asked in requests_of(main, target.name)):
+        verdict.notes += [f"with a state folder: {finding}" for finding in found if finding not in in_memory]
+        found = in_memory
     for finding in (*found, *of_unknown_size(program, [target], config.node_config())):
         refused = finding.level is Level.REFUSED
         if not (refused and any(finding.what in problem for problem in verdict.problems)):

@@ -24,6 +24,7 @@ from bb_edge.capacity import (
     tell,
 )
 from bb_edge.cli import main
+from bb_edge.cli.check import verdicts
 from bb_edge.engine import steps
 from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.ir.address import site_suffix
@@ -345,6 +346,17 @@ def test_a_folder_that_can_never_hold_the_models_keeps_the_node_from_running(
         "no durable request ever leaves: the snapshot that it waits for has the 3212 bytes of the models"
     )
     assert process.process.wait(PATIENCE_S) == 3
+
+
+def test_a_check_of_an_artifact_alone_does_not_refuse_what_a_folder_could_not_hold(plan):
+    """Nobody has said that there is a folder; a durable program needs one."""
+    config = RunConfig(disk={"snapshot_bytes": 100})
+    (verdict,) = verdicts(load(plan(peers=1, answer=0)), config)
+    assert verdict.runs, verdict.problems
+    (note,) = [note for note in verdict.notes if "no snapshot is ever written" in note]
+    assert note.startswith("with a state folder: Server: ") and "disk.snapshot_bytes is 100" in note
+    (verdict,) = verdicts(load(plan(peers=1, durable=True)), RunConfig(disk={"journal_bytes": 100}))
+    assert any("disk.journal_bytes is 100" in problem for problem in verdict.problems)
 
 
 # --- what arrives -----------------------------------------------------------------------------------------
