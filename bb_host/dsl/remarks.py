@@ -37,6 +37,8 @@ _BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
 _GATES = frozenset({"GateDispatch", "GateManyDispatch"})
 """They pass their first input, and wait for the others."""
 
+MOST_PARTS = 3
+"""Parts of a request that a warning lists, the first ones."""
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
 
 
@@ -320,7 +322,9 @@ def unread_requests(session: Session, functions: Iterable[Function]) -> Iterator
             indices, line = waiting[op.facts.wire_id]
             numbers = [str(i) for i in indices if op.outputs[i] not in function.outputs]
             count = len(op.outputs) - 2
-            part = f"part {', '.join(numbers)} of the {count} that request" if count > 1 else "what request"
+            first = ", ".join(numbers[:MOST_PARTS])
+            listed = first if len(numbers) <= MOST_PARTS else f"{first}, … ({len(numbers)} in all)"
+            part = f"part {listed} of the {count} that request" if count > 1 else "what request"
             if numbers:
                 yield (
                     f"no asked peer uses {part} {op.facts.port!r} sends",

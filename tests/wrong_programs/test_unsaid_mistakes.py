@@ -271,6 +271,8 @@ def test_what_a_request_sends_and_the_asked_peer_only_waits_for() -> None:
     warned("unread-request", "what request 'ask' sends", program=Sends(gated))
     half = asking(lambda m, p, start: [p, start.round], lambda m, g, r: r.value[0] * 2.0)
     warned("unread-request", "part 2 of the 2 that request 'ask'", program=Sends(half))
+    many = asking(lambda m, p, start: [p] * 9, lambda m, g, r: r.value[0] * 2.0)
+    warned("unread-request", "part 2, 3, 4, … (8 in all) of the 9 that request", program=Sends(many))
 
 
 def test_requests_that_are_used_and_those_that_are_a_signal_are_quiet() -> None:
@@ -660,6 +662,32 @@ def test_a_class_that_is_misspelt_beside_a_slot_s_own() -> None:
 
     with refused(CrossClassDataflow, "Clent and Client are two classes", "misspelt"):
         Compiler().compile(Typo())
+
+
+@pytest.mark.parametrize(
+    ("read", "reader"),
+    [
+        (
+            lambda m, g, r, p: m.model.params(g, after=m.model.load_parameters(g, p, after=r.value)),
+            "LoadParam",
+        ),
+        (lambda m, g, r, p: g.onnx.mul(g.constant(FOUR[:1]), p, after=r.value), "Mul → mul_1"),
+    ],
+)
+def test_the_server_s_parameters_on_a_client_are_named_and_not_what_stands_for_an_after(
+    read: Any, reader: str
+) -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            params = m.model.params(g, after=start)
+            r = g.request("ask", m.clients.sample(g, n=2, after=start), start.round, deadline_ns=S)
+            r.reply(read(m, g, r, params))
+
+    with pytest.raises(CrossClassDataflow) as caught:
+        Compiler().compile(Sends(body))
+    said = str(caught.value)
+    assert reader in said and "'params_1' of Params → params_1 (test_unsaid_mistakes.py:" in said
+    assert "'ask_1' of SendReqBatched" in said and "GateDispatch" not in said
 
 
 def test_a_home_that_is_forgotten() -> None:

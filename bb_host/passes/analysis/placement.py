@@ -421,7 +421,9 @@ class _Placer:
         for name in self.needs[index]:
             found = self.values.get(name)
             if found is not None:
-                sides.setdefault(found, self._origin(name))
+                sides.setdefault(found, self._origin(name, found))
+        while _is_gate(op) and (readers := self.readers.get(op.outputs[0])):
+            op = self.ops[readers[0]]  # which was written with an after=
         listed = " and ".join(f"{text} on {side}" for side, text in sides.items())
         if len(sides) == 1:
             listed = f"{listed}, and runs on {where}"
@@ -451,8 +453,10 @@ class _Placer:
                 hint = f"{side} and {other} are two classes: is one of them misspelt? Else {hint}"
         return CrossClassDataflow(f"it needs {listed}", hint=hint, op=op)
 
-    def _origin(self, name: str) -> str:
-        op = next((op for op in self.ops if name in op.outputs), None)
+    def _origin(self, name: str, side: str) -> str:
+        """What gave the value; behind an after= what is on that side."""
+        while (op := next((op for op in self.ops if name in op.outputs), None)) is not None and _is_gate(op):
+            name = next((other for other in op.inputs if self.values.get(other) == side), op.inputs[0])
         return f"input {name!r}" if op is None else f"{name!r} of {named(op)}"
 
     def _result(self) -> Placement:
@@ -479,3 +483,8 @@ class _Placer:
         return Placement(
             tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used), self.leading
         )
+
+
+def _is_gate(op: Op) -> bool:
+    """Whether it stands for an `after=`."""
+    return op.domain == keys.SYSCALL_DOMAIN and op.op_type in ("GateDispatch", "GateManyDispatch")
