@@ -16,6 +16,7 @@ from typing import Any
 from bb_edge.cli.endings import Exit
 from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
+from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, forgotten_register, load_all
@@ -29,7 +30,7 @@ from bb_host.simulate.results import Results
 from bb_host.simulate.room import check_room, open_sizes
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.saved import FLAG, SavedModel, saved_model
-from bb_host.simulate.scenario import Scenario
+from bb_host.simulate.scenario import MS, Scenario
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -146,6 +147,7 @@ def _run(
         except RoundsInVain as error:
             asked = _lines_of_requests(artifacts)
             error.what += f"; {' and '.join(asked)} say whom they ask" if asked else ""
+            error.what += "".join(f"; {short}" for short in _short_deadlines(artifacts))
             raise
         except ScenarioError as error:
             error.what += "".join(f"; {found.strip()}" for found in _lines_in(error.what, artifacts))
@@ -238,6 +240,18 @@ def _lines_of_requests(artifacts: Sequence[CompiledTarget]) -> list[str]:
     return sorted(
         dict.fromkeys(found), key=lambda line: (*line.rpartition(":")[:1], int(line.rpartition(":")[2]))
     )
+
+
+def _short_deadlines(artifacts: Sequence[CompiledTarget]) -> list[str]:
+    """The requests whose deadline no network meets: seconds were meant."""
+    graphs = [graph for artifact in artifacts for graph in load(artifact.data).graphs.values()]
+    found = [(op, op.attrs.get(keys.ATTR_DEADLINE_NS)) for graph in graphs for op in graph.ops]
+    return [
+        f"request {op.meta.get(keys.PORT_KEY, op.name)!r} has deadline_ns={ns}, less than a millisecond:"
+        " deadlines are nanoseconds, deadline_ns=30 * S"
+        for op, ns in found
+        if op.domain == keys.WIRE_DOMAIN and isinstance(ns, int) and 0 < ns < MS
+    ]
 
 
 def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[CompiledTarget]) -> list[str]:

@@ -521,6 +521,14 @@ def test_rounds_in_vain_name_the_lines_that_choose_and_ask(rows, tmp_path, capsy
     assert f"asking.py:{lines[0]} and asking.py:{lines[1]} say whom they ask" in said, said
 
 
+def test_rounds_in_vain_name_a_deadline_that_no_network_meets(rows, tmp_path, capsys):
+    path = tmp_path / "asking.py"
+    path.write_text(re.sub(r"deadline_ns=[^)]*\)", "deadline_ns=30)", ASKING))
+    assert main(["simulate", str(path), "--data", f"shard={rows}", "--quiet", "--clients", "4"]) == 1
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "went in vain" in line)
+    assert "has deadline_ns=30, less than a millisecond: deadlines are nanoseconds" in told
+
+
 LOOPING = """
 import numpy as np
 
