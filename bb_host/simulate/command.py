@@ -243,14 +243,14 @@ def _lines_of_requests(artifacts: Sequence[CompiledTarget]) -> list[str]:
 
 
 def _short_deadlines(artifacts: Sequence[CompiledTarget]) -> list[str]:
-    """The requests whose deadline no network meets: seconds were meant."""
+    """The deadlines that no network meets: seconds were meant."""
     graphs = [graph for artifact in artifacts for graph in load(artifact.data).graphs.values()]
-    found = [(op, op.attrs.get(keys.ATTR_DEADLINE_NS)) for graph in graphs for op in graph.ops]
+    sends = [op for graph in graphs for op in graph.ops if op.domain == keys.WIRE_DOMAIN]
+    given = sorted({ns for op in sends if isinstance(ns := op.attrs.get(keys.ATTR_DEADLINE_NS), int)})
     return [
-        f"request {op.meta.get(keys.PORT_KEY, op.name)!r} has deadline_ns={ns}, less than a millisecond:"
-        " deadlines are nanoseconds, deadline_ns=30 * S"
-        for op, ns in found
-        if op.domain == keys.WIRE_DOMAIN and isinstance(ns, int) and 0 < ns < MS
+        f"deadline_ns={ns} is less than a millisecond: deadlines are nanoseconds, deadline_ns=30 * S"
+        for ns in given
+        if 0 < ns < MS
     ]
 
 

@@ -526,7 +526,7 @@ def test_rounds_in_vain_name_a_deadline_that_no_network_meets(rows, tmp_path, ca
     path.write_text(re.sub(r"deadline_ns=[^)]*\)", "deadline_ns=30)", ASKING))
     assert main(["simulate", str(path), "--data", f"shard={rows}", "--quiet", "--clients", "4"]) == 1
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "went in vain" in line)
-    assert "has deadline_ns=30, less than a millisecond: deadlines are nanoseconds" in told
+    assert "; deadline_ns=30 is less than a millisecond: deadlines are nanoseconds" in told
 
 
 LOOPING = """
