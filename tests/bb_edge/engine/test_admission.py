@@ -165,7 +165,6 @@ function program.Main() -> () {entry=1, partition=self}
 BETWEEN = '  syscall.AppEmit<name="between">(y)\n'
 
 
-@pytest.mark.covers("gate", "DedupGateRx", "PeerHealthGateRx", "BackoffGateRx")
 @pytest.mark.parametrize("seen", ["unseen", "traced", "observed", "read between"])
 @pytest.mark.parametrize("trouble", ["", "peer_health_rx", "backoff_rx"])
 def test_gates_drop_what_waited_while_its_peer_went_down_or_was_blocked(bench, seen, trouble):
