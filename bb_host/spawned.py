@@ -6,6 +6,7 @@ memory until the parent ends: some 7 MB for nothing where neither is used.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 from multiprocessing import reduction, spawn, util
@@ -49,10 +50,11 @@ class _Untracked(Popen):
             inherited = [*self._fds, its_life, told]
             self.pid = util.spawnv_passfds(os.fsencode(spawn.get_executable()), command, inherited)
             self.finalizer = util.Finalize(self, _close, [self.sentinel, tells])
-            with open(tells, "wb", closefd=False) as file:
-                file.write(data.getbuffer())
         finally:
+            # The child alone reads: where it dies before it has read all, this process would wait for ever.
             _close(*(ends if self.finalizer is None else ends[1:3]))
+        with contextlib.suppress(BrokenPipeError), open(tells, "wb", closefd=False) as file:
+            file.write(data.getbuffer())  # whoever waits for the child learns that it has died
 
 
 def _close(*descriptors: int) -> None:

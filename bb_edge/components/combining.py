@@ -114,11 +114,12 @@ class CombiningAggregator(Aggregator):
     @classmethod
     def port_types(cls, config: Mapping[str, object], tensors: Mapping[str, Array]) -> Mapping[str, str]:
         """Returns that contributions are of floating point, and results float32 of their shape, or empty."""
-        taken = {"Contribute.contribution": "Float"}
-        if cls.aggregate is not CombiningAggregator.aggregate:  # an author's own, which may yield anything
-            return taken
         like = "F32[Contribute.contribution]"
-        return {**taken, "Aggregate.result": like, "CurrentTensor.tensor": like}
+        return {
+            "Contribute.contribution": "Float",
+            "Aggregate.result": like,
+            "CurrentTensor.tensor": like,
+        }
 
     @abstractmethod
     def combiner(self, size: int) -> Combiner:

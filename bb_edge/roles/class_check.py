@@ -207,7 +207,7 @@ def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:
             'write STORAGE_TYPES = {"Compress.code": "Tensor<U8>"}',
         )
         return
-    ports = _ports(kind)
+    ports = ports_of(kind)
     for port, name in declared.items():
         if port not in ports:
             yield f"STORAGE_TYPES: no port {port!r}", suggestion(port, ports, "its ports: ")
@@ -216,7 +216,7 @@ def _storage_types(kind: type[Component]) -> Iterator[tuple[str, str]]:
             yield f"STORAGE_TYPES: no type {name!r}", suggestion(name, known, "register it, or take one of ")
 
 
-def _ports(kind: type[Component]) -> list[str]:
+def ports_of(kind: type[Component]) -> list[str]:
     """Returns `<Op>.<port>` of all ops that a class may offer."""
     rows: list[OpDef] = []
     for domain, role in keys.ROLE_OF_DOMAIN.items():

@@ -195,7 +195,8 @@ def _half_read(graph: Recorder, draft: Draft, read: set[int], used: set[int]) ->
     """Warns about an op of whose results some are read, and not those that its work is for."""
     unread = [id(value) not in read for value in draft.outputs]
     if draft.op_type == "Aggregate" and draft.domain == keys.ROLE_AGGREGATOR_DOMAIN:
-        if not all(unread) and id(draft.outputs[0]) not in used:
+        taken = any(d.op_type == "CurrentTensor" and d.facts.slot == draft.facts.slot for d in graph.drafts)
+        if not all(unread) and id(draft.outputs[0]) not in used and not taken:
             what = "the total of this aggregate is read, and its result is not"
             if not unread[0]:
                 what = "the result of this aggregate is waited for (after=), and nothing uses it"

@@ -18,6 +18,7 @@ from itertools import chain
 from multiprocessing import Pipe, current_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bb_edge.ir.errors import BBError
@@ -134,12 +135,12 @@ class Processes:
             process.join(ENDS_WITHIN_S)
             code = process.exitcode
             how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
-            hint = (
-                "it may have run out of memory: use fewer clients, or more machines"
-                if code != 1
-                else "what it said stands above; a script calls simulate under"
-                ' `if __name__ == "__main__":`, since each worker imports it again'
-            )
+            hint = "it may have run out of memory: use fewer clients, or more machines"
+            if code == 1:
+                hint = _hidden() or (
+                    "what it said stands above; a script calls simulate under"
+                    ' `if __name__ == "__main__":`, since each worker imports it again'
+                )
             raise WorkerError(f"it ended with {how}", process.name, hint) from error
         if kind == "error":
             raise value
@@ -153,6 +154,16 @@ class Processes:
                 process.kill()
                 process.join()
         self._folder.cleanup()
+
+
+def _hidden() -> str:
+    """The remedy where a file that can be imported hides one of Python's own modules from new processes."""
+    for folder in sys.path:
+        if folder and not folder.startswith((sys.prefix, sys.base_prefix)):
+            for file in sorted(Path(folder).glob("*.py")):
+                if file.stem in sys.stdlib_module_names:
+                    return f"{file} hides Python's own {file.stem!r} from it: rename the file"
+    return ""
 
 
 def _work(connection: Connection, scenario: Scenario, numbers: array[int], folder: str) -> None:

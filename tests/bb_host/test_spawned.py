@@ -37,6 +37,9 @@ def children():
     stats = [p.read_text().rpartition(")")[2].split() for p in Path("/proc").glob("[0-9]*/stat")]
     return sum(int(stat[1]) == os.getpid() for stat in stats)
 
+if os.environ.get("DIES"):  # before it has read what it is given
+    os._exit(3)
+
 if __name__ == "__main__":
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = Pipe()
@@ -66,6 +69,13 @@ if __name__ == "__main__":
     else:
         raise AssertionError("no lambda can be sent")
     assert apart(abs, -3) == 3
+
+    os.environ["DIES"] = "1"
+    process = Spawned(target=work.told, args=(theirs, "more than a pipe holds" * 100_000))
+    process.start()
+    process.join()
+    assert process.exitcode == 3
+    process.close()
     ours.close()
     theirs.close()
     assert len(os.listdir("/proc/self/fd")) == before and children() == 0

@@ -422,6 +422,18 @@ def test_a_component_of_ones_own_says_what_it_takes_and_yields() -> None:
         compiler.compile(Packed(5, 7))
 
 
+def test_a_port_that_an_op_does_not_have_is_refused() -> None:
+    class Misspelt(Halves):
+        TYPE_NAME = "test.Misspelt"
+
+        @classmethod
+        def port_types(cls, config: Any, tensors: Any) -> Any:
+            return {"Compress.codes": "U8[n,4]"}
+
+    with refused(BindingError, "'Compress.codes'", "did you mean 'Compress.code'", "bind_codec('codec')"):
+        Compiler().bind_codec("codec", Misspelt)  # <-
+
+
 @pytest.mark.parametrize(
     "answer",
     [

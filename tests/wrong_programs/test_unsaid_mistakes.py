@@ -159,6 +159,19 @@ def test_an_aggregate_whose_total_is_read_alone() -> None:
     warned("unread-aggregate", "'agg'", "the total", "load_parameters", program=Sums(body))
 
 
+def test_an_aggregate_that_is_read_as_the_last_one() -> None:
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            mean, _ = m.agg.aggregate(g, after=r.closed)
+            g.app_emit("last", m.agg.current_tensor(g, after=mean))
+
+    quiet(Sums(body))
+
+
 def summed_twice(*closing: Callable[[Any, Graph, Any, Any, Any], Any]) -> Any:
     """A body with one aggregate per function of `closing`: of module, graph, start, request and value."""
 

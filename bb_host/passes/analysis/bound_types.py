@@ -19,6 +19,8 @@ import numpy as np
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
+from bb_edge.roles.class_check import ports_of as ports_of_class
+from bb_edge.roles.component import Component
 from bb_host.errors import BindingError, ConstructionError, TypeConstraintFailed
 from bb_host.ir.construction import class_of
 from bb_host.ir.program import Array, AttrValue, Function, Op, Program, RawTensor, Subgraph
@@ -193,8 +195,7 @@ def declared_types(component: type | None, state: AttrValue, where: str) -> Prom
         return {}
     config, tensors = _construction(state)
     try:
-        declared = ask(config, tensors)
-        return {str(port): _parsed(str(text)) for port, text in dict(declared).items()}
+        declared = {str(port): _parsed(str(text)) for port, text in dict(ask(config, tensors)).items()}
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         name = getattr(component, "TYPE_NAME", "") or component
         raise BindingError(
@@ -202,6 +203,13 @@ def declared_types(component: type | None, state: AttrValue, where: str) -> Prom
             where,
             "return {'<Op>.<port>': 'F32[?,4]'}, and leave out what a configuration does not say",
         ) from error
+    if isinstance(component, type) and issubclass(component, Component):
+        there = ports_of_class(component)
+        for port in declared:
+            if port not in there:
+                what = f"{component.TYPE_NAME}.port_types: no port {port!r}"
+                raise BindingError(what, where, suggestion(port, there, "its ports: "))
+    return declared
 
 
 def _construction(state: AttrValue) -> tuple[Mapping[str, object], Mapping[str, Array]]:

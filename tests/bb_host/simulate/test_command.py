@@ -704,6 +704,14 @@ def test_a_topic_of_numbers_and_of_lists_is_shown_by_its_lists():
     assert columns.rows(events) == {"server": [{"round[0]": 0.5}, {"round[0]": 1.0, "round[1]": 0.25}]}
 
 
+def test_a_file_that_hides_one_of_pythons_modules_from_workers_is_named(sending, tmp_path):
+    (tmp_path / "numbers.py").write_text("ONE = 1\n")
+    command = [sys.executable, "-m", "bb_host.cli", *sending([2, 100, 100, 2]), "--clients", "2"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 1
+    assert f"{tmp_path / 'numbers.py'} hides Python's own 'numbers'" in ran.stderr, ran.stderr
+
+
 def test_a_script_that_starts_workers_as_it_is_imported_is_told_what_it_lacks(program, rows, tmp_path):
     script = tmp_path / "script.py"
     arguments = ["simulate", program, "--clients", "3", "--data", f"shard={rows}", "--quiet"]

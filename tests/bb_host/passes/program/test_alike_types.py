@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ Given = Callable[[Graph, Any], Any]
 
 
 class Own(FedAvg):
-    """One whose results are its own."""
+    """One whose results are its own, of a shape that it does not say."""
 
     TYPE_NAME = "test.OwnResults"
 
-    def aggregate(self, ctx: Any, stack: object = None, round: Any = None) -> Any:
-        return super().aggregate(ctx, stack, round)
+    @classmethod
+    def port_types(cls, config: Any, tensors: Any) -> Mapping[str, str]:
+        return {"Contribute.contribution": "Float"}
 
 
 class Summed(Module):
