@@ -44,6 +44,7 @@ CODES: Final[Mapping[str, str]] = {
     "probabilities-as-output": "a cross-entropy of a model that ends in its own softmax or sigmoid",
     "round-not-attempt": "`bb.OncePerRound` is given the number of a round, which a repeated round has, too",
     "scope-places-nothing": "a scope `with g.at(…)` that no op follows",
+    "second-contribution": "two contributions of one peer to one sum: only one of them counts",
     "setting-without-effect": "a configuration key that nothing reads beside the others",
     "shared-parameter": "a parameter that several layers read: it is trained as one",
     "short-deadline": "a deadline below a millisecond",

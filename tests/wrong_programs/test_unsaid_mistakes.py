@@ -172,6 +172,42 @@ def test_an_aggregate_that_is_read_as_the_last_one() -> None:
     quiet(Sums(body))
 
 
+def contributed_twice(second: Callable[[Any, Graph, Any, Any], Any]) -> Any:
+    """A body with a contribution of each answer, and a second one."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = m.asked(g, start, x)
+            r.reply(r.value)
+            m.agg.contribute(g, r.answer, peer=r.answer.sender, sent=x)
+            second(m, g, r, x)
+            g.app_emit("mean", g.bundle(list(m.agg.aggregate(g, after=r.closed))))
+
+    return body
+
+
+def test_a_second_contribution_of_one_peer_to_one_sum() -> None:
+    def again(m: Any, g: Graph, r: Any, x: Any) -> None:
+        m.agg.contribute(g, r.answer * 2.0, peer=r.answer.sender, sent=x)  # <-
+
+    words = "'agg'", "of the same peer", "the other is left out", "a slot for each"
+    warned("second-contribution", *words, program=Sums(contributed_twice(again)))
+
+
+def test_contributions_of_two_peers_or_of_none_are_quiet() -> None:
+    def own(m: Any, g: Graph, r: Any, x: Any) -> None:
+        m.agg.contribute(g, x, peer=g.peer_list(g.own_peer(after=r.closed)))
+
+    def nobodys(m: Any, g: Graph, r: Any, x: Any) -> None:
+        m.agg.contribute(g, r.answer * 2.0, sent=x)
+
+    for second in (own, nobodys):
+        assert "second-contribution" not in [
+            w.code for w in Compiler().run(Sums(contributed_twice(second))).warnings
+        ]
+
+
 def summed_twice(*closing: Callable[[Any, Graph, Any, Any, Any], Any]) -> Any:
     """A body with one aggregate per function of `closing`: of module, graph, start, request and value."""
 

@@ -6,7 +6,7 @@
 2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
 4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, and so does one of
-   a sum that another `Aggregate` of the same execution has taken.
+   a sum that another `Aggregate` of the same execution has taken, and a second `Contribute` of one peer.
 5. What stands in a branch or a loop runs in the execution of the op that runs it, and is found there. An
    `Aggregate` in each branch of one `If` is one of them: only one of them runs. One in a loop may run often,
    so that its sum is that of rule 2 or 3.
@@ -119,6 +119,7 @@ def _stamped(
     makers = _makers(function)
     _warn_of_early(function, places, makers, stats)
     _warn_of_spent(by_slot.values(), makers, stats)
+    _warn_of_second(by_slot.values(), makers, stats)
     for slot, found in by_slot.items():
         elsewhere = len(found) < sum(_uses(f, slot) for f in functions if _beside(f, function))
         for place in found:
@@ -222,6 +223,32 @@ def _warn_of_spent(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stat
                 before.append((op, above))
 
 
+def _warn_of_second(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stats: Stats) -> None:
+    """Warns of contributions of one peer to a sum in which another of them counts.
+
+    They have the same peer and the same round, and neither waits for an aggregate that ends the sum before.
+    """
+    for found in slots:
+        giving: dict[tuple[str, ...], Op] = {}
+        for place in found:
+            op = place.op
+            if op.op_type != "Contribute" or place.path or not _has(op, _PEER_INPUT):
+                continue
+            if any(one.op_type == "Aggregate" and one.slot == op.slot for one in _above(op, makers)):
+                continue
+            names = (flow.data_inputs(op)[_PEER_INPUT], _round(op))
+            whose = tuple([*same_values(name, makers)][-1] for name in names)
+            first = giving.setdefault(whose, op)
+            if first is not op:
+                stats.warn(
+                    "second-contribution",
+                    f"slot {op.slot!r} gets another contribution of the same peer at {source(first)}: of the"
+                    " two, the one that comes first counts, and the other is left out",
+                    source(op),
+                    "use a slot for each of them, or contribute one value that holds both",
+                )
+
+
 def _only_computes(op: Op) -> bool:
     """Whether an op neither waits, asks, contributes nor decides."""
     if op.domain == keys.SYSCALL_DOMAIN:
@@ -230,7 +257,7 @@ def _only_computes(op: Op) -> bool:
 
 
 def _round(op: Op) -> str:
-    return flow.data_inputs(op)[_ROUND_INPUT["Aggregate"]] if _has_round(op) else ""
+    return flow.data_inputs(op)[_ROUND_INPUT[op.op_type]] if _has_round(op) else ""
 
 
 def _started_by_readers(op: Op, function: Function, makers: Mapping[str, Op]) -> bool:
