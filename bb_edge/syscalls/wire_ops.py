@@ -72,7 +72,12 @@ class _Port:
         fills, encoded, size = [], [], 0
         named = zip(self.suffixes, self.types, self.dtypes, payloads, strict=True)
         for suffix, type_hash, dtype, value in named:
-            if type(value) is np.ndarray and value.dtype == dtype and value.ndim <= MAX_RANK:
+            if (
+                dtype is not None  # NumPy takes None for float64, so that one would equal the other
+                and type(value) is np.ndarray
+                and value.dtype == dtype
+                and value.ndim <= MAX_RANK
+            ):
                 pieces = tensor_pieces(value)
             else:
                 type_hash, pieces = encode_pieces(value, type_hash or None)
@@ -200,11 +205,11 @@ def _send_resp(op: BoundOp, env: BindEnv) -> Run:
         unheard = execution.requests_made and execution.heard_nobody and any(map(_is_empty, payloads))
         if unheard and env.runtime.callbacks.get(HAS_NOTHING)(execution, req_id, sender[0]):
             return TRIGGER
+        fills, body = port.fills(tuple(payloads))  # first: where it fails, whoever asked is still to be told
         if not execution.replies(req_id):
             env.runtime.count("requests.replied_twice")
             return TRIGGER
         deadline = _remaining(ctx, port.deadline_ns)
-        fills, body = port.fills(tuple(payloads))
         unit = Unit(
             sender[0],
             fills,

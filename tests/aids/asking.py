@@ -26,7 +26,7 @@ from bb_edge.wire.envelope import RESPONSE
 
 
 class Moody(Codec):
-    """`compress` fails, or gives nothing, or too much, as its node is told."""
+    """`compress` fails, or gives nothing, or too much, or float64, as its node is told."""
 
     TYPE_NAME: ClassVar[str] = "test.Moody"
 
@@ -43,6 +43,8 @@ class Moody(Codec):
             raise ValueError("out of memory " * 20)
         if self.mood == "is empty":
             return t[:0]
+        if self.mood == "widens":
+            return t.astype(np.float64)
         return np.zeros(200_000, np.float32) if self.mood == "grows" else t
 
     def decompress(self, ctx: Any, code: Any) -> Any:

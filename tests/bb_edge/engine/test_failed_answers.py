@@ -58,6 +58,16 @@ def test_a_reply_that_is_too_large_is_a_failure(askers):
     )
 
 
+def test_a_reply_that_the_asker_does_not_take_is_a_failure(askers):
+    before = "wire.SendResp(y, sender, req) {"
+    fed = askers(changes=[(before, f'{before}shapes="[2]", ')])
+    fed.clients[1].component("codec").mood = "grows"
+    took, missing = fed.ask()
+    assert took < 100 and missing == [(fed.clients[1].peer_id, "failed")]
+    (step,) = fed.failed
+    assert step.code == "OP_FAILED" and "is [200000], its receiver takes [2]; not sent" in step.detail
+
+
 def test_an_answer_that_arrives_too_large_settles_its_peer(askers):
     """Its sender does not heed what the server's presence says."""
     fed = askers()

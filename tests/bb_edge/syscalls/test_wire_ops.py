@@ -258,3 +258,12 @@ def test_request_each(compile_text):
     assert sim.events("who")[0].value == (right.peer_id,)
     order = [e.topic for e in sim.events() if e.topic in ("sum", "closed")]
     assert order == ["sum", "closed"], "a request is over when its children are"
+
+
+@pytest.mark.covers("wire", "SendResp", "RecvResp")
+def test_a_value_whose_type_is_open_may_be_of_float64(askers):
+    fed = askers(clients=1)
+    fed.clients[0].component("codec").mood = "widens"
+    took, missing = fed.ask()
+    assert took < 100 and not missing and not fed.failed
+    assert fed.server.counters["requests.answers"] == 1
