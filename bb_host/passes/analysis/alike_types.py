@@ -69,13 +69,19 @@ def _shapes(op: Op, source: str, terms: Terms) -> Iterator[Shape]:
     op_type, _, port = source.partition(".")
     if op.op_type == op_type:
         own = _shape(op, port, terms)
-        if (own is None or not all(isinstance(size, int) for size in own)) and source == ".".join(_SENT[:2]):
-            own = _shape(op, _SENT[2], terms) or own
-        yield own
+        sent = _shape(op, _SENT[2], terms) if source == ".".join(_SENT[:2]) else None
+        if sent is None or not _is_whole(sent) or own == sent:
+            yield own
+        else:  # of two that differ nothing is said: whoever looks at sums names the op that is given both
+            yield None if _is_whole(own) else sent
     elif op.op_type == _STACK[0] and _named(op, _STACK[1]):
         known = terms.get(_named(op, _STACK[1]))
         if known is None or known.node is types.ANY or types.is_subtype(known.node, types.TENSOR):
             yield known.shape[1:] if known is not None and known.shape else None
+
+
+def _is_whole(shape: Shape) -> bool:
+    return shape is not None and all(isinstance(size, int) for size in shape)
 
 
 def _shape(op: Op, port: str, terms: Terms) -> Shape:

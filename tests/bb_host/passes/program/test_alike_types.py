@@ -62,7 +62,7 @@ def rows(g: Graph, slot: AggregatorSlot, r: Any, sent: Any) -> Any:
 
 
 def both(g: Graph, slot: AggregatorSlot, r: Any, sent: Any) -> Any:
-    slot.contribute(g, g.onnx.reshape(r.answer, [12]), peer=r.answer.sender)
+    slot.contribute(g, g.onnx.reshape(r.answer, [12]))
     return contributed(g, slot, r, sent)
 
 
@@ -118,6 +118,15 @@ def test_it_has_that_of_what_was_sent_where_that_alone_is_known() -> None:
 @pytest.mark.parametrize("summed", [both, in_a_branch])
 def test_nothing_is_known_where_shapes_differ(summed: Callable[..., Any]) -> None:
     assert planned(Summed(as_it_came, summed))["mean"] == 0
+
+
+def test_a_contribution_that_is_not_like_what_was_sent_is_refused_where_it_is_given() -> None:
+    def loaded(g: Graph, slot: AggregatorSlot, r: Any, sent: Any) -> Any:
+        mean = like_sent(g, slot, r, sent)
+        return mean + sent  # which takes no mean of what came
+
+    with pytest.raises(TypeConstraintFailed, match=r"Contribute.*it is given \[5\], and `sent` is \[3,4\]"):
+        Compiler().compile_program(Summed(lambda g, value: g.onnx.reshape(value, [12])[:5], loaded))
 
 
 def test_nothing_is_known_of_results_that_an_author_writes() -> None:
