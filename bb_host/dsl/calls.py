@@ -15,7 +15,7 @@ from bb_edge.ir.opsets import AttrKind, OpDef, OpKind, Port, Ready
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_host.author_lines import author_line, authoring_error
 from bb_host.dsl.drafts import Draft, SubgraphDraft
-from bb_host.dsl.literals import KINDS, as_attribute, check_names, lift, type_hint
+from bb_host.dsl.literals import KINDS, SAYS_WHEN, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.misuse import misused
 from bb_host.dsl.names import snake
 from bb_host.dsl.output import Output
@@ -79,7 +79,7 @@ class CatalogRow(Row):
         raise graph.error(
             ValueTypeError,
             f"{self.name}: input {formal.name} expects a {formal.node}, got {value!r}",
-            type_hint(formal.node, own),
+            SAYS_WHEN if own is None and hasattr(value, "after_values") else type_hint(formal.node, own),
         )
 
     def results(

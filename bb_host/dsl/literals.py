@@ -167,7 +167,7 @@ def _natural(graph: Recorder, value: object) -> Array:
         )
     hint = "pass what a DSL call returned"
     if hasattr(value, "after_values"):
-        hint = "it says when, and holds no value: pass it as after="
+        hint = SAYS_WHEN
     elif value is None:
         hint += "; x.shape is None where no shape is known: record g.onnx.shape(x)"
     elif isinstance(value, tuple) and all(v is None or isinstance(v, (int, str)) for v in value):
@@ -373,6 +373,9 @@ def check_names(graph: Recorder, op: str, given: Mapping[str, object], known: Se
         if name not in known:
             hint = suggestion(name, known, "it has ") or "it has none"
             raise graph.error(AttributeValueError, f"{op} has no attribute or input {name!r}", hint)
+
+
+SAYS_WHEN = "it says when, and holds no value: pass it as after="
 
 
 def type_hint(node: TypeNode, given: TypeNode | None = None) -> str:

@@ -189,6 +189,10 @@ def a_tee_of_nothing(g: Graph) -> None:
     g.tee(x_of(g), 0)  # <-
 
 
+def a_flush_triggered_by_what_says_when(g: Graph) -> None:
+    g.app_emit("y", g.hold_flush("h", g.hold_stash("h", x_of(g))))  # <-
+
+
 def an_unknown_phase(g: Graph) -> None:
     g.lifecycle_phase(3)  # <-
 
@@ -277,6 +281,7 @@ def a_port_of_two_calls(g: Graph) -> None:
         (a_list_of_lists, ValueTypeError, ("expects a PeerId", "g.peer_at")),
         (a_list_of_nobody, ArityError, ("at least one",)),
         (a_peer_by_half, ValueTypeError, ("0.5",)),
+        (a_flush_triggered_by_what_says_when, ValueTypeError, ("<hold_stash: done>", "pass it as after=")),
         (count_one_peer, ValueTypeError, ("expects a PeerIdVec", "g.peer_list")),
         (add_to_a_peer, ValueTypeError, ("Add", "PeerId")),
         (an_event_misspelt, AttributeValueError, ("peer_upp", "did you mean 'peer_up'?")),

@@ -149,7 +149,8 @@ def _makers(function: Function) -> dict[str, Op]:
 
 
 def _warn(op: Op, shapes: str, stats: Stats) -> None:
-    known = f"only {shapes} is known of their shape" if shapes else "nothing is known of their shape"
+    known = f"only {shapes} is known" if shapes else "nothing is known"
+    known = f"slot {op.slot!r}: {known} of the shape of what is contributed"
     stats.warn(
         "layout-unknown",
         f"{known}: the first peer that answers decides it, and those that differ are refused",
