@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from bb_edge.engine.net.cohort import Cohort, CohortEvent
-from bb_edge.engine.run.frames import Execution
-from bb_edge.engine.run.scheduler import Scheduler
+from bb_edge.engine.run.bound import BoundRegion
+from bb_edge.engine.run.frames import Execution, Frame
+from bb_edge.engine.run.life import Hold
+from bb_edge.engine.run.scheduler import Outputs, Scheduler
 from bb_edge.engine.runtime import Runtime
+from bb_edge.ir.ids import PeerId
 from bb_edge.ir.missing import MissingReason
 from bb_edge.roles import TRIGGER
 
@@ -30,11 +33,32 @@ class Children:
             assert region is not None
             outputs = zip(region.graph.ops[region.region.entry].outs, tail)  # noqa: B905
             cohort.running += 1
-            child = self._scheduler.start_child(cohort.frame, region, outputs, peer, size)
+            child = self._start(cohort.frame, region, outputs, peer, size)
             self.cohorts[child.id] = cohort
             # It counts as an answer: no gate drops it because its peer went since.
             asked = cohort.execution
             child.came_from(peer, cause, asked.deadline_ns, acknowledged=True, until_ns=asked.until_ns)
+
+    def _start(
+        self, parent: Frame, region: BoundRegion, outputs: Outputs, source: PeerId, size: int
+    ) -> Execution:
+        """Runs a region once: a child execution that sees the parent's values.
+
+        `size` bytes of what it works on are charged to `source`, until it has ended.
+        """
+        scheduler, asking = self._scheduler, parent.execution
+        assert asking is not None
+        child = scheduler.pool.start(asking.target, parent=asking, source=source, size=size)
+        child.will_claim(region.graph.claims.get(region.region.entry, ()))
+        child.asker, child.deadline_ns = asking.asker, asking.deadline_ns
+        asking.hold(Hold.CHILD)
+        frame = child.frame_of(region)
+        parent.add_child(frame)
+        seen = parent.values
+        scheduler.write_all(frame, [(site, seen[site]) for site in region.imports])
+        scheduler.write_all(frame, outputs)
+        scheduler.pool.wake(child)
+        return child
 
     def ended(self, child: Execution) -> Cohort | None:
         """An execution has ended. The request of one that an answer ran in, None for any other."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bb_edge.engine.errors import LoadError
-from bb_edge.engine.program.flows import frees_of, starts_of
+from bb_edge.engine.program.flows import frees_of, starts_of, thens_of
 from bb_edge.engine.program.nodes import Function, Node, Opener, metadata, node_regions
 from bb_edge.engine.program.program import EAGER_MASK, LAZY, OUTPUT_OP, GraphSlot, OpSpec, Region
 from bb_edge.ir import keys, types
@@ -38,6 +38,7 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
     input_types, output_types, stacks = _types(read)
     inputs = {name: read.site_of[name] for name in function.input}
     forwarded = frozenset(site for region in tables[1:] for site in region.imports)
+    outputs = {name: read.site_of[name] for name in function.output if name in read.site_of}
     return GraphSlot(
         name=function.name,
         domain=function.domain,
@@ -48,7 +49,7 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
         waiting=tuple(op.waits for op in ops),
         inputs=inputs,
         input_types=input_types,
-        outputs={name: read.site_of[name] for name in function.output if name in read.site_of},
+        outputs=outputs,
         meta=metadata(function),
         is_entry=is_entry,
         forwarded=forwarded,
@@ -56,6 +57,7 @@ def build_graph(function: FunctionProto, is_entry: bool) -> GraphSlot:
         output_types=output_types,
         starts=starts_of(ops, values, inputs),
         frees=frees_of(ops, tables, values, forwarded),
+        thens=thens_of(ops, tables, forwarded.union(outputs.values())),
     )
 
 

@@ -1,4 +1,4 @@
-"""Which ops of a graph start by themselves, and whose values go with their only reader: found at load."""
+"""Which ops start by themselves, whose values go with their only reader, and who that is: found at load."""
 
 from __future__ import annotations
 
@@ -56,3 +56,32 @@ def frees_of(
         if len(found) == 1 and site not in kept and values[site] is None:
             freed.setdefault(found[0], []).append(site)
     return {index: tuple(sites) for index, sites in freed.items()}
+
+
+def thens_of(ops: Sequence[OpSpec], regions: Sequence[Region], kept: frozenset[int]) -> dict[int, int]:
+    """Returns by op the one that waits for what this one gives, and for nothing else, where nobody else does.
+
+    Both call a component, and the first one gives one value or two. `kept` are sites that are looked at
+    from outside: by children, or a caller.
+    """
+    readers: dict[int, dict[int, int]] = {}
+    for region in regions:
+        for site, entry in enumerate(region.consumers):
+            readers.setdefault(site, {}).update(entry)
+    found = {}
+    for op in ops:
+        outs = op.outputs
+        if keys.SLOT_KEY not in op.meta or not 1 <= len(outs) <= 2:
+            continue
+        if min(outs) < 0 or not kept.isdisjoint(outs):
+            continue
+        reading = {index for site in outs for index in readers.get(site, ())}
+        if len(reading) != 1:
+            continue
+        (index,) = reading
+        then = ops[index]
+        if then.pulls or keys.SLOT_KEY not in then.meta:
+            continue
+        if then.waits == sum(readers.get(site, {}).get(index, 0) for site in outs):
+            found[op.index] = index
+    return found

@@ -90,8 +90,8 @@ class Region:
 class GraphSlot:
     """A function as the engine runs it. `values` and `waiting` are the templates of its frames.
 
-    `stacks` holds, by the wire id of a request, the declared types of its answers' batches. `starts` and
-    `frees` are those of `flows.py`.
+    `stacks` holds, by the wire id of a request, the declared types of its answers' batches. `starts`,
+    `frees` and `thens` are those of `flows.py`.
     """
 
     name: str
@@ -113,6 +113,7 @@ class GraphSlot:
     output_types: Mapping[int, ValueType] = field(default_factory=dict)
     starts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     frees: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    thens: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def absent(self) -> int:

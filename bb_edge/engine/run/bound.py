@@ -47,8 +47,8 @@ class BoundOp:
     topic of an op that does nothing but emit an app event. `check` holds a component's result against
     what the op declares, where there is something to hold. `frees` are sites that nobody but this op
     reads: their values go as soon as it has run. `ended(frame, values)` of an op with bodies is called by
-    the last op of a body that it runs. `alone` is what runs instead of `run` where every op is observed: an
-    op's own part, where `run` does that of its readers, too.
+    the last op of a body that it runs. `then` is the op that `thens_of` finds behind it. `alone` is what runs
+    instead of `run` where every op is observed: an op's own part, where `run` does that of its readers, too.
     """
 
     spec: OpSpec
@@ -77,6 +77,7 @@ class BoundOp:
     frees: tuple[int, ...] = ()
     ended: Callable[[Any, Any], None] | None = None
     alone: Callable[..., Any] | None = None
+    then: BoundOp | None = None
 
     def __post_init__(self) -> None:
         self.index, self.inputs, self.outs = self.spec.index, self.spec.inputs, self.spec.outputs
@@ -142,6 +143,8 @@ class BoundGraph:
         self.starts = {entry: tuple(ops[i] for i in found) for entry, found in self.slot.starts.items()}
         for index, sites in self.slot.frees.items():
             ops[index].frees = sites
+        for index, behind in self.slot.thens.items():
+            ops[index].then = ops[behind]
 
 
 Wrap = Callable[[BoundOp], Callable[..., Any]]

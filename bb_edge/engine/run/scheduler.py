@@ -14,16 +14,15 @@ from bb_edge.engine import steps
 from bb_edge.engine.errors import OpError
 from bb_edge.engine.ledger import Ledger
 from bb_edge.engine.program.program import EAGER_MASK
-from bb_edge.engine.run.bound import BoundOp, BoundRegion, OutputMode
+from bb_edge.engine.run.bound import BoundOp, OutputMode
 from bb_edge.engine.run.components import Components
 from bb_edge.engine.run.ending import Endings, with_empty_input
 from bb_edge.engine.run.frames import Execution, Frame
-from bb_edge.engine.run.life import RUNNING, Hold
+from bb_edge.engine.run.life import RUNNING
 from bb_edge.engine.run.pool import ExecutionPool
 from bb_edge.engine.run.turns import Turns
 from bb_edge.engine.run.waiting import PENDING, Running, WaitingRoom
 from bb_edge.engine.runtime import Runtime
-from bb_edge.ir.ids import PeerId
 from bb_edge.ir.values import TRIGGER
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import ContributionRefused
@@ -131,6 +130,30 @@ class Scheduler:
                         unclaimed = unclaimed and not execution.claimed
                     gather = op.gather  # a method call would look for a method first, at each op
                     result = op.run(ctx, *gather(values))
+                    # What alone reads what it gives would come next: it runs without a turn of the loop.
+                    then = None if unclaimed or trace else op.then
+                    while then is not None:
+                        if ready or watched or result is pending or done >= limit or (turns and turns.over()):
+                            break
+                        if op.mode is one:
+                            if result is None:
+                                if not op.yields_command:
+                                    break
+                                result = self.next_command
+                                self.next_command = result + 1
+                            values[op.out] = result
+                        else:
+                            if result is None or len(result) != 2 or result[0] is None or result[1] is None:
+                                break
+                            first, second = op.outs
+                            values[first], values[second] = result
+                        for site in op.frees:
+                            values[site] = None
+                        waiting[then.index] = 0
+                        done += 1
+                        ctx.op = op = then
+                        gather, then = op.gather, op.then
+                        result = op.run(ctx, *gather(values))
                     if turns is not None and turns.over():
                         careful = True
                         if turns.late:
@@ -315,29 +338,6 @@ class Scheduler:
     def fire(self, _now_ns: int, token: int) -> None:
         """A delay is over: the op that waits for it goes on."""
         self.resume(token, TRIGGER)
-
-    # --- children --------------------------------------------------------
-
-    def start_child(
-        self, parent: Frame, region: BoundRegion, outputs: Outputs, source: PeerId, size: int
-    ) -> Execution:
-        """Runs a region once: a child execution that sees the parent's values.
-
-        `size` bytes of what it works on are charged to `source`, until it has ended.
-        """
-        asking = parent.execution
-        assert asking is not None
-        child = self.pool.start(asking.target, parent=asking, source=source, size=size)
-        child.will_claim(region.graph.claims.get(region.region.entry, ()))
-        child.asker, child.deadline_ns = asking.asker, asking.deadline_ns
-        asking.hold(Hold.CHILD)
-        frame = child.frame_of(region)
-        parent.add_child(frame)
-        seen = parent.values
-        self.write_all(frame, [(site, seen[site]) for site in region.imports])
-        self.write_all(frame, outputs)
-        self.pool.wake(child)
-        return child
 
     def save(self) -> dict[str, int]:
         """Its own numbers, as plain values; `restore` takes them."""

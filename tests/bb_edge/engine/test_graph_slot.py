@@ -92,3 +92,55 @@ def test_each_declared_output_of_an_entry_surfaces():
 def test_what_no_compiler_emits_is_refused(body, says):
     with pytest.raises(LoadError, match=says):
         graph(body, "x: F32")
+
+
+ROW = """  x: Tensor, y: Tensor = role.data_loader.NextBatch(go) {slot=d, control_inputs=1}
+  l: F32[] = role.model.Train(x, y) {slot=m}
+  c: CommandId = role.model.Step(l) {slot=m, control_inputs=1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "outputs", "row"),
+    [
+        ("", "", ["NextBatch", "Train"]),
+        (
+            "  p: Tensor = role.model.Params(c) {slot=m, control_inputs=1}\n",
+            "",
+            ["NextBatch", "Train", "Step"],
+        ),
+        ("  z: Tensor = Neg(x)\n", "", ["Train"]),
+        ("  e: F32[] = role.model.Evaluate(x, y) {slot=m}\n", "", ["Train"]),
+        ("  z: Tensor = Neg(l)\n", "", ["NextBatch"]),
+        ("", "l: F32[]", ["NextBatch"]),
+        ("", "y: Tensor", ["Train"]),
+        (
+            "  p: Tensor = role.model.ApplyDelta(w, c) {slot=m, control_inputs=1}\n",
+            "",
+            ["NextBatch", "Train"],
+        ),
+    ],
+)
+def test_ops_of_components_are_in_a_row_where_one_alone_waits_for_another_alone(more, outputs, row):
+    slot = graph(ROW + more, "go: Trigger, w: Tensor", outputs)
+    assert [slot.ops[index].op_type for index in sorted(slot.thens)] == row
+    assert all(behind == index + 1 for index, behind in slot.thens.items())
+
+
+def test_ops_behind_an_answer_are_in_no_row_with_what_they_read_of_the_request():
+    slot = graph(
+        """  x: Tensor, y: Tensor = role.data_loader.NextBatch(go) {slot=d, control_inputs=1}
+  r: WireReqId = wire.SendReqBatched(v, p, p) {wire.wire_id=1}
+  c: Trigger, m: PeerIdVec = wire.RecvRespBatched(r) {wire.request=1}
+  a: F32, s: PeerIdVec = wire.RecvResp() {wire.request=1}
+  l: F32[] = role.model.Train(x, y, a) {slot=m, control_inputs=1}
+""",
+        "go: Trigger, v: F32, p: PeerIdVec",
+    )
+    assert op(slot, "Train").region == 1 and slot.thens == {}
+
+
+def test_no_op_is_in_a_row_with_one_that_pulls_sources():
+    slot = graph(ROW.replace("NextBatch(go) {slot=d, control_inputs=1}", "NextBatch() {slot=d}"))
+    assert op(slot, "Step").pulls == (op(slot, "NextBatch").index,)
+    assert [slot.ops[index].op_type for index in slot.thens] == ["NextBatch"]

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from arrays import f32
 
+from bb_edge.components import ArrayDataSource
 from bb_edge.engine import steps
+from bb_edge.engine.config import NodeConfig
 from bb_edge.ir.ids import PeerId
 from bb_edge.registry import Registry
 from bb_edge.roles import TRIGGER, Index, Model
@@ -202,6 +204,33 @@ def test_data_loader(bed, tmp_path):
     first, second, again = (v.tolist() for v in b.events("x"))
     assert first != second and again == first
     assert int(b.events("n")[0]) == 3 and b.topics().count("reset") == b.topics().count("loaded") == 1
+    b.assert_clean()
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_nothing_is_trained_on_a_batch_without_its_labels(bed, registry, tmp_path, trace):
+    np.savez(tmp_path / "d.npz", x=np.ones(1, np.float32))
+    registry.register(ArrayDataSource)
+    body = """  x: F32, y: F32 = role.data_loader.NextBatch(go) {slot=d, control_inputs=1}
+  fitted: F32[] = role.model.Train(x, y) {slot=m}
+  syscall.AppEmit<name="fitted">(fitted)"""
+    b = bed.run(
+        body, "go: Trigger", {"go": TRIGGER}, slots={"d": "data_source|bb.ArrayDataSource", **MODEL}, registry=registry,
+        components={"d": {"path": str(tmp_path / "d.npz")}}, config=NodeConfig(trace=trace),
+    )  # fmt: skip
+    assert b.topics() == [] and b.of(steps.OpFailed) == []
+    assert [s.ops for s in b.of(steps.ExecutionStarved)] == [("Train_1",)]
+
+
+@pytest.mark.parametrize("trace", [False, True])
+def test_ops_in_a_row_are_given_what_the_one_before_gave(bed, registry, trace):
+    body = """  y: F32 = role.model.Forward(x) {slot=m}
+  cmd: CommandId = role.model.Backward(y) {slot=m}
+  stepped: CommandId = role.model.Step(cmd) {slot=m, control_inputs=1}
+  w: F32 = role.model.Params(stepped) {slot=m, control_inputs=1}
+  syscall.AppEmit<name="w">(w)"""
+    b = bed.run(body, "x: F32", {"x": f32(2)}, slots=MODEL, registry=registry, config=NodeConfig(trace=trace))
+    assert [float(v[0]) for v in b.events("w")] == [2 - (2 * 2) * 2]
     b.assert_clean()
 
 
