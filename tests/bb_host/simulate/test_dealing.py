@@ -81,8 +81,20 @@ def test_a_rule_that_does_not_fit_the_data_is_refused(rule, clients, labels, wor
 
 
 @pytest.mark.parametrize(
-    "text", ["", "iid:3", "dirichlet", "dirichlet:0", "draw:1.5", "label:x", "column:", "even"]
+    ("text", "words"),
+    [
+        ("dirichlet", r"takes a number above 0 .write dirichlet:0\.3"),
+        ("dirichlet:0", r"'dirichlet:0': dirichlet takes a number above 0 .write dirichlet:0\.3"),
+        ("draw:1.5", "takes a whole number, 1 or more .write draw:64"),
+        ("label:x", "takes a whole number, 1 or more .write label:2"),
+    ],
 )
+def test_a_rule_without_its_number_is_refused_with_what_it_takes(text, words):
+    with pytest.raises(ScenarioError, match=words):
+        Rule.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "iid:3", "column:", "even"])
 def test_what_is_no_rule_is_refused_with_those_that_are(text):
     with pytest.raises(ScenarioError, match=r"write one of: iid, dirichlet:ALPHA"):
         Rule.parse(text)
