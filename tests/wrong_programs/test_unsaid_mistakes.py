@@ -195,6 +195,26 @@ def test_a_second_contribution_of_one_peer_to_one_sum() -> None:
     warned("second-contribution", *words, program=Sums(contributed_twice(again)))
 
 
+def test_of_two_contributions_behind_conditions_and_aggregates_both_may_count() -> None:
+    def behind_a_condition(m: Any, g: Graph, r: Any, x: Any) -> None:
+        large = g.when(g.onnx.reduce_max(r.answer, keepdims=0) > 0.0)
+        m.agg.contribute(g, r.answer * 2.0, peer=r.answer.sender, sent=x, after=large)
+
+    def behind_an_aggregate(m: Any, g: Graph, r: Any, x: Any) -> None:
+        mean, _ = m.agg.aggregate(g, g.constant(np.zeros((1, 4), np.float32)), after=r.answer)
+        m.agg.contribute(g, r.answer * 2.0, peer=r.answer.sender, sent=x, after=mean)
+
+    for second in (behind_a_condition, behind_an_aggregate):
+        codes = [w.code for w in Compiler().run(Sums(contributed_twice(second))).warnings]
+        assert "second-contribution" not in codes
+
+    def behind_the_first(m: Any, g: Graph, r: Any, x: Any) -> None:
+        given = m.agg.contribute(g, r.answer * 2.0, sent=x)
+        m.agg.contribute(g, r.answer * 3.0, peer=r.answer.sender, sent=x, after=given)  # <-
+
+    warned("second-contribution", "of the same peer", program=Sums(contributed_twice(behind_the_first)))
+
+
 def test_contributions_of_two_peers_or_of_none_are_quiet() -> None:
     def own(m: Any, g: Graph, r: Any, x: Any) -> None:
         m.agg.contribute(g, x, peer=g.peer_list(g.own_peer(after=r.closed)))

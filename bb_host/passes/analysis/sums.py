@@ -149,11 +149,11 @@ def _makers(function: Function) -> dict[str, Op]:
 
 
 def _warn(op: Op, shapes: str, stats: Stats) -> None:
-    known = f"only {shapes} is known" if shapes else "nothing is known"
-    known = f"slot {op.slot!r}: {known} of the shape of what is contributed"
+    known = f"only {shapes}" if shapes else "nothing"
     stats.warn(
         "layout-unknown",
-        f"{known}: the first peer that answers decides it, and those that differ are refused",
+        f"slot {op.slot!r}: {known} is known of the shape of what is contributed: the first peer that answers"
+        " decides it, and those that differ are refused",
         source(op),
         "give what was sent, contribute(…, sent=params), or reshape what is replied",
     )
@@ -210,7 +210,7 @@ def _warn_of_spent(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stat
         for op in closing:
             above = {id(one): one for one in _above(op, makers)}
             for first, others in before:
-                between = [one for key, one in (above | others).items() if (key in above) != (key in others)]
+                between = _of_one_alone(above, others)
                 if _round(op) == _round(first) and all(map(_only_computes, between)):
                     stats.warn(
                         "spent-aggregate",
@@ -227,20 +227,22 @@ def _warn_of_spent(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stat
 def _warn_of_second(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stats: Stats) -> None:
     """Warns of contributions of one peer to a sum in which another of them counts.
 
-    They have the same peer and the same round, and neither waits for an aggregate that ends the sum before.
+    They have the same peer and the same round, and what one of them alone waits for computes, or contributes:
+    behind a condition, or an aggregate that ends the sum, both may count.
     """
     for found in slots:
-        giving: dict[tuple[str, ...], Op] = {}
+        giving: dict[tuple[str, ...], list[tuple[Op, dict[int, Op]]]] = {}
         for place in found:
             op = place.op
             if op.op_type != "Contribute" or place.path or not _has(op, _PEER_INPUT):
                 continue
-            if any(one.op_type == "Aggregate" and one.slot == op.slot for one in _above(op, makers)):
-                continue
             names = (flow.data_inputs(op)[_PEER_INPUT], _round(op))
             whose = tuple([*same_values(name, makers)][-1] for name in names)
-            first = giving.setdefault(whose, op)
-            if first is not op:
+            above = {id(one): one for one in _above(op, makers)}
+            before = giving.setdefault(whose, [])
+            first = next((one for one, others in before if _meet_in_one_sum(above, others)), None)
+            before.append((op, above))
+            if first is not None:
                 stats.warn(
                     "second-contribution",
                     f"slot {op.slot!r} gets another contribution of the same peer at {source(first)}: of the"
@@ -248,6 +250,19 @@ def _warn_of_second(slots: Iterable[list[_Place]], makers: Mapping[str, Op], sta
                     source(op),
                     "use a slot for each of them, or contribute one value that holds both",
                 )
+
+
+def _meet_in_one_sum(above: Mapping[int, Op], others: Mapping[int, Op]) -> bool:
+    """Whether two contributions that wait for these ops come to one sum for certain."""
+    between = _of_one_alone(above, others)
+    return all(
+        one.op_type == "Contribute" or (one.op_type != "Aggregate" and _only_computes(one)) for one in between
+    )
+
+
+def _of_one_alone(above: Mapping[int, Op], others: Mapping[int, Op]) -> list[Op]:
+    """The ops that one of two ops waits for, and the other does not."""
+    return [one for key, one in {**above, **others}.items() if (key in above) != (key in others)]
 
 
 def _only_computes(op: Op) -> bool:
