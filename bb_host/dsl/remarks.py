@@ -6,7 +6,7 @@ peers or neighbours by which nobody is ever chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 
 from bb_edge.ir import keys, opsets, types
@@ -21,7 +21,7 @@ from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import Session
 from bb_host.errors import AttributeValueError
 from bb_host.ir.program import Function
-from bb_host.ir.queries import ONNX_DOMAINS
+from bb_host.ir.queries import AFTER, ONNX_DOMAINS
 
 MILLISECOND_NS = 1_000_000
 
@@ -34,12 +34,9 @@ _TIMES = {"Interval": "period_ns", "After": "delay_ns", "Sleep": "duration_ns", 
 _TO_THE_HOST = frozenset({"AppEmit", "AppNotify", "Record", "IncrMetric"})
 _FORWARD = frozenset({"Forward", "ForwardKeyed"})
 _BACKWARD = frozenset({"Backward", "BackwardKeyed", "BackwardInput"})
-_GATES = frozenset({"GateDispatch", "GateManyDispatch"})
-"""They pass their first input, and wait for the others."""
-
-MOST_PARTS = 3
-"""Parts of a request that a warning lists, the first ones."""
 _PEERS_PASS = frozenset({"Gate", "GateDispatch", "PassThrough"})
+_MOST_PARTS = 3
+"""Parts that a warning lists, the first ones."""
 
 
 def has_effect(domain: str, op_type: str) -> bool:
@@ -212,14 +209,19 @@ def _half_read(graph: Recorder, draft: Draft, read: set[int], used: set[int]) ->
     first, last = {OP_SEND_RESP: (0, -1), OP_RECV_RESP_BATCHED: (2, None)}.get(draft.op_type, (0, 0))
     parts = unread[first:last]
     if any(parts) and not all(parts):
-        numbers = [str(number) for number, is_unread in enumerate(parts, 1) if is_unread]
+        numbers = [number for number, is_unread in enumerate(parts, 1) if is_unread]
         graph.warn_at(
             draft,
             "unread-answer",
-            f"nothing reads part {', '.join(numbers)} of the {len(parts)} that answer request"
+            f"nothing reads part {_listed(numbers)} of the {len(parts)} that answer request"
             f" {draft.facts.port!r}, and every peer sends it",
             "read it from r.answer or r.responses, or leave it out of r.reply([…])",
         )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    first = ", ".join(map(str, numbers[:_MOST_PARTS]))
+    return first if len(numbers) <= _MOST_PARTS else f"{first}, … ({len(numbers)} in all)"
 
 
 def _unused(draft: Draft, used: set[int]) -> Iterator[int]:
@@ -246,7 +248,7 @@ def _all(drafts: Iterable[Draft], read: set[int], used: set[int]) -> Iterator[Dr
     """
     for draft in drafts:
         read.update(map(id, draft.inputs))
-        count = 1 if draft.op_type in _GATES else len(draft.inputs) - draft.facts.control
+        count = 1 if draft.op_type in AFTER else len(draft.inputs) - draft.facts.control
         used.update(map(id, draft.inputs[:count]))
         yield draft
         for value in draft.attrs.values():
@@ -321,11 +323,9 @@ def unread_requests(session: Session, functions: Iterable[Function]) -> Iterator
             if op.op_type != OP_SEND_REQ or op.facts.wire_id not in waiting:
                 continue
             indices, line = waiting[op.facts.wire_id]
-            numbers = [str(i) for i in indices if op.outputs[i] not in function.outputs]
+            numbers = [i for i in indices if op.outputs[i] not in function.outputs]
             count = len(op.outputs) - 2
-            first = ", ".join(numbers[:MOST_PARTS])
-            listed = first if len(numbers) <= MOST_PARTS else f"{first}, … ({len(numbers)} in all)"
-            part = f"part {listed} of the {count} that request" if count > 1 else "what request"
+            part = f"part {_listed(numbers)} of the {count} that request" if count > 1 else "what request"
             if numbers:
                 yield (
                     f"no asked peer uses {part} {op.facts.port!r} sends",

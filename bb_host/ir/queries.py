@@ -20,6 +20,9 @@ DRAWS = frozenset(
 )
 """ONNX operators that give something else each time. `Dropout` does in training mode alone."""
 
+AFTER = frozenset({"GateDispatch", "GateManyDispatch"})
+"""Syscalls that stand for `after=`: they pass their first input, and wait for the others."""
+
 HANDED_ON = frozenset({"DeadlineCheck", "Gate", "GateDispatch", "GateManyDispatch", "PassThrough", "Tee"})
 """Syscalls whose results are their first input. Operators of ONNX, `If` and `Loop` too, take no bundle."""
 
@@ -52,6 +55,11 @@ def unfit_for_body(domain: str, op_type: str) -> str:
 def is_gate(op: Op) -> bool:
     """Whether the result of an op is its first input."""
     return op.op_type in HANDED_ON and op.domain == keys.SYSCALL_DOMAIN
+
+
+def is_after(op: Op) -> bool:
+    """Whether an op stands for an `after=`."""
+    return op.op_type in AFTER and op.domain == keys.SYSCALL_DOMAIN
 
 
 def same_values(name: str, makers: Mapping[str, Op]) -> Iterator[str]:

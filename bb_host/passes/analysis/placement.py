@@ -26,7 +26,7 @@ from bb_edge.ir.opsets.wire import (
 from bb_edge.ir.suggestions import suggestion
 from bb_host.errors import AmbiguousPlacement, CrossClassDataflow, InvalidClassName, named
 from bb_host.ir.program import Function, Op, Slot
-from bb_host.ir.queries import DRAWS, is_entry, reads
+from bb_host.ir.queries import DRAWS, is_after, is_entry, reads
 from bb_host.passes.analysis import flow
 
 _PEER_SYSCALLS = frozenset(
@@ -422,7 +422,7 @@ class _Placer:
             found = self.values.get(name)
             if found is not None:
                 sides.setdefault(found, self._origin(name, found))
-        while _is_gate(op) and (readers := self.readers.get(op.outputs[0])):
+        while is_after(op) and (readers := self.readers.get(op.outputs[0])):
             op = self.ops[readers[0]]  # which was written with an after=
         listed = " and ".join(f"{text} on {side}" for side, text in sides.items())
         if len(sides) == 1:
@@ -455,7 +455,7 @@ class _Placer:
 
     def _origin(self, name: str, side: str) -> str:
         """What gave the value; behind an after= what is on that side."""
-        while (op := next((op for op in self.ops if name in op.outputs), None)) is not None and _is_gate(op):
+        while (op := next((op for op in self.ops if name in op.outputs), None)) is not None and is_after(op):
             name = next((other for other in op.inputs if self.values.get(other) == side), op.inputs[0])
         return f"input {name!r}" if op is None else f"{name!r} of {named(op)}"
 
@@ -483,8 +483,3 @@ class _Placer:
         return Placement(
             tuple(found), self.inputs, self.peers, tuple(c for c in order if c in used), self.leading
         )
-
-
-def _is_gate(op: Op) -> bool:
-    """Whether it stands for an `after=`."""
-    return op.domain == keys.SYSCALL_DOMAIN and op.op_type in ("GateDispatch", "GateManyDispatch")

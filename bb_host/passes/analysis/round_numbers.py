@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from bb_edge.ir import keys
 from bb_host.errors import label, source
 from bb_host.ir.program import Op
+from bb_host.ir.queries import is_gate, is_onnx
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.slot_table import TargetSlots
 from bb_host.passes.one_pass import Stats
 
 ONCE_PER_ROUND = "bb.OncePerRound"
-_SAME_NUMBER = {
-    keys.ONNX_DOMAIN: frozenset({"Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze"}),
-    keys.SYSCALL_DOMAIN: frozenset({"Gate", "GateDispatch"}),
-}
-"""Ops by domain whose result is the number that their first input is."""
+_SAME_NUMBER = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
+"""Operators whose result is the number that their first input is."""
 
 
 def warn_of_round_numbers(targets: Sequence[TargetSlots], stats: Stats) -> None:
@@ -53,7 +51,7 @@ def warn_of_round_numbers(targets: Sequence[TargetSlots], stats: Stats) -> None:
 def _rounds(
     name: str, makers: Mapping[str, Op], sends: Mapping[str, tuple[Op, Mapping[str, Op]]]
 ) -> Op | None:
-    """The entry of the rounds whose number the value is, also behind wires; None: it is none's."""
+    """The entry of the rounds whose number a value is, followed over the wire; None for any other value."""
     seen: set[int] = set()
     while (op := makers.get(name)) is not None and id(op) not in seen:
         seen.add(id(op))
@@ -65,7 +63,7 @@ def _rounds(
             if index >= len(payloads):
                 return None
             name = payloads[index]
-        elif op.op_type in _SAME_NUMBER.get(op.domain, ()):
+        elif is_gate(op) or is_onnx(op, *_SAME_NUMBER):
             name = op.inputs[0]
         else:
             return None

@@ -30,7 +30,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.errors import NotWireEligible, named, source
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.queries import captured, has_subgraph
+from bb_host.ir.queries import captured, has_subgraph, is_after
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bundles import Bundles
 from bb_host.passes.analysis.wire_edges import WireEdge, wire_edges
@@ -58,7 +58,6 @@ _ITEM_BYTES = {
     elem: dtype.itemsize for elem in range(1, 17) if (dtype := types.dtype_of_elem(elem)) is not None
 }
 Shape = tuple[int | str | None, ...] | None
-_GATES = frozenset({"GateDispatch", "GateManyDispatch"})
 
 
 def run(program: Program, options: Options, stats: Stats) -> Program:
@@ -260,7 +259,7 @@ def _reads_trigger(op: Op, name: str) -> bool:
     row = opsets.lookup(op.domain, op.op_type)
     if row is None:
         return False
-    gate = op.domain == keys.SYSCALL_DOMAIN and op.op_type in _GATES
+    gate = is_after(op)
     for index, read in enumerate(data):
         if read == name and not (gate and index > 0):
             port = row.inputs[min(index, len(row.inputs) - 1)]
