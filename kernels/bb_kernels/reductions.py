@@ -18,9 +18,9 @@ _Axes = tuple[int, ...]
 #: Elements of a sum up to which it is a product with ones, as a bias's gradient is: a fourth of the time
 #: (measured). Longer ones lose digits there, which NumPy keeps by summing pairs.
 _LONGEST_BY_ONES = 4096
-#: builds the run function for (call, axes, keepdims, number of elements per result), and its scratch; a sum
-#: without scratch gives its binder, too
-_Maker = Callable[[Call, _Axes, bool, int], tuple[Callable[[Array, Array], object], tuple[TensorSpec, ...]]]
+#: builds the run function for (call, axes, keepdims, number of elements per result), its scratch, and what
+#: binds it to fixed arrays, None where nothing is gained by that
+_Maker = Callable[[Call, _Axes, bool, int], tuple[Any, tuple[TensorSpec, ...], Any]]
 
 
 def _reduced(shape: tuple[int, ...], axes: _Axes, keepdims: bool) -> tuple[int, ...]:
@@ -45,8 +45,7 @@ def _prepare(call: Call, maker: _Maker, axes: list[int] | None, has_axes_input: 
     count = 1
     for axis in chosen:
         count *= spec.shape[axis]
-    made: tuple[Any, ...] = maker(call, chosen, keepdims, count)
-    core, scratch, bind = made if len(made) == 3 else (*made, None)
+    core, scratch, bind = maker(call, chosen, keepdims, count)
     if not has_axes_input:
         return Prepared((out,), core, scratch, binder=bind)
     if not scratch:
@@ -89,13 +88,13 @@ def _register(
 
 
 def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
-    """Return run and scratch of a sum in the input's type, and its binder where that makes the views."""
+    """Return what makes a sum in the input's type; bound, one without scratch makes its views once."""
     spec = call.spec(0)
     dtype = spec.dtype
     outer, kept, inner = _around(spec.shape, axes)
     longest = max(outer, inner)
     if dtype not in (F32, F64) or kept < 2 or longest < 2 or longest > _LONGEST_BY_ONES:
-        return lambda x, out: add_reduce(x, axes, dtype, out, keepdims), ()
+        return lambda x, out: add_reduce(x, axes, dtype, out, keepdims), (), None
     ones = np.ones(longest, dtype)
     left, right = ones[:outer], ones[:inner]
 
@@ -119,7 +118,7 @@ def _sum(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
             add_reduce(x, axes, dtype, out, keepdims)
 
     if 1 not in (outer, inner):
-        return around, (TensorSpec(dtype, (outer * kept,)),)
+        return around, (TensorSpec(dtype, (outer * kept,)),), None
     core = before if inner == 1 else behind
 
     def bind(x: Array, out: Array) -> Bound:
@@ -142,13 +141,13 @@ def _around(shape: tuple[int, ...], axes: _Axes) -> tuple[int, int, int]:
 
 
 def _product(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
-    """Return run and scratch of a product in the input's type."""
+    """Return what makes a product in the input's type."""
     dtype = call.spec(0).dtype
-    return lambda x, out: mul_reduce(x, axes, dtype, out, keepdims), ()
+    return lambda x, out: mul_reduce(x, axes, dtype, out, keepdims), (), None
 
 
 def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
-    """Return run and scratch of a mean; integers are averaged in float64 and truncated."""
+    """Return what makes a mean; integers are averaged in float64 and truncated."""
     dtype = call.spec(0).dtype
     if dtype.kind == "f":
         scale = np.array(1.0 / count if count else np.nan, dtype)
@@ -157,7 +156,7 @@ def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
             add_reduce(x, axes, dtype, out, keepdims)
             np.multiply(out, scale, out)
 
-        return run, ()
+        return run, (), None
     total = TensorSpec(F64, _reduced(call.spec(0).shape, axes, keepdims))
 
     def run_int(x: Array, out: Array, wide: Array) -> None:
@@ -165,7 +164,7 @@ def _mean(call: Call, axes: _Axes, keepdims: bool, count: int) -> Any:
         np.divide(wide, count, wide)
         np.copyto(out, wide, casting="unsafe")
 
-    return run_int, (total,)
+    return run_int, (total,), None
 
 
 def _extreme(ufunc: Ufunc, neutral: Callable[[Dtype], Array], empty_bool: bool) -> _Maker:
@@ -175,8 +174,8 @@ def _extreme(ufunc: Ufunc, neutral: Callable[[Dtype], Array], empty_bool: bool) 
         dtype = call.spec(0).dtype
         if count == 0:
             value = np.array(empty_bool) if dtype == BOOL else neutral(dtype)
-            return lambda x, out: np.copyto(out, value), ()
-        return lambda x, out: ufunc.reduce(x, axes, None, out, keepdims), ()
+            return lambda x, out: np.copyto(out, value), (), None
+        return lambda x, out: ufunc.reduce(x, axes, None, out, keepdims), (), None
 
     return maker
 
@@ -221,7 +220,7 @@ def _transformed(before: Ufunc, after: Ufunc, shift: bool = False) -> Callable[[
             np.copyto(out, total.reshape(out.shape), casting="unsafe")
 
         scratch = (wide, small, small, TensorSpec(BOOL, small.shape)) if shift else (wide, small)
-        return (run if count else run_empty), scratch
+        return (run if count else run_empty), scratch, None
 
     return maker
 
