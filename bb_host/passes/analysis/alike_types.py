@@ -16,11 +16,8 @@ from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bound_types import Promises, ports_of
 from bb_host.passes.analysis.type_terms import Shape, Terms
 
-_SENT = ("Contribute", "contribution", "sent")
-"""A contribution has the shape of what was sent, where it is given: others are refused."""
-
-_STACK = ("Aggregate", "stack")
-"""Rows of a stack count like contributions."""
+_CONTRIBUTION = "Contribute.contribution"
+"""It has the shape of `Contribute.sent`, where that is given: one of another shape is refused."""
 
 
 def alike(promised: Mapping[str, Promises]) -> Callable[[Op, Terms], None]:
@@ -45,7 +42,7 @@ def alike(promised: Mapping[str, Promises]) -> Callable[[Op, Terms], None]:
 
 
 def _given(ops: Sequence[Op], source: str, terms: Terms) -> Shape:
-    """The one shape of all that the ops of a slot are given at a port, None where there is none."""
+    """The shape of what a slot's ops are given at a port; None where it differs from op to op, or is open."""
     shapes = {shape for op in ops for shape in _shapes(op, source, terms)}
     if len(shapes) != 1 or _is_given_elsewhere(ops[0], source, terms):
         return None
@@ -55,7 +52,7 @@ def _given(ops: Sequence[Op], source: str, terms: Terms) -> Shape:
 
 def _is_given_elsewhere(like: Op, source: str, terms: Terms) -> bool:
     """Whether an op of the slot is given something in another function, such as the body of a loop."""
-    kinds = (source.partition(".")[0], _STACK[0])
+    kinds = (source.partition(".")[0], "Aggregate")
     return any(
         op.op_type in kinds and op.domain == like.domain and op.slot == like.slot
         for function in terms.functions.values()
@@ -65,17 +62,17 @@ def _is_given_elsewhere(like: Op, source: str, terms: Terms) -> bool:
 
 
 def _shapes(op: Op, source: str, terms: Terms) -> Iterator[Shape]:
-    """The shape of what an op is given at the port, None where nobody knows it."""
+    """The shape of what an op is given at the port, None where nobody knows it; nothing from other ops."""
     op_type, _, port = source.partition(".")
     if op.op_type == op_type:
         own = _shape(op, port, terms)
-        sent = _shape(op, _SENT[2], terms) if source == ".".join(_SENT[:2]) else None
+        sent = _shape(op, "sent", terms) if source == _CONTRIBUTION else None
         if sent is None or not _is_whole(sent) or own == sent:
             yield own
         else:  # of two that differ nothing is said: whoever looks at sums names the op that is given both
             yield None if _is_whole(own) else sent
-    elif op.op_type == _STACK[0] and _named(op, _STACK[1]):
-        known = terms.get(_named(op, _STACK[1]))
+    elif op.op_type == "Aggregate" and (stack := _named(op, "stack")):  # its rows count like contributions
+        known = terms.get(stack)
         if known is None or known.node is types.ANY or types.is_subtype(known.node, types.TENSOR):
             yield known.shape[1:] if known is not None and known.shape else None
 

@@ -236,7 +236,7 @@ def _parsed(text: str) -> PortPromise:
     if match["dims"] is None:
         return PortPromise(ValueType(node))
     dims = [d for d in match["dims"].split(",") if d]
-    if len(dims) == 1 and "." in dims[0].strip("…."):
+    if len(dims) == 1 and "." in dims[0].lstrip("."):
         return PortPromise(ValueType(node), like=_port(dims[0]))
     leading = dims[:1] in (["..."], ["…"])
     return PortPromise(ValueType(node, tuple(_dim(d) for d in dims[leading:])), leading)
