@@ -167,14 +167,15 @@ def _check_conditions(found: Conditions) -> None:
 
 def _check_trace(scenario: Scenario) -> None:
     """ScenarioError where a trace names what is nobody's, or one node twice."""
-    clients, hint = scenario.clients(), "leave its lines out, or simulate more clients"
+    clients = scenario.clients()
     several = {group.peer_class.lower(): group for group in scenario.groups if group.count > 1}
     named: set[str] = set()
     for node in scenario.conditions.trace:
         if isinstance(node, int):
-            what = f"the trace names client {node}, and there are several classes of clients"
-            example = f"{next(iter(several), 'gateway')}-{node}"
-            _check(clients is not None, what, "--available", f"name the nodes: {example}")
+            what = f"the trace names client {node}, and of which class that is, is not clear"
+            names = [f"{name}-{node}" for name in several]
+            by_name = f"name the node: {' or '.join(names)}" if names else "no class has several nodes"
+            _check(clients is not None, what, "--available", by_name)
             group, number = clients or scenario.groups[0], node
         else:
             name, _, digits = node.rpartition("-")
@@ -182,16 +183,12 @@ def _check_trace(scenario: Scenario) -> None:
             known = suggestion(name, sorted(several), "their names begin with: ")
             _check(name in several and digits.isdecimal(), what, "--available", known)
             group, number = several[name], int(digits)
-        kind = "" if group is clients else f"{group.peer_class.lower()} "
-        what = f"the trace names {kind or 'client '}{number}, and there are {group.count}, from 0 on"
-        _check(number < group.count, what, "--available", hint)
-        _check(
-            group.name(number) not in named,
-            f"the trace names {group.name(number)} twice",
-            "--available",
-            hint,
-        )
-        named.add(group.name(number))
+        kind = "client" if group is clients else group.peer_class.lower()
+        what = f"the trace names {kind} {number}, and there are {group.count}, from 0 on"
+        _check(number < group.count, what, "--available", "leave its lines out, or simulate more clients")
+        name = group.name(number)
+        _check(name not in named, f"the trace names {name} twice", "--available", "leave one of them out")
+        named.add(name)
 
 
 def check_settings(scenario: Scenario, targets: Sequence[Target]) -> None:

@@ -24,9 +24,8 @@ class Conditions:
     Clients are up for `up_share` of each `up_period_ns`, each from an instant of its own on; `trace` has
     spans (from, to) instead, by the name of a node (`gateway-1`) or the number of a client, and those that it
     does not name are always up. Clients by number are those of the class `Client`, or of the only one that
-    has several nodes. `slow_share` of the
-    clients need `slow_by_ns` more for whatever they send. Whoever takes a request drops out with
-    `dropout_chance`, for `dropout_ns`.
+    has several nodes. `slow_share` of the clients need `slow_by_ns` more for whatever they send. Whoever
+    takes a request drops out with `dropout_chance`, for `dropout_ns`.
     """
 
     up_share: float = 1.0

@@ -124,7 +124,7 @@ def test_a_number_is_a_node_of_the_only_class_of_several_and_of_a_client_that_is
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("2,0,1", "several classes of clients .name the nodes: gateway-2"),
+        ("2,0,1", "of which class that is, is not clear .name the node: gateway-2 or leaf-2"),
         ("gatway-1,0,1", "no class of several nodes is called so .did you mean 'gateway'"),
         ("server-0,0,1", "'server-0', and no class of several nodes"),
         ("gateway-2,0,1", "names gateway 2, and there are 2, from 0 on"),
