@@ -312,6 +312,14 @@ def test_a_part_of_an_answer_that_nothing_reads() -> None:
 
     warned("unread-answer", "part 2 of the 2", "leave it out of r.reply", program=Told(answered(each)))
 
+    def many(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            r = m.asked(g, start, g.constant(FOUR))
+            r.reply([r.value * float(number) for number in range(1, 10)])  # <-
+            g.app_emit("first", r.answer[0])
+
+    warned("unread-answer", "part 2, 3, 4, … (8 in all) of the 9 that answer", program=Told(many))
+
 
 class Sends(Told):
     """A server with a model whose parameters it can send, and clients with one."""
