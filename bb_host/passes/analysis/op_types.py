@@ -67,7 +67,7 @@ class OpRules:
             promised = promised if domain in ROLE_DOMAINS else {}
             solve = _by_row(row, relation_of(row), version, self._kernels, promised)
             pair = _PAIR.get(row.name) if promised and domain == keys.ROLE_MODEL_DOMAIN else None
-            if any(promise.like for own in promised.values() for promise in own.values()):
+            if _takes_what_others_are_like(domain, promised):
                 solve = _in_pairs(solve, alike(promised))
             return solve if pair is None else _in_pairs(solve, pair)
         if domain == keys.ONNX_DOMAIN:
@@ -91,6 +91,12 @@ _PAIR = {
     **dict.fromkeys(("Backward", "BackwardKeyed", "BackwardInput"), like_output),
 }
 """What a backward pass takes is what a forward pass of the same model yields."""
+
+
+def _takes_what_others_are_like(domain: str, promised: Mapping[str, Promises]) -> bool:
+    """Whether an op of the domain takes what the outputs of a slot have the shape of."""
+    takers = {promise.like.partition(".")[0] for own in promised.values() for promise in own.values()} - {""}
+    return any(opsets.lookup(domain, taker) is not None for taker in takers)
 
 
 def _in_pairs(solve: Solve, pair: Solve) -> Solve:

@@ -13,7 +13,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.errors import TypeConstraintFailed, label
 from bb_host.ir.facts import OpFacts
 from bb_host.ir.program import Function, Op, Program
-from bb_host.ir.queries import is_gate, onnx_opset
+from bb_host.ir.queries import is_gate, onnx_opset, reads
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.bound_types import Bound, Promises, agreed, agrees, bound, ports_of
 from bb_host.passes.analysis.bundles import PUTS
@@ -24,6 +24,8 @@ from bb_host.passes.options import Options
 
 _MOST_STEPS = 64
 """Visits per op on average; each but the last narrows something, and a program needs a handful."""
+
+_FEW = 3
 
 _OF_ENGINE = frozenset({keys.WIRE_DOMAIN, keys.SYSCALL_DOMAIN})
 
@@ -175,10 +177,11 @@ class Solver:
 
 
 class _Meetings:
-    """Which ops meet in a value; found when the first value is asked for, which few programs do."""
+    """Which ops meet in a value. The first few are looked for one by one: most programs ask for no more."""
 
     def __init__(self, ops: tuple[Op, ...]) -> None:
         self._ops = ops
+        self._left = _FEW
 
     @cached_property
     def readers(self) -> dict[str, list[int]]:
@@ -190,7 +193,10 @@ class _Meetings:
         return {name: i for i, op in enumerate(self._ops) for name in op.outputs if name}
 
     def at(self, name: str) -> list[int]:
-        """The number of the op that yields a value, where one does, and those of the ops that read it."""
+        """The numbers of the op that yields a value, where one does, and of those that read it."""
+        if self._left:
+            self._left -= 1
+            return [i for i, op in enumerate(self._ops) if name in op.outputs or name in reads(op)]
         by = self._yields.get(name)
         return [*([] if by is None else [by]), *self.readers.get(name, ())]
 

@@ -7,7 +7,7 @@ same tuples, and what was found of them holds. Whatever is not plainly so is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from bb_edge.ir import keys
@@ -154,18 +154,22 @@ def _between(names: _Tuples, first: int, last: int, fresh: Iterable[tuple[str, .
 
 def ends_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> tuple[int, int]:
     """How many objects two tuples share at their beginnings, and how many at their ends beyond those."""
-    first = _beginning_shared(ops, old)
-    return first, _beginning_shared(ops[first:][::-1], old[first:][::-1])
+    most = min(len(ops), len(old))
+    first = _shared(ops, old, most, slice)
+    return first, _shared(ops, old, most - first, lambda shared, tried: slice(-tried, -shared or None))
 
 
-def _beginning_shared(ops: tuple[object, ...], old: tuple[object, ...]) -> int:
+def _shared(
+    ops: tuple[object, ...], old: tuple[object, ...], most: int, part: Callable[[int, int], slice]
+) -> int:
     """By slices, which are compared much faster than one object after the other: ever longer ones, then by
-    halves.
+    halves. `part` is where those from one number to another stand, counted from the end in question.
     """
-    shared, most, length = 0, min(len(ops), len(old)), 1
+    shared, length = 0, 1
     while shared < most:
         tried = min(shared + length, most)
-        if ops[shared:tried] == old[shared:tried]:
+        of = part(shared, tried)
+        if ops[of] == old[of]:
             shared, length = tried, 4 * length
         else:
             most, length = tried - 1, max(1, (tried - shared) // 2)
