@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class _Reader:
         for name in value:
             if name not in known:
                 full = f"{key}.{name:.60}" if key else f"{name:.60}"
-                self._unknown.append((full, suggestion(name, known)))
+                self._unknown.append((full, _elsewhere(name, key) or suggestion(name, known)))
         return {name: item for name, item in value.items() if name in known}
 
     def _refuse_unknown(self) -> None:
@@ -122,7 +122,9 @@ class _Reader:
             ((name, hint),) = self._unknown
             raise self._fail(name, "unknown key", hint)
         if self._unknown:
-            told = (f"{name}{f' ({hint})' if hint.endswith('?') else ''}" for name, hint in self._unknown)
+            told = (
+                f"{name}{'' if hint.startswith('known: ') else f' ({hint})'}" for name, hint in self._unknown
+            )
             raise self._fail("", f"unknown keys: {', '.join(told)}")
 
     def _value(self, table: Mapping[str, Any], key: str, name: str, kind: type, say: str) -> Any:
@@ -239,7 +241,7 @@ class _Reader:
             "budget": self._text(top, "", "budget", BUDGETS),
         }
         settings.update(self._broker(top.get("broker", {})))
-        log = self._table(top.get("log", {}), "log", {"level": 0, "json": 0})
+        log = self._table(top.get("log", {}), "log", dict.fromkeys(LOG))
         settings["log_level"] = self._text(log, "log", "level", LEVELS)
         settings["log_json"] = self._flag(log, "log", "json")
         components = self._table(top.get("components", {}), "components", None)
@@ -291,8 +293,7 @@ class _Reader:
     def _broker(self, value: object) -> dict[str, Any]:
         if isinstance(value, str):
             return {"broker": value}
-        names = ("url", "ca", "cert", "key", "username", "password", "password_file", "mqtt_version")
-        table = self._table(value, "broker", dict.fromkeys((*names, *OPTIONS)))
+        table = self._table(value, "broker", dict.fromkeys(BROKER))
         options = {name: table[name] for name in OPTIONS if name in table}
         self._numbers(options, "broker", OPTIONS)
         settings: dict[str, Any] = {
@@ -324,6 +325,8 @@ LIMITS = tuple(spec.name for spec in fields(NodeConfig) if spec.name not in ("ca
 CAPS = tuple(spec.name for spec in fields(EnvelopeCaps) if spec.name != "site_fill_bytes")
 DISK = tuple(spec.name for spec in fields(StoreLimits))
 OPTIONS = tuple(spec.name for spec in fields(MqttOptions))
+BROKER = ("url", "ca", "cert", "key", "username", "password", "password_file", "mqtt_version", *OPTIONS)
+LOG = ("level", "json")
 _TOP = dict.fromkeys(
     (
         "artifact",
@@ -356,3 +359,19 @@ _TOP = dict.fromkeys(
         "trace",
     )
 )
+_TABLES: Mapping[str, Collection[str]] = {
+    "": _TOP,
+    "broker": BROKER,
+    "log": LOG,
+    "disk": DISK,
+    "limits": LIMITS,
+    "limits.caps": CAPS,
+}
+
+
+def _elsewhere(name: str, table: str) -> str:
+    """Where a key belongs that another table has; empty where none has it."""
+    places = [place for place, names in _TABLES.items() if name in names and place != table]
+    if not places:
+        return ""
+    return "it belongs " + " or ".join(f"in [{place}]" if place else "before all tables" for place in places)
