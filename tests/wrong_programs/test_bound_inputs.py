@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bb_edge import register
 from bb_edge.components import (
     ArrayDataSource,
     FedAvg,
@@ -454,6 +456,26 @@ def test_a_component_of_ones_own_that_says_nonsense(answer: Any) -> None:
 
     with refused(BindingError, "test.Odd.port_types", "bind_codec('codec')"):
         Compiler().bind_codec("codec", Odd)  # <-
+
+
+def test_a_slots_own_component_that_says_nonsense_is_named_at_the_slots_line_and_at_its_own() -> None:
+    @register
+    class Hasty(Halves):
+        TYPE_NAME = "test.Hasty"
+
+        @classmethod
+        def port_types(cls, config: Any, tensors: Any) -> Any:
+            return {"Compress.t": f"F32[{config['width']}]"}
+
+    class Coded(Module):
+        codec = CodecSlot("codec", Hasty, {})  # <-
+
+        def body(self, g: Graph) -> None:
+            g.output("y", self.codec.compress(g, g.input("x", np.float32, [5, 6])))
+
+    line = inspect.getsourcelines(Hasty.port_types)[1] + 2
+    with refused(BindingError, f"KeyError: 'width' (test_bound_inputs.py:{line})", "slot 'codec'"):
+        Compiler().compile(Coded())
 
 
 # --- behind a gate, and weights -----------------------------------------------------------------------------

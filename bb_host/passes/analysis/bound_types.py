@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import cbor2
 import numpy as np
 
 from bb_edge.ir import keys, opsets, types
+from bb_edge.ir.fault_lines import fault_line
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import TypeNode, ValueType
 from bb_edge.roles.class_check import ports_of as ports_of_class
@@ -54,7 +56,7 @@ def bound(program: Program, options: Options) -> dict[str, list[Bound]]:
     for function in program.functions:
         for name, slot in function.slots.items():
             if slot.state is not None and slot.role and name not in found and name not in general:
-                own = _of_class(slot.concrete_type, slot.state, name)
+                own = _of_class(slot.concrete_type, slot.state, f"{slot.where}, slot {name!r}".lstrip(", "))
                 if slot.role == keys.ROLE_MODEL:
                     graph, loss = brought.get(f"{name}.forward"), brought.get(f"{name}.loss")
                     own = {**_of_model(slot.state, graph, loss), **own}
@@ -158,9 +160,8 @@ _FLOATS = frozenset((types.TENSOR_F32, types.TENSOR_F64, types.TENSOR_F16))
 _TYPE = re.compile(r"(?P<name>[\w<>]+)(?:\[(?P<dims>[^]]*)\])?")
 
 
-def _of_class(type_name: str, state: AttrValue, slot: str) -> Promises:
+def _of_class(type_name: str, state: AttrValue, where: str) -> Promises:
     """What the class of a concrete slot says; nothing where this host has no such class."""
-    where = f"slot {slot!r}"
     try:
         component = class_of(type_name)
     except ConstructionError as error:
@@ -198,8 +199,9 @@ def declared_types(component: type | None, state: AttrValue, where: str) -> Prom
         declared = {str(port): _parsed(str(text)) for port, text in dict(ask(config, tensors)).items()}
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         name = getattr(component, "TYPE_NAME", "") or component
+        line = os.path.basename(fault_line(error))
         raise BindingError(
-            f"{name}.port_types raises {type(error).__name__}: {error}",
+            f"{name}.port_types raises {type(error).__name__}: {error}{f' ({line})' if line else ''}",
             where,
             "return {'<Op>.<port>': 'F32[?,4]'}, and leave out what a configuration does not say",
         ) from error
