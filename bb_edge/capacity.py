@@ -14,6 +14,7 @@ from bb_edge.engine.config import NodeConfig
 from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
 from bb_edge.ir import keys
+from bb_edge.ir.address import PEER_ADDRESS_BYTES, SITE_SUFFIX_BYTES
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.wire.bodies import SHARED_FROM
 
@@ -99,7 +100,10 @@ def findings(
     found: list[Finding] = []
     for target in targets:
         graph = program.graphs[target.main]
-        for arrival in arrivals_of(graph, target.name):
+        arrivals = [*arrivals_of(graph, target.name)]
+        if arrivals:
+            found += _of_heads(target.name, config)
+        for arrival in arrivals:
             found += _of_arrival(arrival, config, broker or {})
         trained = sum(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
@@ -240,6 +244,21 @@ def _count(op: OpSpec | None, name: str) -> int:
 
 
 # --- what fits ----------------------------------------------------------------------------------------------
+
+
+def _of_heads(where: str, config: NodeConfig) -> Iterator[Finding]:
+    """What stands around payloads: without it no envelope says where it goes, or how to answer it."""
+    caps = config.caps
+    needed = {
+        "suffix_bytes": (SITE_SUFFIX_BYTES, "every payload names its site"),
+        "address_bytes": (PEER_ADDRESS_BYTES, "a peer's first envelope has its address"),
+    }
+    for key, (least, why) in needed.items():
+        given = getattr(caps, key)
+        if given < least:
+            what = f"{why} in {least} bytes, and caps.{key} is {given}: it is never taken"
+            hint = f"raise limits.caps.{key} to {least} at least, or leave it out"
+            yield Finding(Level.REFUSED, what, where, hint)
 
 
 def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int]) -> Iterator[Finding]:

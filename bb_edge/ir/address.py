@@ -20,8 +20,9 @@ _NAMES = {P2P: "p2p", SITE: "site", COMPONENT: "component", OP: "op"}
 _RANKS = {code: rank for rank, code in enumerate(_NAMES)}
 _P2P, _SITE, _COMPONENT, _OP = (varint.encode(code) for code in (P2P, SITE, COMPONENT, OP))
 _USUAL_PEER = _P2P + varint.encode(34)
-"""What an address begins with that names a peer by a SHA-256, and alone if it has `_USUAL_PEER_BYTES`."""
-_USUAL_PEER_BYTES = len(_USUAL_PEER) + 34
+"""What an address begins with that names a peer by a SHA-256, and alone if it has `PEER_ADDRESS_BYTES`."""
+PEER_ADDRESS_BYTES = len(_USUAL_PEER) + 34
+"""The length of an address that names a peer and nothing else."""
 MAX_OP_NAME = 256
 """Longest op name in bytes; an address of all segments stays below a node's cap of a suffix (512 bytes)."""
 _MAX_DIGITS = 20  # digits of 2^64-1; longer texts are refused before they are converted
@@ -88,7 +89,7 @@ class Address:
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview) -> Address:
         """Parses the binary form. AddressError for anything else."""
-        if len(data) == _USUAL_PEER_BYTES and data[: len(_USUAL_PEER)] == _USUAL_PEER:
+        if len(data) == PEER_ADDRESS_BYTES and data[: len(_USUAL_PEER)] == _USUAL_PEER:
             return cls(_peer_or_name(P2P, data[len(_USUAL_PEER) :], 0))  # type: ignore[arg-type]
         segments: dict[int, object] = {}
         offset, last = 0, -1
@@ -196,7 +197,7 @@ def _peer_or_name(code: int, payload: bytes, start: int) -> object:
 def peer_address(peer: PeerId) -> bytes:
     """Returns the binary form of the address that names a peer alone."""
     data = peer.to_bytes()
-    usual = len(data) == _USUAL_PEER_BYTES - len(_USUAL_PEER)
+    usual = len(data) == PEER_ADDRESS_BYTES - len(_USUAL_PEER)
     return _USUAL_PEER + data if usual else Address(peer).to_bytes()
 
 

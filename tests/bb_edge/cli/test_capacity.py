@@ -165,6 +165,19 @@ def test_bytes_in_which_no_peer_finds_a_place_are_refused(plan, arriving):
         assert found(data, EDGE.with_(peer_bytes=128)) == []
 
 
+@pytest.mark.parametrize(("cap", "least"), [("suffix_bytes", 10), ("address_bytes", 37)])
+def test_an_envelope_without_room_for_where_it_goes_is_refused(plan, arriving, cap, least):
+    """The check passed, and the node took no envelope of anybody, or no peer's first."""
+    for data in (plan(peers=1, answer=0), arriving(8)):
+        config = EDGE.with_(caps=replace(EDGE.caps, **{cap: least - 1}))
+        told = only(data, Level.REFUSED, config)
+        assert told.startswith("Server: ") and f"in {least} bytes, and caps.{cap} is {least - 1}" in told
+        assert f"raise limits.caps.{cap} to {least} at least" in told
+        with pytest.raises(InstallError, match=f"caps.{cap} is {least - 1}"):
+            installed(data, config)
+        assert found(data, EDGE.with_(caps=replace(EDGE.caps, **{cap: least}))) == []
+
+
 def test_bytes_in_which_too_few_peers_find_a_place(plan):
     config = EDGE.with_(peer_bytes=1300)
     told = only(plan(peers=11, answer=0), Level.WARNING, config)
