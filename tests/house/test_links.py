@@ -13,8 +13,13 @@ from tests.house.test_spec_coverage import TEST
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+MADE = ("build", "dist")
+"""Folders at the top that hold copies: what building a wheel leaves behind."""
 PAGES = sorted(
-    path for path in ROOT.rglob("*.md") if not any(p.startswith(".") for p in path.parts[len(ROOT.parts) :])
+    path
+    for path in ROOT.rglob("*.md")
+    if not any(p.startswith(".") for p in path.relative_to(ROOT).parts)
+    and path.relative_to(ROOT).parts[0] not in MADE
 )
 
 
