@@ -417,6 +417,11 @@ def test_an_array_for_calibration_that_is_no_input_is_refused(here, bb_host):
     assert code == 1 and "'x' is not used: each target that has this input has an array of its own" in err
     params("cal.npz", **{"net.x": samples})
     assert bb_host(*quantize)[0] == 0
+    two = model("y=MatMul(x,w)", of="float[N,4] x, float[N,4] labels", to="float[N,4] y", w=(4, 4))
+    onnx.save(two, "net.onnx")
+    params("cal.npz", x=samples, labels=samples)
+    code, _, err = bb_host(*quantize)
+    assert code == 1 and "'labels' is not used: no tensor work reads this input" in err
 
 
 def test_an_exported_model_and_its_weights_have_one_mode(here, bb_host):

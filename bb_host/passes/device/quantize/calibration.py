@@ -29,7 +29,7 @@ from bb_edge.roles.errors import BackendError
 from bb_host.errors import CalibrationError
 from bb_host.ir.program import Array, Function, FunctionKey, Op, Program
 from bb_host.ir.proto import function_to_proto
-from bb_host.ir.queries import is_onnx
+from bb_host.ir.queries import is_onnx, reads
 from bb_host.ir.values import constant_array
 
 BATCH = 32
@@ -150,16 +150,23 @@ def observed_bodies(program: Program) -> dict[FunctionKey, Function]:
 def refuse_unknown(program: Program, data: Mapping[str, Array], where: str) -> None:
     """CalibrationError for an array that no target reads; nor is one read where each target has its own."""
     known: dict[str, None] = {}
-    read = set[str]()
+    worked_on, read = set[str](), set[str]()
     for main in (f for f in program.functions if f.facts.entry):
-        for name in (*main.inputs, *_readable(main)):
+        readable = _readable(main)
+        for name in (*main.inputs, *readable):
+            known.update({name: None, f"{main.name}.{name}": None})
+        for name in readable:
             own = f"{main.name}.{name}"
-            known.update({name: None, own: None})
             read.add(own if own in data else name)
+        for name in _worked_on(program, main):
+            worked_on.update((name, f"{main.name}.{name}"))
     for name in data:
         if name not in known:
             hint = suggestion(name, [n for n in known if "." not in n], "inputs: ")
             raise CalibrationError(f"{name!r} is not an input", where, hint or "leave it out")
+        if name not in worked_on:
+            what = f"{name!r} is not used: no tensor work reads this input"
+            raise CalibrationError(what, where, "leave it out")
         if name not in read:
             what = f"{name!r} is not used: each target that has this input has an array of its own"
             raise CalibrationError(what, where, "leave it out, or leave theirs out")
@@ -202,6 +209,16 @@ def _readable(main: Function) -> tuple[str, ...]:
     made = {v for op in _calls(main) for v in op.outputs}
     made.update(op.outputs[0] for op in main.ops if constant_array(op) is not None)
     return tuple(dict.fromkeys(v for op in _calls(main) for v in op.inputs if v and v not in made))
+
+
+def _worked_on(program: Program, main: Function) -> Iterator[str]:
+    """What an op in a called function reads: an input of a model may go to none."""
+    for call in _calls(main):
+        body = program.function(call.domain, call.op_type)
+        if body is None:
+            continue
+        needed = {*body.outputs, *(name for op in body.ops for name in reads(op))}
+        yield from (name for name, own in zip(call.inputs, body.inputs, strict=False) if own in needed)
 
 
 def _unreached(
