@@ -265,7 +265,8 @@ def run(arguments: argparse.Namespace) -> int:
         if any(getattr(arguments, name) is not None for name in OF_A_NODE):
             from bb_edge.cli.launch import dry_launch
 
-            refused, former = dry_launch(config, told)
+            refused, launch = dry_launch(config, told)
+            former = launch.former
             if arguments.config is None and not (config.peer and config.broker and config.targets):
                 given = ", ".join(f"--{name}" for name in OF_A_NODE if getattr(arguments, name) is not None)
                 told(

@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     yield doctor_machine.interpreters()
     names = ("broker", "ca", "cert", "key", "peer", "state")
     flags = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
-    config = RunConfig()
+    config, presence = RunConfig(), 0
     if arguments.config is None:
         config = replace(config, load=tuple(arguments.load), **flags)
         for name in config.load:
@@ -92,7 +92,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
             config = replace(config, **flags)
         else:
             config = replace(config, load=(*config.load, *arguments.load), **flags)
-            yield from _configuration(config, arguments.config)
+            presence = yield from _configuration(config, arguments.config)
     peer = PeerId.from_name(config.peer) if config.peer is not None else None
     if peer is not None:
         yield Finding("identity", OK, f"{config.peer} is {peer}", {"peer": config.peer, "peer_id": str(peer)})
@@ -104,12 +104,17 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
     )
     yield storage
     running = bool(storage.data.get("in_use"))
-    yield from doctor_broker.examine(config, peer, as_node=arguments.as_node, running=running)
+    yield from doctor_broker.examine(
+        config, peer, as_node=arguments.as_node, running=running, presence=presence
+    )
 
 
-def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
-    """Makes a dry run of the configuration, as `bb-edge check --config` does: a finding per refusal."""
-    from bb_edge.cli.launch import dry_run
+def _configuration(config: RunConfig, path: Path) -> Generator[Finding, None, int]:
+    """Makes a dry run of the configuration, as `bb-edge check --config` does: a finding per refusal.
+
+    Returns the bytes of the packet in which the node would say its presence, 0 where it is not known.
+    """
+    from bb_edge.cli.launch import dry_launch
     from bb_edge.cli.run_settings import with_state
 
     warnings: list[str] = []
@@ -121,13 +126,14 @@ def _configuration(config: RunConfig, path: Path) -> Iterator[Finding]:
         ):  # an error that refuses nothing: the state folder has lost something
             warnings.append(message)
 
-    refusals = dry_run(with_state(config), log)
+    refusals, launch = dry_launch(with_state(config), log)
     for warning in warnings:
         yield Finding("configuration", WARNING, f"{path}: {warning}")
     for refusal in refusals:
         yield Finding("configuration", FAILED, f"{path}: {refusal}")
     if not refusals and config.artifact is not None:
         yield Finding("configuration", OK, f"{path}: {config.artifact.name} would run")
+    return launch.presence_packet_bytes
 
 
 def _component(name: str) -> Finding:

@@ -21,10 +21,13 @@ MOST_NAMED = 5
 """Other federations that a line names."""
 
 
-def examine(config: RunConfig, peer: PeerId | None, *, as_node: bool, running: bool) -> Iterator[Finding]:
+def examine(
+    config: RunConfig, peer: PeerId | None, *, as_node: bool, running: bool, presence: int = 0
+) -> Iterator[Finding]:
     """Looks at the broker; under a node's login only with `as_node`.
 
-    `running` says that the node's own process runs on this machine.
+    `running` says that the node's own process runs on this machine; `presence` are the bytes of the packet
+    in which it says its presence, 0 where nobody knows.
     """
     if config.broker is None:
         yield Finding("broker", SKIPPED, "no broker is named (--broker)")
@@ -35,7 +38,7 @@ def examine(config: RunConfig, peer: PeerId | None, *, as_node: bool, running: b
             yield apart
             return
     if peer is None or config.artifact is None:
-        yield guarded("broker", lambda: _round_trip(config, peer))
+        yield guarded("broker", lambda: _round_trip(config, peer, presence))
         return
     # Before the others, which come and go under this login: what is found is what was there.
     around: list[Finding] = []
@@ -45,7 +48,7 @@ def examine(config: RunConfig, peer: PeerId | None, *, as_node: bool, running: b
 
     if (unseen := guarded("peers", look_around)) is not None:
         around.append(unseen)
-    broker = guarded("broker", lambda: _round_trip(config, peer))
+    broker = guarded("broker", lambda: _round_trip(config, peer, presence))
     yield broker
     if broker.status == FAILED:
         return  # no other question has another answer
@@ -71,8 +74,9 @@ def _untried(config: RunConfig) -> Finding | None:
     return Finding("broker", WARNING, text, {"broker": str(broker), "login": name})
 
 
-def _round_trip(config: RunConfig, peer: PeerId | None) -> Finding:
+def _round_trip(config: RunConfig, peer: PeerId | None, presence: int) -> Finding:
     from bb_edge.transport.probe import FEDERATION, NotBack, probe
+    from bb_edge.transport.too_large import BROKERS_LIMIT, SMALL_PACKETS, SMALL_WORDS
 
     federation = FEDERATION if config.artifact is None else config.federation
     known = peer or PeerId.from_name("bb-edge doctor")
@@ -87,8 +91,16 @@ def _round_trip(config: RunConfig, peer: PeerId | None) -> Finding:
         f"{report.broker}, MQTT {report.protocol}: connected in {report.connect_ms:.1f} ms, "
         f"round trip {report.round_trip_ms:.2f} ms"
     )
-    if report.max_packet_bytes is not None:
-        text += f", packets up to {report.max_packet_bytes} bytes (larger envelopes go in chunks)"
+    limit = report.max_packet_bytes
+    if limit is not None and limit < max(presence, SMALL_PACKETS):
+        text += f", packets up to {limit} bytes"
+        if presence > limit:
+            text += f", and this node's presence is one of {presence}: no peer would see it; {BROKERS_LIMIT}"
+            return Finding("broker", FAILED, text, asdict(report))
+        text += f", and a presence may be larger, which no peer would see: {SMALL_WORDS}"
+        return Finding("broker", WARNING, text, asdict(report))
+    if limit is not None:
+        text += f", packets up to {limit} bytes (larger envelopes go in chunks)"
     slow = report.round_trip_ms > 30 and report.broker.startswith(("mqtt://127.", "mqtt://localhost"))
     if slow:
         text += "; slow for this machine: is set_tcp_nodelay true in its configuration?"

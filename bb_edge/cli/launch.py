@@ -83,6 +83,8 @@ class Launch:
         self.former: Former | None = None
         self.metrics: MetricsServer | None = None
         self.trace: Trace | None = None
+        self.presence_packet_bytes = 0
+        """Of the largest packet in which the node says its presence; 0 where it was not made."""
 
     def steps(self) -> Iterator[Step]:
         """The steps, in the order in which they are made; each raises a BBError where it refuses."""
@@ -381,6 +383,7 @@ class Launch:
             version=config.mqtt_version,
             planned=largest_arrival(self.program, self.targets),
         )
+        self.presence_packet_bytes = self.transport.presence_packet_bytes
         if self._trial:
             self.transport.stop()
 
@@ -424,16 +427,10 @@ class Launch:
         self._stack.callback(self.metrics.close)
 
 
-def dry_run(config: RunConfig, log: Log) -> list[str]:
-    """Everything that keeps `bb-edge run` from running this configuration here, in its words.
-
-    Empty if nothing does.
+def dry_launch(config: RunConfig, log: Log) -> tuple[list[str], Launch]:
+    """Everything that keeps `bb-edge run` from running this configuration here, in its words, and what was
+    made of it; no text if nothing does.
     """
-    return dry_launch(config, log)[0]
-
-
-def dry_launch(config: RunConfig, log: Log) -> tuple[list[str], Former | None]:
-    """What `dry_run` returns, and what the node would adopt, if that was looked at."""
     with ExitStack() as stack:
         launch = Launch(config, log, stack, trial=True)
-        return [text_of(error) for error in launch.refusals()], launch.former
+        return [text_of(error) for error in launch.refusals()], launch

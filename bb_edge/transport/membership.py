@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import NamedTuple
 
 from bb_edge.ir.address import Address, AddressError
@@ -98,6 +98,7 @@ class Membership:
         self._seq = 0
         self._connections = 0
         self._echoed = False  # whether the broker has told what the node said in this connection
+        self._unsaid = False  # whether no packet of the broker's holds it
         self._echo_at = self._echo_wait_s = 0.0  # until it has: when that is said again
         self._before: dict[int, int] = {}  # epochs that were there before this one, and their last sessions
         self._watched: dict[PeerId, str] = {}  # the class of each will that is listened to by itself
@@ -135,7 +136,7 @@ class Membership:
     def connected(self) -> None:
         """Says that the node is up; what was there before is read behind it."""
         self._connections += 1
-        self._echoed = False
+        self._echoed = self._unsaid = False
         self._echo_wait_s = ECHO_S[0]
         self._echo_at = self._clock() + self._echo_wait_s
         watched = [self._topics.presence(will, peer) for peer, will in self._watched.items()]
@@ -143,6 +144,10 @@ class Membership:
             self.link.subscribe(watched[at : at + WILLS_AT_ONCE])
         self._say(self._up)
         self._roll.connected()
+
+    def unsaid(self) -> None:
+        """The presence is not sent: no packet that the broker takes holds it, and it does not come back."""
+        self._unsaid = True
 
     def lost(self) -> None:
         """The connection has ended: a will of it that came before was the broker's own."""
@@ -166,7 +171,9 @@ class Membership:
             self._redial_at = None
             self.link.redial("somebody else spoke in the node's name")
         elif not self._echoed and now >= self._echo_at:
-            if self._echo_wait_s == 2 * ECHO_S[0]:  # once per connection: it was said again, in vain
+            if (
+                self._echo_wait_s == 2 * ECHO_S[0] and not self._unsaid
+            ):  # once per connection: it was said again, in vain
                 self._unheard()
             self._echo_wait_s = min(2 * self._echo_wait_s, ECHO_S[1])
             self._echo_at = now + self._echo_wait_s
@@ -190,10 +197,20 @@ class Membership:
         self._again_at = None
         self._said_at = self._clock()
         self._seq += 1
+        for topic, said in self._in_classes(what):
+            self._acts.say(topic, said)
+
+    def _in_classes(self, what: Presence) -> Iterator[tuple[str, bytes]]:
+        """The topic and payload of a presence in each class."""
         first = self._classes[0]
         for name in self._classes:
             said = what._replace(session=self._session, seq=self._seq, will="" if name == first else first)
-            self._acts.say(self._topics.presence(name, self._node.peer_id), encode_presence(said))
+            yield self._topics.presence(name, self._node.peer_id), encode_presence(said)
+
+    @property
+    def says(self) -> Iterator[tuple[str, bytes]]:
+        """The topic and payload of each presence that says that the node is up."""
+        return self._in_classes(self._up)
 
     # --- what comes -------------------------------------------------------------------------------------
 

@@ -35,10 +35,11 @@ from bb_edge.transport.echo import Echo
 from bb_edge.transport.incoming import Incoming
 from bb_edge.transport.lost import refusal
 from bb_edge.transport.membership import Acts, Membership
-from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing
+from bb_edge.transport.outgoing import MAX_OVERHEAD, Item, Outgoing, packet_bytes
 from bb_edge.transport.packets import FAILURE
 from bb_edge.transport.shared_socket import SharedSocket
 from bb_edge.transport.strays import Strays
+from bb_edge.transport.too_large import TooLarge
 from bb_edge.transport.topics import Topics
 
 __all__ = [
@@ -74,7 +75,7 @@ COUNTERS = (
     "roll_calls",  # that asked the peers of a class to say their presence again
     "twins",  # presences in this node's name that are not its own
     "oversize",  # packets above the size that is taken in
-    "too_large",  # envelopes that do not fit the broker's limit even in chunks
+    "too_large",  # presences, and envelopes even in chunks, that do not fit the broker's limit
     "cut",  # envelopes that were sent in chunks
     "joined",  # envelopes that came in chunks
     "chunks_sent",
@@ -118,7 +119,6 @@ class MqttTransport:
         self._jitter = random.Random()
         self._stranger = stranger(broker, node.peer_id)
         self._counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
-        self._outgoing = Outgoing(options.max_waiting, options.max_waiting_bytes, self._counters)
         chunks = Reassembly(
             options.chunked_at_once,
             options.chunked_bytes,
@@ -134,6 +134,10 @@ class MqttTransport:
         acts = Acts(self._say, self._call, on_log)
         facts = meta or {}
         self._membership = Membership(node, topics, facts, where, self._counters, acts, self._jitter)
+        self._too_large = TooLarge(broker, options.max_packet_bytes, on_log, self._membership.unsaid)
+        self._outgoing = Outgoing(
+            options.max_waiting, options.max_waiting_bytes, self._counters, self._too_large.tell
+        )
         self._echo = Echo(topics, node.peer_id, where, self._say_to_itself, on_log)
         filters = (topics.inbox, topics.chunks, *self._membership.filters)
         self._connection = Connection(
@@ -204,6 +208,11 @@ class MqttTransport:
     def deaf(self) -> int:
         """By how many ways nothing comes to this node, envelopes and chunks, as its log has said."""
         return self._echo.deaf
+
+    @property
+    def presence_packet_bytes(self) -> int:
+        """The bytes of the largest packet in which the node says its presence."""
+        return max(packet_bytes(topic.encode(), len(said)) for topic, said in self._membership.says)
 
     def start(self) -> None:
         self._node.connected(False)
@@ -310,6 +319,7 @@ class MqttTransport:
             packet_bytes=granted.packet_bytes,
             transfer=self._jitter.getrandbits(64),
         )
+        self._too_large.connected(granted.packet_bytes)
         # Calls that came while the node was away need no answer: it says its presence now.
         self._connection.subscribe(self._membership.called_at, qos=0)
         self._membership.connected()

@@ -9,7 +9,7 @@ the same session.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 
 from bb_edge.ir.ids import PeerId
 from bb_edge.transport.broker import MAX_PACKET_BYTES
@@ -99,6 +99,19 @@ class Item:
         return len(self.head) + len(self.body) + len(self.payload)
 
 
+def packet_bytes(topic: bytes, payload: int) -> int:
+    """The bytes of a packet that surely holds a payload of that many under this topic."""
+    return MAX_OVERHEAD + len(topic) + payload
+
+
+def least_packet(item: Item) -> int:
+    """The bytes of the smallest packets in which an item goes: whole, or in chunks where it may be cut."""
+    whole = packet_bytes(item.topic, item.size)
+    if not item.chunk_topic:
+        return whole
+    return min(whole, packet_bytes(item.chunk_topic, HEADER_BYTES + LEAST_CHUNK))
+
+
 class Aliases:
     """The topic aliases of one connection: a topic is sent once, and then takes two bytes."""
 
@@ -134,7 +147,15 @@ class Aliases:
 class Outgoing:
     """The sending half of a connection. It outlives the connection, and is used by the next one."""
 
-    def __init__(self, max_waiting: int, max_bytes: int, counters: MutableMapping[str, int]) -> None:
+    def __init__(
+        self,
+        max_waiting: int,
+        max_bytes: int,
+        counters: MutableMapping[str, int],
+        too_large: Callable[[Item], object] = lambda _item: None,
+    ) -> None:
+        """`too_large(item)` is called where an item is dropped because no packet of the broker's holds it."""
+        self._too_large = too_large
         self._max_waiting = max_waiting
         self._max_bytes = max_bytes
         self._counters = counters
@@ -300,12 +321,13 @@ class Outgoing:
                 if item.chunk:
                     self._end_cut("expired")
                 continue
-            if MAX_OVERHEAD + len(item.topic) + item.size <= self._packet_bytes:
+            if packet_bytes(item.topic, item.size) <= self._packet_bytes:
                 return item
-            room = self._packet_bytes - MAX_OVERHEAD - len(item.chunk_topic) - HEADER_BYTES
-            if not item.chunk_topic or room < LEAST_CHUNK:
+            if least_packet(item) > self._packet_bytes:
                 self._gone(item, "too_large")
+                self._too_large(item)
                 continue
+            room = self._packet_bytes - packet_bytes(item.chunk_topic, HEADER_BYTES)
             self._end_cut("cut")  # of a transfer that a broken connection has left
             self._next_transfer = (self._next_transfer + 1) & 0xFFFF_FFFF_FFFF_FFFF
             whole_bytes = b"".join((item.body, item.payload)) if item.body else item.payload

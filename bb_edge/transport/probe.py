@@ -93,7 +93,7 @@ def probe(broker: Broker, peer: PeerId, federation: str = FEDERATION, version: s
         visitor.protocol,
         round(connect_ms, 3),
         round(statistics.median(times) * 1e3, 3),
-        getattr(visitor.properties, "MaximumPacketSize", None),
+        visitor.packet_limit,
         getattr(visitor.properties, "ReceiveMaximum", None),
         getattr(visitor.properties, "TopicAliasMaximum", None),
     )

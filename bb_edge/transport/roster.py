@@ -16,6 +16,7 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.ids import PeerId, PeerIdError
 from bb_edge.transport.broker import Broker
 from bb_edge.transport.rollcall import ANSWER_S, encode_call, spread_of
+from bb_edge.transport.too_large import SMALL_PACKETS, SMALL_WORDS
 from bb_edge.transport.topics import check_federation
 from bb_edge.transport.visitor import VisitError, Visitor, visit
 from bb_edge.wire.presence import Presence, PresenceError, decode_presence
@@ -143,12 +144,18 @@ def read_roster(
         visitor.settle(f"bb/{federation}/roster")
         visitor.until(lambda: time.monotonic() - last[0] > QUIET_S, READ_S)
         doubt = uncalled = ""
+        if (limit := visitor.packet_limit) is not None and limit < SMALL_PACKETS:
+            doubt = (
+                f"the broker takes packets of {limit} bytes at most, and a node whose presence is larger is"
+                f" not here: {SMALL_WORDS}"
+            )
         if not found:
             _hears_itself(visitor, own, heard)
         elif len(found) >= MANY:
             kept, answered = len(found), set()
             calling(kept)
-            doubt = uncalled = _call(visitor, federation, found, last)
+            uncalled = _call(visitor, federation, found, last)
+            doubt = uncalled or doubt
             if not doubt and losses.may_be():
                 doubt = (
                     f"the broker sent {kept} presences at once, and has dropped messages or does not tell"

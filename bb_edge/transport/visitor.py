@@ -75,6 +75,12 @@ class Visitor:
         client.on_message, client.on_disconnect = self._message, self._disconnected
         client.on_socket_open = _no_delay
 
+    @property
+    def packet_limit(self) -> int | None:
+        """Bytes of the largest packet that the broker takes, as its CONNACK says; None where it does not."""
+        limit: int | None = getattr(self.properties, "MaximumPacketSize", None)
+        return limit
+
     def connect(self) -> None:
         """Connects. Raises VisitError where the broker cannot be reached, or refuses the connection."""
         where = str(self.broker)
@@ -120,7 +126,7 @@ class Visitor:
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribes, and returns once the broker has confirmed. Raises VisitError where it refuses."""
         where, names = str(self.broker), ", ".join(filters)
-        limit, size = getattr(self.properties, "MaximumPacketSize", None), subscribe_bytes(filters)
+        limit, size = self.packet_limit, subscribe_bytes(filters)
         if limit is not None and size > limit:
             raise VisitError(
                 f"it takes packets of {limit} bytes at most, as its CONNACK says, and the subscription to"

@@ -404,3 +404,15 @@ def test_what_is_no_presence_is_cleared_by_its_id_by_a_pattern_or_with_what_is_d
     assert code == 0 and out.count("cleared") == 2
     code, out, err = peers()
     assert "1 peers in federation home, 1 up" in out and "no presence" not in err
+
+
+@pytest.mark.parametrize(("limit", "doubted"), [(330, True), (512, False)])
+def test_a_broker_that_takes_small_packets_alone_is_no_broker_without_nodes(
+    start_broker, capsys, limit, doubted
+):
+    """It said that there are no peers, and no more: their presences do not fit."""
+    url = start_broker("mosquitto", config=[f"max_packet_size {limit}"]).url
+    assert main(["peers", "--broker", url, "--federation", "home"]) == 0
+    out, err = capsys.readouterr()
+    assert "0 peers in federation home" in out
+    assert (f"takes packets of {limit} bytes at most, and a node whose presence is larger" in err) is doubted

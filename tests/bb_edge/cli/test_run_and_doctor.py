@@ -401,6 +401,28 @@ def test_a_limit_below_a_subscription_is_named(start_broker):
 
 
 @pytest.mark.broker
+def test_a_limit_below_a_presence_is_a_failure_of_the_doctor(configured, start, start_broker, capsys):
+    """It said ok, and the node that ran there was seen by nobody."""
+    url = start_broker("mosquitto", config=["max_packet_size 275"]).url
+    path = configured(federation="home", broker={"url": url})
+    assert main(["doctor", "--json", "--config", str(path)]) == 1
+    found = checks(capsys)["broker"]
+    words = re.search(
+        r"packets up to 275 bytes, and this node's presence is one of (\d+): no peer would", found["detail"]
+    )
+    assert found["status"] == "failed" and words is not None, found
+    assert found["detail"].endswith("raise its limit (mosquitto: max_packet_size)")
+    node = start("run", "--config", str(path))
+    node.says(f"packets of 275 bytes at most, and its presence is one of {words[1]}: no peer sees this node")
+    assert node.end() == 0
+    assert main(["doctor", "--json", "--broker", url]) == 0
+    found = checks(capsys)["broker"]
+    assert (
+        found["status"] == "warning" and "packets up to 275 bytes, and a presence may be" in found["detail"]
+    )
+
+
+@pytest.mark.broker
 def test_the_doctor_does_not_log_in_as_a_node_unasked(configured, start, start_broker, capsys):
     """Such a broker takes the user name for the client id, and ends the session that has it."""
     broker = start_broker("mosquitto", config=["use_username_as_clientid true"])

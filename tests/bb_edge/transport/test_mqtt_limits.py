@@ -244,3 +244,30 @@ def test_paho_still_makes_its_socket_where_we_replace_it():
     assert "_create_socket" in vars(paho.Client)
     assert {"recv", "send", "close", "fileno", "setblocking"} <= set(dir(SharedSocket))
     assert issubclass(EnvelopeClient, paho.Client)
+
+
+@pytest.mark.parametrize("of", ["the broker", "the node"])
+def test_what_no_packet_holds_is_told_once_per_connection(start_broker, loop, doors, url, of):
+    """Nobody saw the node, nothing that it sent arrived, and its log said that it was connected."""
+    options = MqttOptions(max_packet_bytes=1024)
+    lines, meta = ["max_packet_size 330"], {"runtime": "r" * 200}
+    said, remedy = " takes packets of 330 bytes at most, ", "raise its limit (mosquitto: max_packet_size)"
+    if of == "the node":
+        lines, meta, said = [], {"runtime": "r" * 1000}, "this node sends packets of 1024 bytes at most, "
+        remedy = "raise broker.max_packet_bytes"
+    broker = start_broker("mosquitto", config=lines)
+    a, b = doors("a"), doors("b")
+    a.presence_meta = meta
+    loop.join(b, url(broker), options=options)
+    mute = loop.join(a, url(broker), options=options)
+    loop.until(lambda: mute.counters["too_large"] == 1)
+    (told,) = [line for line in loop.logs if "its presence" in line]
+    assert said in told and told.endswith(f": no peer sees this node; {remedy}")
+    assert f"is one of {mute.presence_packet_bytes}" in told
+    if of == "the broker":
+        for _ in range(2):
+            mute.send(SendEnvelope(b.peer_id, bytes(5000)))
+        loop.until(lambda: mute.counters["too_large"] == 3)
+        (told,) = [line for line in loop.logs if "an envelope to a peer" in line]
+        assert said in told and told.endswith(f": such envelopes are dropped; {remedy}")
+    assert a.peer_id not in b.presence and not b.got
