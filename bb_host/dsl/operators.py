@@ -80,25 +80,57 @@ def _power(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
 
 
 def _floor_divide(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
-    """Floor(Div) on floats; Div on unsigned integers, which is exact."""
+    """Div on unsigned integers, which is exact. On floats what NumPy computes from the remainder: the
+    quotient of rounded numbers may be a whole number that their own is not, as 1.5 / 0.3 in F32.
+    """
     if kind == "b":
         raise _undefined("//", a, "cast it first: g.onnx.cast(x, to='F32')")
     if kind == "i":
         raise _undefined(
             "//", a, "g.onnx.div(x, y) rounds toward zero; to round down, cast x to F64 and divide that"
         )
-    quotient = record_one(graph, "Div", (a, b))
-    return quotient if kind == "u" else record_one(graph, "Floor", (quotient,))
+    if kind == "u":
+        return record_one(graph, "Div", (a, b))
+    half = a.node == types.TENSOR_F16 and b.node == types.TENSOR_F16
+    if half:  # a multiple of b has up to 22 bits
+        a, b = (record_one(graph, "Cast", (v,), to="F32") for v in (a, b))
+    rest, away = _truncated(graph, a, b)
+    multiple = record_one(graph, "Sub", (a, rest))
+    quotient = record_one(graph, "Round", (record_one(graph, "Div", (multiple, b)),))
+    quotient = record_one(
+        graph, "Where", (away, record_one(graph, "Sub", (quotient, _like(graph, 1, a))), quotient)
+    )
+    if b._array is None or not b._array.all():  # NumPy's is infinite there, or nan
+        none = record_one(graph, "Equal", (b, _like(graph, 0, b)))
+        quotient = record_one(graph, "Where", (none, record_one(graph, "Div", (a, b)), quotient))
+    return record_one(graph, "Cast", (quotient,), to="F16") if half else quotient
 
 
 def _remainder(graph: Recorder, a: Output, b: Output, kind: str) -> Output:
-    """With the sign of the divisor: Mod on integers, a - b * floor(a / b) on floats."""
+    """With the sign of the divisor: Mod on integers; on floats the rest, b added where its sign differs."""
     if kind == "b":
         raise _undefined("%", a, "cast it first: g.onnx.cast(x, to='I64')")
     if kind in ("i", "u"):
         return record_one(graph, "Mod", (a, b))
-    whole = record_one(graph, "Floor", (record_one(graph, "Div", (a, b)),))
-    return record_one(graph, "Sub", (a, record_one(graph, "Mul", (b, whole))))
+    rest, away = _truncated(graph, a, b)
+    return record_one(graph, "Where", (away, record_one(graph, "Add", (rest, b)), rest))
+
+
+def _truncated(graph: Recorder, a: Output, b: Output) -> tuple[Output, Output]:
+    """The exact rest of floats, of the sign of `a`, and where it is not 0 and has not the sign of `b`."""
+    rest = record_one(graph, "Mod", (a, b), fmod=1)
+    zero = _like(graph, 0, a)
+    if b._array is not None and (b._array > 0).all():
+        return rest, record_one(graph, "Less", (rest, zero))
+    if b._array is not None and (b._array < 0).all():
+        return rest, record_one(graph, "Greater", (rest, zero))
+    signs = record_one(graph, "Mul", (record_one(graph, "Sign", (rest,)), record_one(graph, "Sign", (b,))))
+    return rest, record_one(graph, "Less", (signs, zero))
+
+
+def _like(graph: Recorder, number: int, value: Output) -> Output:
+    """A number in the element type of a value, F32 where that is not known."""
+    return _lifted(graph, number, types.TENSOR_F32 if value.node.elem_type is None else value.node)
 
 
 def _bits(graph: Recorder, symbol: str, a: Output, b: Output, kind: str) -> Output:

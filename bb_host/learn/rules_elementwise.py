@@ -42,6 +42,17 @@ def _div(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     return (da, db)
 
 
+@rule("Mod")
+def _mod(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
+    """The rest moves with the dividend, and against as many divisors as it holds; the jumps count nothing."""
+    (a, b), dy, y = op.inputs, one(dys), op.outputs[0]
+    db = None
+    if wants[1]:
+        whole = g.op("Round", g.op("Div", g.op("Sub", a, y), b))
+        db = g.op("Neg", g.reduce_to(g.op("Mul", dy, whole), y, b))
+    return (g.reduce_to(dy, y, a) if wants[0] else None, db)
+
+
 @rule("Pow")
 def _pow(g: GradientBuilder, op: Op, dys: Gradients, wants: Wants) -> Gradients:
     """The exponent's gradient is y·log(a), taken as 0 where the base is not positive."""

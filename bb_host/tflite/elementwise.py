@@ -52,6 +52,19 @@ def _alias(region: Region, op: Op, x: int, shape: Shape) -> int:
     return x
 
 
+def _mod(region: Region, op: Op) -> None:
+    """The rest of the magnitudes, with the sign of the dividend (fmod=1); TFLite's own has the divisor's."""
+    if op.integer("fmod", 0) != 1 or region.fact(op.outputs[0]).dtype != "float32":
+        raise NotLowered("only floats with fmod=1")
+    layout = region.layout(op.inputs)
+    shape = region.result(op, layout)
+    x, by = (region.read(name, layout) for name in op.inputs)
+    sizes = [region.op("ABS", [v], region.graph.shape(v)) for v in (x, by)]
+    rest = region.op("FLOOR_MOD", sizes, shape)
+    sign = region.op("SIGN", [x], region.graph.shape(x))
+    region.give(op.outputs[0], region.op("MUL", [rest, sign], shape), layout)
+
+
 def _pow(region: Region, op: Op) -> None:
     exponent = region.facts[op.inputs[1]].value
     layout = region.layout(op.inputs)
@@ -245,6 +258,7 @@ RULES: dict[str, Rule] = {
     "Max": _binary("MAXIMUM"),
     "Min": _binary("MINIMUM"),
     "Mish": _mish,
+    "Mod": _mod,
     "Mul": _binary("MUL"),
     "Neg": _unary("NEG"),
     "Not": _together("LOGICAL_NOT", "bool"),

@@ -78,6 +78,7 @@ OPERATORS: dict[str, OperatorSchema] = {
     "EQUAL": OperatorSchema(71, 53),
     "EXP": OperatorSchema(47, 33),
     "FLOOR": OperatorSchema(8),
+    "FLOOR_MOD": OperatorSchema(95, 72),
     "FULLY_CONNECTED": OperatorSchema(9, 8, _slots("act:Int8", "format:Int8", "keep_num_dims:Bool"), 5, 5),
     "GATHER": OperatorSchema(36, 23, _slots("axis:Int32", "batch_dims:Int32")),
     "GELU": OperatorSchema(150, 116, _slots("approximate:Bool")),

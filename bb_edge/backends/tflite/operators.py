@@ -120,6 +120,7 @@ OPERATORS: dict[int, Known] = {
     87: Known("LOGICAL_NOT", 63, "b", "b"),
     89: Known("REDUCE_MIN", 27, "di", "d", _KEEP),
     92: Known("SQUARE", 66, "f", "f"),
+    95: Known("FLOOR_MOD", 72, "ff", "f"),
     97: Known("RESIZE_NEAREST_NEIGHBOR", 74, "di", "d", (_byte(0, 0, 1), _byte(1, 0, 1))),
     98: Known("LEAKY_RELU", 75, "d", "d", ((0, "f", 0.0, -1e6, 1e6),)),
     101: Known("ABS", 78, "f", "f"),

@@ -251,8 +251,8 @@ _RULES: dict[str, Rule] = {
     "TRANSPOSE_CONV": _transposed,
     **dict.fromkeys(("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"), _reduced),
     **dict.fromkeys(
-        ("ADD", "SUB", "MUL", "DIV", "POW", "MAXIMUM", "MINIMUM", "PRELU", "SELECT_V2", "LESS", "LESS_EQUAL",
-         "GREATER", "GREATER_EQUAL", "EQUAL", "NOT_EQUAL", "LOGICAL_AND", "LOGICAL_OR"),
+        ("ADD", "SUB", "MUL", "DIV", "POW", "FLOOR_MOD", "MAXIMUM", "MINIMUM", "PRELU", "SELECT_V2", "LESS",
+         "LESS_EQUAL", "GREATER", "GREATER_EQUAL", "EQUAL", "NOT_EQUAL", "LOGICAL_AND", "LOGICAL_OR"),
         _broadcast,
     ),
 }  # fmt: skip

@@ -84,6 +84,14 @@ def test_a_symbol_that_turns_out_to_be_one_is_summed_over(check_gradient, fn):
     check_gradient(fn("a: F64[n,4], b: F64[m,4]", "y = Mul(a, b)"), a=a, b=b)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("of", ["3,4", "4"])
+def test_the_rest_of_a_division(of, sign, check_gradient, fn):
+    a = sign * np.linspace(2.2, 9.3, 12).reshape(3, 4)
+    b = np.array([0.7, 1.3, -1.9, 4.4]) if of == "4" else np.full((3, 4), 0.83)
+    check_gradient(fn(f"a: F64[3,4], b: F64[{of}]", "y = Mod<fmod=1>(a, b)"), a=a, b=b)
+
+
 @pytest.mark.parametrize("exponent", ["2", "3", "0.5", "-1"])
 def test_powers_by_a_constant(exponent, check_gradient, fn):
     value = f"Constant<value=F64[]{{{float(exponent)}}}>()"
