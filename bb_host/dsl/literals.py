@@ -138,7 +138,10 @@ def refuse_too_large(graph: Recorder, nbytes: int) -> None:
 def _natural(graph: Recorder, value: object) -> Array:
     """The array of a number, array or list, in an element type of tensors. ValueTypeError without one."""
     if isinstance(value, (list, tuple)) and any(isinstance(v, Output) for v in value):
-        remedy = "join 1-D values with g.onnx.concat(x, y, axis=0); g.constant makes one of a number"
+        remedy = (
+            "g.bundle([…]) makes one value of several; 1-D values of one type are joined with"
+            " g.onnx.concat(x, y, axis=0); g.constant makes one of a number"
+        )
         if len(value) == 1:
             remedy = "a list arrives as a tuple: take its one value, [0], or send x, not [x]"
         raise graph.error(ValueTypeError, "a list of recorded values is not a tensor", remedy)

@@ -109,9 +109,9 @@ class Output:
 
     - `+ - * @ -x abs(x)`, `< > <= >=`, slicing; `==` is Equal and `!=` its Not, both BOOL.
     - `/` is Div on floats; integers are refused (ONNX rounds toward zero). `**` is Pow of one element type.
-    - `//` is Floor(Div) on floats and Div on unsigned integers; signed integers are refused (ONNX rounds
-      toward zero).
-    - `%` has the sign of the divisor, as in Python: Mod on integers, x - y * floor(x / y) on floats.
+    - `//` is Div on unsigned integers, and on floats what NumPy gives; signed integers are refused (ONNX
+      rounds toward zero).
+    - `%` has the sign of the divisor, as in Python: Mod on integers; on floats Mod with `fmod`, corrected.
     - `& | ^ ~` are logical on BOOL and bitwise on integers.
 
     A number beside a value becomes a constant of the same element type (F32 where that is not known). Two
@@ -349,6 +349,10 @@ class Output:
     __reversed__ = _refused("reversed(x)", "use x[::-1]")
     __contains__ = _refused(
         "`in`", "record x == item and reduce it: g.onnx.reduce_max(g.onnx.cast(x == item, 'I32'))"
+    )
+
+    __enter__ = __exit__ = _refused(
+        "`with`", "what runs after a value takes it as after=; g.rounds, g.loop, g.when and g.at open blocks"
     )
 
     def __len__(self) -> NoReturn:

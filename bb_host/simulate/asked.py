@@ -60,7 +60,7 @@ def scenario_of(
     return Scenario(
         tuple(dataclasses.replace(g, settings=settings.pop(g.peer_class, {})) for g in groups),
         0 if arguments.seed is None else arguments.seed,
-        _ms(arguments.latency, "--latency"),
+        _ms(arguments.latency, "--latency", above=True),
         _ms(arguments.jitter, "--jitter"),
         settings.get(EVERY, {}),
         dealt,
@@ -212,9 +212,12 @@ def _pair(text: str, flag: str, seconds: float | None) -> tuple[float, int]:
     raise ScenarioError(f"{text!r} is not a share and a time", flag, f"write {flag} 0.1:20{default}")
 
 
-def _ms(value: float, flag: str) -> int:
-    if not 0 <= value < 1e9:
-        raise ScenarioError(f"{value:g} ms", flag, "give milliseconds, 0 or more and less than 1e9 (12 days)")
+def _ms(value: float, flag: str, above: bool = False) -> int:
+    """Milliseconds as nanoseconds; ScenarioError for none that a network may have, nor 0 where `above` it."""
+    least = 1 / MS if above else 0
+    if not least <= value < 1e9:
+        range_ = "above 0" if above else "0 or more"
+        raise ScenarioError(f"{value:g} ms", flag, f"give milliseconds, {range_} and less than 1e9 (12 days)")
     return round(value * MS)
 
 

@@ -32,6 +32,9 @@ from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.saved import FLAG, SavedModel, saved_model
 from bb_host.simulate.scenario import MS, Scenario
 
+MOST_SHOWN = 8
+"""Numbers in the last line of a run: it stays a line; `summary.json` has all of them."""
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the verb; returns its exit code. Raises ScenarioError and what compiling and installing raise."""
@@ -201,7 +204,7 @@ def _finish(
         print(f"bb-host: --plot: no event of {columns.topic!r} has a number at {missing}", file=sys.stderr)
     if not arguments.json:
         for label, (outcome, told) in runs.items():
-            last = _last(columns, outcome.events)
+            last = _last(columns, outcome.events, only=arguments.plot is not None)
             print(
                 f"{label + ': ' if label else ''}{told['simulated_s']:,.2f} s simulated in "
                 f"{told['seconds']:,.1f} s, {outcome.awake:,} nodes woke, "
@@ -211,13 +214,21 @@ def _finish(
         print("bb-host: no picture: matplotlib is not installed", file=sys.stderr)
 
 
-def _last(columns: Columns | None, events: Sequence[Event]) -> str:
-    """The last numbers of a run in words; of several nodes their mean."""
+def _last(columns: Columns | None, events: Sequence[Event], only: bool) -> str:
+    """The last numbers of a run in words, of several nodes their mean: the columns', and those of the other
+    topics unless the columns `only` are asked for.
+    """
     numbers = last_numbers(events, columns)
-    names = () if columns is None else columns.names.values()
-    last = ", ".join(f"{name} {float(numbers[name]):.6g}" for name in names if name in numbers)
+    shown = {} if columns is None else {name: name for name in columns.names.values()}
+    for event in () if only else {event.topic: event for event in events}.values():
+        if columns is None or event.topic != columns.topic:
+            alone = not isinstance(event.value, list)
+            shown |= {name: event.topic if alone else name for name in last_numbers((event,))}
+    there = [f"{told} {float(numbers[name]):.6g}" for name, told in shown.items() if name in numbers]
+    more = f", and {len(there) - MOST_SHOWN:,} more" if len(there) > MOST_SHOWN else ""
     nodes = 0 if columns is None else len(columns.rows(events))
-    return (last or "no numbers") + (f" (mean of {nodes:,} nodes)" if nodes > 1 else "")
+    last = ", ".join(there[:MOST_SHOWN]) or "no numbers"
+    return last + more + (f" (mean of {nodes:,} nodes)" if nodes > 1 else "")
 
 
 # --- what is compiled -------------------------------------------------------------------------------------

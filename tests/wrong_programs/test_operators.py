@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import fractions
 import functools
@@ -177,6 +178,7 @@ REFUSED: list[Case] = [
     (ValueTypeError, "g.onnx.cast", lambda g, x, i, t: math.trunc(x)),  # <-
     (ValueTypeError, "g.onnx.cast", lambda g, x, i, t: math.sqrt(x)),  # <-
     (ValueTypeError, "x.shape[0]", lambda g, x, i, t: len(x)),  # <-
+    (ValueTypeError, "takes it as after=", lambda g, x, i, t: contextlib.ExitStack().enter_context(x)),  # <-
     (ValueTypeError, "g.peer_count(peers)", lambda g, x, i, t: len(g.input("ps", "PeerIdVec"))),  # <-
     (ValueTypeError, "g.peer_at(peers, i)", lambda g, x, i, t: list(g.input("ps", "PeerIdVec"))),  # <-
     (ValueTypeError, "g.address_at", lambda g, x, i, t: list(g.input("ads", "AddressVec"))),  # <-
@@ -198,6 +200,8 @@ REFUSED: list[Case] = [
     (ValueTypeError, "g.onnx.reshape", lambda g, x, i, t: setattr(x, "shape", (2, 2))),  # <-
     (ValueTypeError, "a list of recorded values", lambda g, x, i, t: g.onnx.reshape(x, [i, 2])),  # <-
     (ValueTypeError, "a list of recorded values", lambda g, x, i, t: x == [x, x]),  # <-
+    (ValueTypeError, "g.bundle([…]) makes one value", lambda g, x, i, t: g.app_emit("both", [x, i])),  # <-
+    (ValueTypeError, "g.bundle([…]) makes one value", lambda g, x, i, t: g.output("both", (x, i))),  # <-
     (ValueTypeError, "send x, not [x]", lambda g, x, i, t: g.onnx.relu([x])),  # <-
     (UnknownAttributeError, "g.onnx.reduce_mean", lambda g, x, i, t: x.mean()),  # <-
     (UnknownAttributeError, "g.onnx.reduce_sum", lambda g, x, i, t: x.sum(axis=0)),  # <-

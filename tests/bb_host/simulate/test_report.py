@@ -100,3 +100,47 @@ def test_a_program_that_emits_long_values_runs_to_its_summary(tmp_path, capsys) 
     said = capsys.readouterr().err
     assert "--plot: the events of 'round' have 3 parts, and none at 3 (count from 0: 0 to 2)" in said
     assert not (tmp_path / "none").exists()
+
+
+TOPICS = """
+import numpy as np
+from bb_host import Compiler, Module
+
+
+class Topics(Module):
+    def body(self, g):
+        with g.rounds(2) as start:
+            one = g.onnx.cast(start.round, to="F32")
+            g.app_emit("alone", one * 3.0)
+            g.app_emit("flag", one > 1.0)
+            if PAIR:
+                g.app_emit("pair", g.bundle([one, one + 1.0]))
+
+
+def program():
+    return Topics(), Compiler()
+"""
+
+
+@pytest.mark.parametrize(
+    ("pair", "more", "last"),
+    [
+        ("False", (), "last: alone 6;"),
+        ("True", (), "last: pair[0] 2, pair[1] 3, alone 6;"),
+        ("True", ("--plot", "pair:1=second"), "last: second 3;"),
+    ],
+)
+def test_the_last_line_has_the_numbers_of_every_topic(pair, more, last, tmp_path, capsys) -> None:
+    """It said "no numbers" of a topic with one number alone; what --plot asks for stands by itself."""
+    program = tmp_path / "topics.py"
+    program.write_text(TOPICS.replace("PAIR", pair))
+    assert main(["simulate", str(program), "--quiet", *more]) == 0
+    assert last in capsys.readouterr().out
+
+
+def test_the_last_line_stays_a_line(tmp_path, capsys) -> None:
+    program = tmp_path / "many.py"
+    program.write_text(TOPICS.replace("if PAIR:", "for n in range(9):").replace('"pair"', 'f"pair{n}"'))
+    assert main(["simulate", str(program), "--quiet"]) == 0
+    _, _, last = capsys.readouterr().out.rpartition("last: ")
+    assert last.count("[") == 7 and "alone 6" in last and ", and 11 more;" in last
