@@ -127,6 +127,71 @@ def test_an_aggregate_that_does_not_wait_for_its_answers(after: Any) -> None:
     warned("early-aggregate", "'agg'", "the round before", "after=r.closed", program=Sums(summed(after)))
 
 
+def summed_of(
+    peers: Callable[[Any, Graph, Any], Any], close: Callable[[Any, Graph, Any, Any, Any], Any]
+) -> Any:
+    """A body that asks `peers`, contributes each answer, and emits the mean that `close` gives."""
+
+    def body(m: Any, g: Graph) -> None:
+        with g.rounds(2) as start:
+            x = g.constant(FOUR)
+            r = g.request("ask", peers(m, g, start), x, deadline_ns=S)
+            r.reply(r.value)
+            given = m.agg.contribute(g, r.answer, weight=2.0, peer=r.answer.sender, sent=x)
+            g.app_emit("mean", close(m, g, r, given, x)[0])
+
+    return body
+
+
+def two(m: Any, g: Graph, start: Any) -> Any:
+    return m.clients.sample(g, n=2, after=start)
+
+
+def test_an_aggregate_that_runs_once_for_each_answer() -> None:
+    def behind_its_contribution(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=given)  # <-
+
+    def behind_the_answer(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=[g.app_emit("answer", r.answer), x])  # <-
+
+    def everyone(m: Any, g: Graph, start: Any) -> Any:
+        return m.clients.current_view(g, after=start)
+
+    for peers in two, everyone:
+        for close in behind_its_contribution, behind_the_answer:
+            words = "'agg'", "once for each answer", "that answer alone", "aggregate(g, after=r.closed)"
+            warned("early-aggregate", *words, program=Sums(summed_of(peers, close)))
+
+
+def test_an_aggregate_for_each_answer_that_may_be_meant_is_quiet() -> None:
+    def mixed(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        own = m.agg.contribute(g, x, peer=g.peer_list(g.own_peer(after=given)), sent=x)
+        return m.agg.aggregate(g, after=own)
+
+    def every_second(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=g.threshold(2, given))
+
+    def some(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=g.when(g.onnx.reduce_max(r.answer, keepdims=0) > 0.0))
+
+    def rows(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, g.onnx.unsqueeze(r.answer, [0]), after=given)
+
+    def each(m: Any, g: Graph, r: Any, given: Any, x: Any) -> Any:
+        return m.agg.aggregate(g, after=given)
+
+    def one(m: Any, g: Graph, start: Any) -> Any:
+        return m.clients.sample(g, n=1, after=start)
+
+    def itself(m: Any, g: Graph, start: Any) -> Any:
+        return g.peer_list(g.own_peer(after=start))
+
+    several = [(two, close) for close in (mixed, every_second, some, rows)]
+    for peers, close in [*several, (one, each), (itself, each)]:
+        codes = [w.code for w in Compiler().run(Sums(summed_of(peers, close))).warnings]
+        assert "early-aggregate" not in codes, close.__name__
+
+
 @pytest.mark.parametrize("waits", [False, True])
 def test_an_aggregate_in_a_branch_that_does_not_wait_for_its_answers(waits: bool) -> None:
     def body(m: Any, g: Graph) -> None:

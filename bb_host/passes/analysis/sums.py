@@ -5,8 +5,9 @@
    starts it all. Each op says how many executions up the asking one is.
 2. Else one sum per round, where every `Contribute` and `Aggregate` is given `round`.
 3. Else one sum. `round` on `Contribute` alone tells repetitions of a peer apart.
-4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, and so does one of
-   a sum that another `Aggregate` of the same execution has taken, and a second `Contribute` of one peer.
+4. An `Aggregate` that does not wait for the answers that it should sum gives a warning, as does one that runs
+   once for each of them, one of a sum that another `Aggregate` of the same execution has taken, and a second
+   `Contribute` of one peer.
 5. What stands in a branch or a loop runs in the execution of the op that runs it, and is found there. An
    `Aggregate` in each branch of one `If` is one of them: only one of them runs. One in a loop may run often,
    so that its sum is that of rule 2 or 3.
@@ -28,7 +29,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.errors import MissingRound, TypeConstraintFailed, named, source
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import Function, Op, walk_ops
-from bb_host.ir.queries import is_constant, reads, same_values
+from bb_host.ir.queries import is_constant, is_entry, reads, same_values
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.joins import Joins, check_joins
 from bb_host.passes.one_pass import Stats
@@ -118,6 +119,8 @@ def _stamped(
     joins = check_joins(function)
     makers = _makers(function)
     _warn_of_early(function, places, makers, stats)
+    if joins is not None:
+        _warn_of_each(function, places, makers, joins, stats)
     _warn_of_spent(by_slot.values(), makers, stats)
     _warn_of_second(by_slot.values(), makers, stats)
     for slot, found in by_slot.items():
@@ -190,6 +193,64 @@ def _warn_of_early(
                 if not place.path
                 else "after=r.closed in the branch or loop, r being the request",
             )
+
+
+def _warn_of_each(
+    function: Function, places: Sequence[_Place], makers: Mapping[str, Op], joins: Joins, stats: Stats
+) -> None:
+    """Warns of aggregates that run once for each answer, and so sum that answer alone.
+
+    Not where a condition, a threshold or a wait comes between the answer and the aggregate; where something
+    else is contributed with each answer, such as the parameters that it is mixed with; or where one peer is
+    asked.
+    """
+    for place in places:
+        op = place.op
+        entry = None if place.path else _entry(place, joins)
+        if op.op_type != "Aggregate" or _has(op, _STACK_INPUT) or entry is None or entry < 0:
+            continue
+        answer = function.ops[entry]
+        if answer.domain != keys.WIRE_DOMAIN or answer.op_type != OP_RECV_RESP:
+            continue
+        together = [
+            other
+            for other in places
+            if other.op.op_type == "Contribute" and other.op.slot == op.slot and _entry(other, joins) == entry
+        ]
+        between = [
+            one
+            for one in _above(op, makers)
+            if one.domain not in (keys.WIRE_DOMAIN, keys.GATE_DOMAIN)
+            and any(entry in joins.values.get(name, ()) for name in one.outputs)
+        ]
+        if (
+            len(together) == 1
+            and all(one.op_type == "Contribute" or _only_computes(one) for one in between)
+            and not _asks_one(answer.facts.request, function, makers)
+        ):
+            stats.warn(
+                "early-aggregate",
+                f"slot {op.slot!r}: this aggregate runs once for each answer, and gives that answer alone or"
+                " nothing, never the mean of all of them",
+                source(op),
+                "aggregate(g, after=r.closed), r being the request",
+            )
+
+
+def _asks_one(number: str, function: Function, makers: Mapping[str, Op]) -> bool:
+    """Whether a request goes to one peer at most."""
+    for op in function.ops:
+        if op.op_type == OP_SEND_REQ and op.domain == keys.WIRE_DOMAIN and flow.wire_id(op) == number:
+            *_, origin = same_values(flow.data_inputs(op)[-1], makers)
+            maker = makers.get(origin)
+            if maker is None:
+                return False
+            if maker.domain == keys.ROLE_PEER_SELECTOR_DOMAIN:
+                return maker.attrs.get("n") == 1
+            if maker.op_type == "PeerList":
+                return len(flow.data_inputs(maker)) == 1
+            return maker.domain == keys.WIRE_DOMAIN and is_entry(maker)  # the sender of what came
+    return False
 
 
 def _warn_of_spent(slots: Iterable[list[_Place]], makers: Mapping[str, Op], stats: Stats) -> None:
