@@ -46,17 +46,16 @@ class ModelGraphs(NamedTuple):
     def mean_scale(self, x: Array, target: Array, ignored: int, where: str) -> float:
         """Returns `class_targets.mean_scale` of a batch.
 
-        ComponentError for what that refuses, and for one target beside several results: it would be that of
-        each of them, as ONNX's operators broadcast, and the loss that of so many more.
+        ComponentError for what that refuses, and for results and targets of different numbers: a single one
+        would be that of each of the others, as ONNX's operators broadcast, and the loss that of so many.
         """
-        if target.shape[:1] == (1,) and x.shape[:1] not in ((), (1,)):
-            rows = self.infer.run((x,))[0].shape[:1]
-            if rows not in ((), (1,)):
-                raise ComponentError(
-                    f"a batch {list(x.shape)} has {rows[0]} results, and one target {list(target.shape)}",
-                    where,
-                    "give a target per row",
-                )
+        if target.ndim and x.shape[:1] not in ((), (0,), target.shape[:1]):
+            made, rows = self.infer.run((x,))[0], len(target)
+            comparable = rows == 1 or self.class_count > 0 or target.ndim == made.ndim
+            if made.ndim and comparable and len(made) != rows:
+                targets = "one target" if rows == 1 else f"{rows} targets"
+                what = f"a batch {list(x.shape)} has {len(made)} results, and {targets} {list(target.shape)}"
+                raise ComponentError(what, where, "give a target per row")
         return mean_scale(target, self.class_count, ignored, where)
 
 

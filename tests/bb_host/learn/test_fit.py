@@ -366,7 +366,7 @@ def test_each_chunk_has_the_same_shape_and_rows_that_fill_it_up_weigh_nothing(
     ("x", "y", "message"),
     [
         (np.zeros((0, 6), np.float32), np.zeros((0, 3), np.float32), "has no rows"),
-        (np.zeros((4, 6), np.float32), np.zeros((3, 3), np.float32), "first dimensions differ"),
+        (np.zeros((4, 6), np.float32), np.zeros((3, 3), np.float32), "has 4 results, and 3 targets"),
     ],
 )
 def test_batches_that_cannot_be_trained_on_are_refused(x: np.ndarray, y: np.ndarray, message: str) -> None:
@@ -384,6 +384,20 @@ def test_one_target_beside_several_rows_is_refused(batch: Any, loss: str) -> Non
         with pytest.raises(ComponentError, match=rf"has {len(x)} results, and one target \[1"):
             op(CTX, x, target[:1])
         assert op(CTX, x[:1], target[:1]).ndim == 0
+
+
+@pytest.mark.parametrize(("rows", "targets"), [(1, 7), (6, 7), (7, 6), (7, 0)])
+@pytest.mark.parametrize("loss", ["mse", "sparse_softmax_cross_entropy"])
+def test_another_number_of_targets_than_rows_is_refused(
+    batch: Any, loss: str, rows: int, targets: int
+) -> None:
+    """One row was the result beside each target; others ended in the words of an operator of the graph."""
+    x, y = batch
+    learner = component(trainable(mlp([6, 5, 3], seed=4), loss=loss))
+    target = y if loss == "mse" else np.argmax(y, axis=1)
+    for op in (learner.train, learner.evaluate):
+        with pytest.raises(ComponentError, match=rf"has {rows} results, and {targets} targets \[{targets}"):
+            op(CTX, x[:rows], target[:targets])
 
 
 @pytest.mark.parametrize("wrong", [3, 255, -2])
