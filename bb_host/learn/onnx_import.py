@@ -33,6 +33,7 @@ from bb_host.learn.parameters import Initializer, choose, layers_of, matching, u
 from bb_host.learn.sharing import make_personal, make_sent, train_last_layers
 from bb_host.learn.split_sequences import without_sequences
 from bb_host.learn.unrolled_loops import unrolled
+from bb_host.onnx_io.declared_outputs import fault_of_outputs
 from bb_host.onnx_io.files import load_weights, read_onnx
 from bb_host.onnx_io.model import refuse_classical, refuse_training
 from bb_host.onnx_io.newer_operators import opset_of, without_newer
@@ -119,6 +120,8 @@ def import_onnx(
         model = cut_to(model, output, where)
     elif one_output:
         refuse_several(model, where, of_floats=True)
+    if fault := fault_of_outputs(model):
+        raise ModelImportError(fault.what, ", ".join(filter(None, (where, fault.where))), fault.hint)
     model = _at_our_opset(model, where)
     try:
         graph = read_graph(model.graph, where)

@@ -5,7 +5,7 @@ as opset 7 where none of its operators has changed since. 2. Model-local functio
 operators that the backend has not, where ONNX defines them by others. 3. Initializers become `Constant` ops
 at the front, whether or not an input of the same name stands beside them (opset 8 and before); sparse ones
 are written out, as are sparse constants. 4. Inputs and outputs are tensors; all element types are those that
-the runtime has arrays for.
+the runtime has arrays for. 5. What is declared of outputs does not contradict the graph.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from bb_host.ir.program import Function, Op, RawTensor, Subgraph, walk_ops
 from bb_host.ir.proto import array_of, read_graph, write_attribute
 from bb_host.ir.queries import ONNX_DOMAINS
 from bb_host.ir.sparse_tensors import densified
+from bb_host.onnx_io.declared_outputs import fault_of_outputs
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28
@@ -70,7 +71,9 @@ def read_model(model: onnx.ModelProto, supports: Supports, name: str = "") -> Fu
     _check(model)
     refuse_classical(model)
     try:
-        model = _inlined(densified(model), version, supports)
+        model = densified(model)
+        refuse_outputs(model)
+        model = _inlined(model, version, supports)
     except SparseTensorError as error:
         raise InvalidModelError(error.what, f"{where}, {error.where}", error.hint) from error
     graph = model.graph
@@ -107,6 +110,13 @@ def read_model(model: onnx.ModelProto, supports: Supports, name: str = "") -> Fu
     )
     _check_elements(function, where)
     return function
+
+
+def refuse_outputs(model: onnx.ModelProto) -> None:
+    """InvalidModelError for a model without outputs, and for one that declares other types than it gives."""
+    if fault := fault_of_outputs(model):
+        where = ", ".join(filter(None, (f"model {model.graph.name!r}", fault.where)))
+        raise InvalidModelError(fault.what, where, fault.hint)
 
 
 def at_least_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:

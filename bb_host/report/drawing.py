@@ -23,6 +23,7 @@ from bb_host.ir.program import Function, Op, Program, Subgraph
 from bb_host.ir.proto import read_graph
 from bb_host.ir.sparse_tensors import densified
 from bb_host.ir.text.printer import print_type
+from bb_host.onnx_io.model import refuse_outputs
 from bb_host.passes.program.validate import in_order
 
 MOST_OPS = 2_000
@@ -81,11 +82,13 @@ def program_of_model(model: onnx.ModelProto) -> Program:
 def check_model(model: onnx.ModelProto) -> None:
     """DanglingInput, DuplicateOutput or CyclicGraph where the graph of an ordinary model is unsound.
 
-    DrawingError where it cannot be read at all.
+    InvalidModelError where its outputs are: none, or others than it declares. DrawingError where it cannot be
+    read at all.
     """
     graph = _graph_of(model)
     inputs = tuple(dict.fromkeys((*graph.inputs, *graph.initializers)))
     in_order(Function(model.graph.name, keys.PROGRAM_DOMAIN, inputs, graph.outputs, graph.ops))
+    refuse_outputs(model)
 
 
 def check_program(program: Program) -> None:

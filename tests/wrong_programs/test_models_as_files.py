@@ -15,7 +15,9 @@ from onnx.external_data_helper import convert_model_to_external_data
 from bb_edge.input_files import FileRefused
 from bb_host import cli
 from bb_host.build import compile_edge
+from bb_host.compiler import Compiler
 from bb_host.errors import (
+    BindingError,
     InvalidModelError,
     ModelImportError,
     ModelTooLargeError,
@@ -287,6 +289,99 @@ def test_a_model_whose_weights_no_artifact_can_hold(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(artifact_size, "MAX_BYTES", 1000)
     with refused(ModelTooLargeError, "1,584 bytes", "1,000 at most", "'w'", marked=False):
         compile_edge(found)
+
+
+# --- what is declared of outputs
+
+
+def declared(output: onnx.ValueInfoProto, op: str = "Relu") -> Model:
+    """A model whose output `y` is F32 [N, 4] by its graph, whatever it declares."""
+    return model([helper.make_node(op, ["x"], ["y"], "act")], [output])
+
+
+CONTRADICTIONS = [
+    ("type", value("y", "N", 4, elem=TensorProto.INT64), "Tensor<I64>[N,4]"),
+    ("size", value("y", "N", 3), "Tensor<F32>[N,3]"),
+    ("rank", value("y", "N"), "Tensor<F32>[N]"),
+    ("scalar", value("y"), "Tensor<F32>[]"),
+]
+ids = [name for name, *_ in CONTRADICTIONS]
+
+
+@pytest.mark.parametrize(("output", "said"), [c[1:] for c in CONTRADICTIONS], ids=ids)
+def test_an_output_that_contradicts_its_graph(output: onnx.ValueInfoProto, said: str, tmp_path: Path) -> None:
+    found = declared(output)
+    words = ("output 'y'", f"declares {said}", "its graph gives Tensor<F32>[N,4]", "full_check=True")
+    with refused(InvalidModelError, "model 'net'", *words, marked=False):
+        compile_edge(found)
+    with refused(ModelImportError, *words, marked=False):
+        trainable(found)
+    path = written(tmp_path, found.SerializeToString())
+    with refused(BindingError, str(path), *words):
+        Compiler().bind_model("model", str(path))  # <-
+
+
+@pytest.mark.parametrize("verb", ["compile", "inspect", "graph", "trainable"])
+def test_the_command_line_names_an_output_that_contradicts_its_graph(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    more = {"compile": ["-o", str(tmp_path / "out")], "graph": ["-o", str(tmp_path / "net.dot")]}
+    verbs = ["compile", "--trainable"] if verb == "trainable" else [verb]
+    for found, words in (
+        (declared(value("y", "N", 3)), "output 'y': the file declares Tensor<F32>[N,3], and its graph gives"),
+        (model([helper.make_node("Relu", ["x"], ["y"])], []), "it declares no output"),
+    ):
+        path = written(tmp_path, found.SerializeToString())
+        assert cli.main([*verbs, str(path), *more.get(verb, [])]) == 1
+        error = capsys.readouterr().err
+        assert words in error and "model.graph.output" in error, error
+        assert error.startswith("bb-host: error: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        value("y", "rows", "columns"),
+        value("y", 7, 4),
+        value("y", None, -1),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+        helper.make_empty_tensor_value_info("y"),
+    ],
+    ids=["symbols", "a size of what is open", "open", "no shape", "no type"],
+)
+def test_what_is_open_on_one_side_contradicts_nothing(output: onnx.ValueInfoProto) -> None:
+    assert compile_edge(declared(output)).artifacts
+
+
+def test_large_weights_and_inputs_that_are_outputs_are_held_against_it_too() -> None:
+    large = {"w": np.ones((4, 999))}
+    product = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    assert compile_edge(model(product, [value("y", "N", 999)], large)).artifacts
+    with refused(InvalidModelError, "declares Tensor<F32>[N,998]", "gives Tensor<F32>[N,999]", marked=False):
+        compile_edge(model(product, [value("y", "N", 998)], large))
+    with refused(InvalidModelError, "output 'x'", "declares Tensor<F32>[N,5]", marked=False):
+        compile_edge(model(product, [value("y", "N", 999), value("x", "N", 5)], large))
+    places = [helper.make_node("NonZero", ["x"], ["y"])]
+    with refused(InvalidModelError, "declares Tensor<I64>[3,7]", "gives Tensor<I64>[2,?]", marked=False):
+        compile_edge(model(places, [value("y", 3, 7, elem=TensorProto.INT64)]))
+
+
+def test_a_model_without_outputs() -> None:
+    found = model([helper.make_node("Relu", ["x"], ["y"])], [])
+    with refused(InvalidModelError, "model 'net'", "no output", "model.graph.output", marked=False):
+        compile_edge(found)
+    with refused(ModelImportError, "no output", marked=False):
+        trainable(found)
+
+
+def test_a_value_that_is_chosen_instead_of_wrong_outputs() -> None:
+    layers = [helper.make_node("MatMul", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    for outputs in ([], [value("y", "N", 3)]):
+        found = model(layers, outputs, {"w": np.eye(4)})
+        assert trainable(found, loss="mse", output="z").initializers[0].learned
+    found.graph.value_info.append(value("z", "N", 5))
+    with refused(ModelImportError, "output 'z'", "declares Tensor<F32>[N,5]", marked=False):
+        trainable(found, loss="mse", output="z")
 
 
 # --- files
