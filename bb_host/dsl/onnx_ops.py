@@ -28,6 +28,8 @@ from bb_host.dsl.shapes import Shape, check_axes, onnx_shape
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, UnknownOp, ValueTypeError
 from bb_host.ir.facts import NO_FACTS, OpFacts
+from bb_host.ir.operator_kinds import LISTS
+from bb_host.ir.program import Array
 
 _ELEMENTS = {
     "float": "F32",
@@ -76,9 +78,10 @@ class OnnxRow(Row):
         attrs = [
             Attr(name, _kind(a), REQUIRED if a.required else None) for name, a in schema.attributes.items()
         ]
-        inputs = [_formal(f, only, schema.name) for f in schema.inputs]
+        lists = LISTS.get(schema.name, ())
+        inputs = [_formal(f, only, i in lists) for i, f in enumerate(schema.inputs)]
         super().__init__(schema.name, keys.ONNX_DOMAIN, inputs, attrs)
-        self.outputs = [_formal(f, only, "") for f in schema.outputs]
+        self.outputs = [_formal(f, only) for f in schema.outputs]
         self.hint = snake(schema.name) if schema.name != "Constant" else "const"
         self.fewest = sum(not f.optional and not f.variadic for f in self.outputs)
         self.usual = max(1, sum(not f.optional for f in self.outputs))
@@ -97,6 +100,8 @@ class OnnxRow(Row):
                     graph.own(value)
                 if value.type.node.id not in formal.fits:
                     self._check(graph, formal, value)
+                if formal.is_list and value._array is not None and value._array.ndim != 1:
+                    value = graph.tensor_constant(self._list(graph, formal, value._array))
                 found.append(value)
             else:
                 found.append(None if value is None else self._constant(graph, formal, value, elements))
@@ -157,7 +162,20 @@ class OnnxRow(Row):
         wanted = formal.node if fixed else elements.get(formal.variable)
         if wanted is None and self.name in _FLOATING:
             wanted = None if np.asarray(value).dtype.kind == "b" else types.TENSOR_F32
-        return graph.tensor_constant(as_array(graph, value, wanted))
+        array = as_array(graph, value, wanted)
+        return graph.tensor_constant(self._list(graph, formal, array) if formal.is_list else array)
+
+    def _list(self, graph: Recorder, formal: Formal, array: Array) -> Array:
+        """A number as a list of one. ValueTypeError for rows, by which NumPy means something else."""
+        if array.ndim > 1:
+            raise graph.error(
+                ValueTypeError,
+                f"{self.name}: {formal.name} is a list of numbers, got {array.tolist()}",
+                "give all begins, then all ends: [top, left, bottom, right]"
+                if formal.name == "pads"
+                else "give numbers without rows: [0, 1]",
+            )
+        return np.atleast_1d(array)
 
     def results(
         self, graph: Recorder, given: Given, inputs: Sequence[Output | None], attrs: Attrs, count: int | None
@@ -272,7 +290,7 @@ def _is_tensor(node: TypeNode) -> bool:
     return types.is_subtype(node, types.TENSOR)
 
 
-def _formal(formal: Any, only: Mapping[str, str], op: str) -> Formal:
+def _formal(formal: Any, only: Mapping[str, str], is_list: bool = False) -> Formal:
     option = onnx.defs.OpSchema.FormalParameterOption
     fixed = schema_type(only.get(formal.type_str, formal.type_str))
     variadic = formal.option == option.Variadic
@@ -285,6 +303,7 @@ def _formal(formal: Any, only: Mapping[str, str], op: str) -> Formal:
         variadic,
         bool(formal.min_arity),
         not formal.type_str.startswith(("seq", "optional", "map")),
+        is_list,
     )
 
 

@@ -32,6 +32,8 @@ class Formal:
     """Whether a variadic one takes one value at least."""
     is_tensor: bool
     """Whether a number may stand here."""
+    is_list: bool = False
+    """Whether a tensor of one dimension has to stand here, of which a number is one of one element."""
     fits: set[str] = field(default_factory=set)
     """Types that were found to fit: each is asked for once."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 UNARY = frozenset((
     *("Abs", "Ceil", "Celu", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish"),
     *("LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign"),
@@ -20,3 +22,19 @@ REDUCTIONS = frozenset(
     for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSum", "LogSumExp")
 )
 """Over axes that are an input, or of older opsets the attribute `axes`."""
+
+LISTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(REDUCTIONS, (1,)),
+    **dict.fromkeys(("AffineGrid", "CenterCropPad", "Expand", "Reshape", "Split"), (1,)),
+    **dict.fromkeys(("Squeeze", "Tile", "TopK", "Unsqueeze"), (1,)),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "MaxUnpool": (2,),
+    "Pad": (1, 3),
+    "Resize": (1, 2, 3),
+    "Slice": (1, 2, 3, 4),
+}
+"""Inputs that ONNX wants with one dimension, by position: axes, sizes, places. Its schemas say so in prose.
+
+Recording makes a list of one of a number there, and the lowering reads a number so: files have both.
+"""

@@ -86,7 +86,7 @@ def _without_slices_to_shapes(function: Function, contents: Mapping[str, Array])
         settings = [contents.get(v) for v in op.inputs[1:]] if is_onnx(op, "Slice") else []
         known = function.types.get(op.inputs[0]) if settings else None
         if known is not None and known.shape and all(s is not None for s in settings):
-            starts, ends, *rest = (s.tolist() for s in settings if s is not None)
+            starts, ends, *rest = (s.reshape(-1).tolist() for s in settings if s is not None)
             if not any(starts) and not rest and tuple(ends) == known.shape:
                 op = Op("Identity", op.domain, op.inputs[:1], op.outputs, name=op.name)
                 whole = True

@@ -28,7 +28,7 @@ from bb_host.ir.facts import FunctionFacts, ProgramFacts
 from bb_host.ir.hashing import content_digest
 from bb_host.ir.program import Function, Op, Program
 from bb_host.ir.queries import is_constant, live, reads
-from bb_host.tflite.errors import NotLowered
+from bb_host.tflite.errors import NotLowered, fault
 from bb_host.tflite.facts import Fact, facts_of
 from bb_host.tflite.fits import fit_slot, lowered_fit, rows_of
 from bb_host.tflite.forwards import is_run
@@ -217,6 +217,10 @@ class _Work:
                 return None
             except NotLowered as error:
                 trials.keep(items, members, str(error))
+                return None
+            except Exception as error:  # noqa: BLE001 (a fault costs speed, never the compilation)
+                kinds = ", ".join(dict.fromkeys(items[i].op.op_type for i in members))
+                trials.keep(items, members, str(fault(kinds, error)))
                 return None
             placed.append(((found.level[members[0]], members[0]), (node,)))
         return placed

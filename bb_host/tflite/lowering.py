@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bb_host.ir.operator_kinds import LISTS
 from bb_host.ir.program import Array, Op
 from bb_host.tflite.errors import NotLowered
 from bb_host.tflite.facts import Fact
@@ -74,13 +75,16 @@ class Region:
         return known
 
     def constant(self, op: Op, position: int) -> Array | None:
-        """An input's contents; None where it is left out. NotLowered where they are not known."""
+        """An input's contents; None where it is left out. NotLowered where they are not known.
+
+        What ONNX wants with one dimension has one, also where a file has a number there.
+        """
         if position >= len(op.inputs) or not op.inputs[position]:
             return None
         value = self.fact(op.inputs[position]).value
         if value is None:
             raise NotLowered(f"its input {position} is not a constant")
-        return value
+        return value.reshape(-1) if position in LISTS.get(op.op_type, ()) else value
 
     def image(self, op: Op) -> tuple[Layout, tuple[int, ...]]:
         """Channels last for an op's first input, and its shape so: batch, height, width, channels.
