@@ -238,6 +238,7 @@ _LEVEL = {
     steps.DataLeftOut: "warning",
     steps.DataNoted: "warning",
     steps.ModelNoted: "warning",
+    steps.ValueBeganAnew: "warning",
     steps.RequestDeclined: "info",
     steps.RoundBackedOff: "warning",
     steps.RoundWaits: "warning",

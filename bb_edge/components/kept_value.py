@@ -32,8 +32,9 @@ class KeptValue(WithoutSettings):
     nothing is, changes nothing. Each op is done as a whole, so that executions which only `add` lose nothing;
     between a `read` and a `write` another execution may write.
 
-    The value is in the node's snapshots. A program that adopts the state of an older one takes it over; where
-    the program gives it a value of another shape, it begins anew (counter `components.kept_anew`).
+    The value is in the node's snapshots. A program that adopts the state of an older one takes it over. Where
+    that program gives it a value of another shape or element type, it begins anew, as if nothing had been
+    written: a warning `ValueBeganAnew` names the slot and both, `components.kept_anew` counts them.
     """
 
     TYPE_NAME: ClassVar[str] = "bb.KeptValue"
@@ -43,6 +44,8 @@ class KeptValue(WithoutSettings):
         super().__init__(where)
         self._value: Array | Composite | None = None
         self._adopted = False  # whether another program wrote it, and this one has not met it yet
+        self.anew: list[tuple[str, str]] = []
+        """What an adopted value was, and what came, where it began anew and the node has not told it yet."""
 
     @classmethod
     def atomic_opset(cls) -> Opset:
@@ -68,24 +71,24 @@ class KeptValue(WithoutSettings):
 
     def read(self, ctx: ProtocolCtx, first: object) -> object:
         """Returns what is kept. KeptValueError where `first` is of another shape or element type."""
-        kept = self._meet(ctx, first)
+        kept = self._meet(first)
         return first if kept is None else kept
 
     def write(self, ctx: ProtocolCtx, value: object) -> None:
         """Keeps a copy of the value. KeptValueError where it differs in shape from what is kept."""
-        self._meet(ctx, value)
+        self._meet(value)
         if not _is_nothing(value):
             self._value = _copied(value)
 
     def add(self, ctx: ProtocolCtx, value: object) -> object:
         """Adds the value, and returns the sum. KeptValueError where it differs in shape from what is kept."""
-        kept = self._meet(ctx, value)
+        kept = self._meet(value)
         if _is_nothing(value):
             return value if kept is None else kept
         self._value = _copied(value) if kept is None else _sum(kept, value)
         return self._value
 
-    def _meet(self, ctx: ProtocolCtx, value: object) -> Array | Composite | None:
+    def _meet(self, value: object) -> Array | Composite | None:
         """What is kept, where the value goes with it."""
         kind, kept = self._kind(value), self._value
         if kept is None:
@@ -95,7 +98,7 @@ class KeptValue(WithoutSettings):
             self._adopted = self._adopted and own != kind
             return kept
         if self._adopted:
-            ctx.count("components.kept_anew")
+            self.anew.append((own, kind))
             self._value, self._adopted = None, False
             return None
         raise KeptValueError(
@@ -136,7 +139,10 @@ class KeptValue(WithoutSettings):
         if self._value is None:
             return Adoption((), ())
         self._adopted = True
-        return Adoption((f"the value that it keeps, {self._kind(self._value)}",), ())
+        kind = self._kind(self._value)
+        return Adoption(
+            (f"the value that it keeps, {kind} (it begins anew if the program gives it another shape)",)
+        )
 
 
 def _is_nothing(value: object) -> bool:

@@ -37,6 +37,16 @@ class ModelNoted(EngineStep):
 
 
 @dataclass(frozen=True, slots=True)
+class ValueBeganAnew(EngineStep):
+    """A slot has dropped the value that it adopted, `kept`: the program gives it another kind, `given`."""
+
+    target: str
+    slot: str
+    kept: str
+    given: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestDeclined(EngineStep):
     """This node has declined a peer's request, on purpose; `why` says.
 

@@ -32,6 +32,7 @@ StorageRecovered = disk_steps.StorageRecovered
 DataLeftOut = device_steps.DataLeftOut
 DataNoted = device_steps.DataNoted
 ModelNoted = device_steps.ModelNoted
+ValueBeganAnew = device_steps.ValueBeganAnew
 RequestDeclined = device_steps.RequestDeclined
 
 PeerUp = peer_steps.PeerUp

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from bb_edge.components.kept_value import KeptValue
 from bb_edge.engine import steps
 from bb_edge.engine.binding import OpContext
 from bb_edge.roles import DataSource, Model
@@ -16,7 +17,7 @@ Step = type[steps.DataNoted] | type[steps.ModelNoted]
 class Notes(NamedTuple):
     """The list that a component keeps of what is untold, and what tells and empties it."""
 
-    untold: Sequence[str]
+    untold: Sequence[object]
     tell: Callable[[OpContext], None]
 
 
@@ -38,6 +39,18 @@ def tell(component: DataSource | Model, slot: str, step: Step, ctx: OpContext) -
     """Asks a component what there is to say, and tells it."""
     for note in component.take_notes():
         ctx.runtime.emit(step(ctx.target, slot, note))
+
+
+def begun_anew(component: KeptValue, slot: str) -> Notes:
+    """Returns the notes of a value that begins anew behind an adoption: they are counted, too."""
+
+    def tell_anew(ctx: OpContext) -> None:
+        for kept, given in component.anew:
+            ctx.runtime.count("components.kept_anew")
+            ctx.runtime.emit(steps.ValueBeganAnew(ctx.target, slot, kept, given))
+        component.anew.clear()
+
+    return Notes(component.anew, tell_anew)
 
 
 def is_shipped(defined: object) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bb_edge.components.kept_value import KeptValue
 from bb_edge.engine import steps
 from bb_edge.engine.binding import BindEnv, OpContext, Run, make_gather
 from bb_edge.engine.errors import OpError
@@ -26,7 +27,7 @@ from bb_edge.ir.values import Composite
 from bb_edge.roles import Aggregator, DataSource, Model, ProtocolComponent, method_name, offers
 from bb_edge.roles.completion import Later
 from bb_edge.syscalls import batches, contributions
-from bb_edge.syscalls.notes import NO_NOTES, Notes, is_shipped, kept_notes, tell
+from bb_edge.syscalls.notes import NO_NOTES, Notes, begun_anew, is_shipped, kept_notes, tell
 from bb_edge.syscalls.reserving import reserve
 from bb_edge.syscalls.results import Check, ResultError, checker, described, sized
 
@@ -83,6 +84,8 @@ def bind(op: BoundOp, env: BindEnv) -> Run:
         notes = kept_notes(component, slot, steps.ModelNoted)
         if notes is None:
             method = _noting(component, slot, method)
+    if isinstance(component, KeptValue):
+        notes = begun_anew(component, slot)
     if isinstance(component, DataSource) and op.spec.op_type == "NextBatch":
         method, notes = batches.bind(op, component, slot, method, env.once, env.graph.of_data)
     return calls_of(

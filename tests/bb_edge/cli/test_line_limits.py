@@ -182,6 +182,7 @@ def test_both_peers_that_ask_by_turns_are_shown_once_by_their_names() -> None:
         (steps.RoundWaits("T", 3, "Client", 0, 1, again=True), "warning"),
         (steps.AnswerRefused(KITCHEN, "inf or nan", "train"), "warning"),
         (steps.NobodyHeard(KITCHEN, "Relay", "nobody answered", "look at them"), "warning"),
+        (steps.ValueBeganAnew("Server", "velocity", "float32[2]", "float32[3]"), "warning"),
         (steps.LayoutUndeclared(KITCHEN, "Server", "agg", (2,), "give sent="), "warning"),
         (
             steps.ContributionsClipped("Server", "1 of 9 contributions was shortened", 1, 40.0, (KITCHEN,)),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 from arrays import f32
 
+from bb_edge.adoption import Former
 from bb_edge.components import KeptValue
 from bb_edge.components.state import pack_state
 from bb_edge.engine import steps
@@ -17,18 +17,7 @@ from bb_edge.ir.values import Composite
 from bb_edge.roles import ComponentStateError
 from bb_edge.roles.errors import KeptValueError
 
-
-class Counts:
-    """A `Ctx` that counts."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-
-    def count(self, name: str, n: int = 1) -> None:
-        self.counts[name] += n
-
-
-CTX: Any = Counts()
+CTX: Any = None
 PROGRAM = """program Demo {module=Demo, binding.Main.kept="protocol|bb.KeptValue|1"}
 function program.Main(x: F32[N]) -> () {entry=1, partition=self}
   slot kept: protocol
@@ -144,23 +133,40 @@ def test_a_damaged_state_is_refused(value: Any) -> None:
 
 
 def test_a_new_program_takes_the_value_over_or_begins_anew() -> None:
-    old, counts = KeptValue(), Counts()
-    ctx: Any = counts
+    old = KeptValue()
     assert KeptValue().adopt(old.serialize()).taken == ()
-    old.write(ctx, f32(1, 2))
+    old.write(CTX, f32(1, 2))
     same, other = KeptValue(), KeptValue()
     for new in (same, other):
-        assert new.adopt(old.serialize()).taken == ("the value that it keeps, float32[2]",)
-    np.testing.assert_array_equal(same.read(ctx, f32(0, 0)), f32(1, 2))
+        assert new.adopt(old.serialize()).taken == (
+            "the value that it keeps, float32[2] (it begins anew if the program gives it another shape)",
+        )
+    np.testing.assert_array_equal(same.read(CTX, f32(0, 0)), f32(1, 2))
     with pytest.raises(KeptValueError):
-        same.write(ctx, f32(1, 2, 3))
-    assert not counts.counts
+        same.write(CTX, f32(1, 2, 3))
+    assert not same.anew
     other = restored(other)  # a restart before the program met it
-    np.testing.assert_array_equal(other.read(ctx, f32(7, 8, 9)), f32(7, 8, 9))
-    other.write(ctx, f32(1, 2, 3))
-    assert counts.counts == {"components.kept_anew": 1}
+    np.testing.assert_array_equal(other.read(CTX, f32(7, 8, 9)), f32(7, 8, 9))
+    other.write(CTX, f32(1, 2, 3))
+    assert other.anew == [("float32[2]", "float32[3]")]
     with pytest.raises(KeptValueError):
-        other.write(ctx, f32(1, 2))
+        other.write(CTX, f32(1, 2))
+
+
+def test_a_node_tells_by_name_what_began_anew_and_goes_on(bench: Any) -> None:
+    old = bench(PROGRAM)
+    old.node.invoke("Main", {"x": f32(1, 2)})
+    old.poll()
+    former = Former.of(old.node.snapshot(old.now_ns))
+    new = bench(PROGRAM.replace("program Demo", "program Other"), adopt=former)
+    assert [(row.name, row.why) for row in former.rows if row.name == "kept"] == [("kept", "")]
+    for numbers in ((1, 2, 3), (10, 20, 30)):
+        new.node.invoke("Main", {"x": f32(*numbers)})
+        new.poll()
+    assert [value.tolist() for value in new.events("before")] == [[0, 0, 0], [1, 2, 3]]
+    assert not new.of(steps.OpFailed)
+    assert new.of(steps.ValueBeganAnew) == [steps.ValueBeganAnew("Main", "kept", "float32[2]", "float32[3]")]
+    assert new.node.counters["components.kept_anew"] == 1
 
 
 def test_executions_of_a_node_hand_it_on_and_another_shape_fails_alone(bench: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ from bb_edge.components import FedAvg
 from bb_edge.engine import steps
 from bb_edge.engine.config import NodeConfig
 from bb_edge.installer import install
+from bb_edge.ir.counters import is_own
 from bb_edge.ir.ids import PeerId
 from bb_edge.node import Node
 from bb_edge.registry import Registry
@@ -76,3 +80,43 @@ def test_names_without_end_are_refused_a_place(node):
     own = [name for name in node.counters if name.startswith("acme.")]
     assert 0 < len(own) < node.config.metric_names
     assert node.counters["counters.refused"] > 0
+
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = ("bb_edge", "bb_host", "firmware_shims", "examples")
+
+
+def counted_by_rule(tree: ast.AST) -> Iterator[tuple[int, str | None]]:
+    """Line and name of each counter that the rule for authors holds for; None where the name is computed."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=whose), attr="count")) if "ctx" in whose:
+                names = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
+            case ast.Call(func=ast.Attribute(attr="incr_metric")):
+                names = [*node.args[:1], *(k.value for k in node.keywords if k.arg == "name")]
+            case _:
+                continue
+        for name in names:
+            text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+            yield node.lineno, text
+
+
+def test_nothing_shipped_counts_a_name_that_authors_are_refused() -> None:
+    refused = []
+    for path in sorted(file for room in SHIPPED for file in (ROOT / room).rglob("*.py")):
+        for line, name in counted_by_rule(ast.parse(path.read_text("utf-8"))):
+            if name is None or is_own(name):
+                refused.append(f"{path.relative_to(ROOT)}:{line}: {name}")
+    assert not refused, "a node's own counters are counted by the runtime, behind the call of the component"
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('ctx.count("components.kept_anew")', ["components.kept_anew"]),
+        ("names.count(name); ctx.runtime.count('ops.failed')", []),
+        ("ctx.count(f'{x}.y', 2); g.incr_metric(name='a.b', trigger=t)", [None, "a.b"]),
+    ],
+)
+def test_counts_are_found(text: str, names: list[str | None]) -> None:
+    assert [name for _, name in counted_by_rule(ast.parse(text))] == names
