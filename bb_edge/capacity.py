@@ -16,6 +16,7 @@ from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
 from bb_edge.ir import keys
 from bb_edge.ir.address import PEER_ADDRESS_BYTES, SITE_SUFFIX_BYTES
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
+from bb_edge.peer_room import Asked, lacking, least_presence, needed, others, usual_bytes
 from bb_edge.wire.bodies import SHARED_FROM
 
 ANSWERS_IN_JOURNAL = 32
@@ -30,8 +31,6 @@ LEAST_ENVELOPE = 48
 """Bytes of an envelope with nothing but its head and one empty payload, about."""
 LEAST_FILL = 16
 """Bytes of a payload whose size nobody knows: a tensor's head with one axis has 6, two numbers 8."""
-LEAST_PRESENCE = 128
-"""Bytes of what a peer says of itself; a node's own, with class, features and limits, has some 270."""
 LEAST_SNAPSHOT = 512
 """Bytes of a snapshot of a node that has done nothing, and no model: no program has fewer."""
 LEAST_LOG = 1024
@@ -83,6 +82,8 @@ class Request(NamedTuple):
     kept: bool
     """Whether all answers are kept until the request closes (`r.responses`)."""
     durable: bool
+    slot: str = ""
+    """Whose selector gives the peers; empty where another op does."""
 
 
 def findings(
@@ -97,7 +98,8 @@ def findings(
     `broker` are the limits of the connection (`MqttOptions`) that somebody has set, by name; others follow
     from the plan.
     """
-    found: list[Finding] = []
+    asked = {t.name: tuple(requests_of(program.graphs[t.main], t.name)) for t in targets}
+    found = [*_of_places(program, targets, asked, config)]
     for target in targets:
         graph = program.graphs[target.main]
         arrivals = [*arrivals_of(graph, target.name)]
@@ -108,14 +110,12 @@ def findings(
         trained = sum(
             len(tensor.raw_data) for state in target.states.values() for tensor in state.g.initializer
         )
-        asks = tuple(requests_of(graph, target.name))
-        found += _of_places(graph, target.name, config)
+        asks = asked[target.name]
         if disk is not None:
             found += _of_logs(target.name, config, disk)
             if not any(request.durable for request in asks):
                 found += _of_snapshots(target.name, disk, trained)
         for request in asks:
-            found += _of_peers(request, config)
             found += _of_answers(request, config)
             if not request.durable:
                 found += _of_requests(request, config)
@@ -212,6 +212,7 @@ def requests_of(graph: GraphSlot, target: str) -> Iterator[Request]:
             0 if mode == keys.ANSWER_NONE else max(answers, default=0),
             mode == keys.ANSWER_BATCH,
             op.meta.get(keys.DURABLE_KEY) == "1",
+            "" if sample is None else sample.meta.get(keys.SLOT_KEY, ""),
         )
 
 
@@ -294,28 +295,50 @@ def _of_arrival(arrival: Arrival, config: NodeConfig, broker: Mapping[str, int])
         yield Finding(Level.WARNING, what, where, hint)
 
 
-def _of_places(graph: GraphSlot, where: str, config: NodeConfig) -> Iterator[Finding]:
-    """Whoever finds no place is neither asked nor heard: its class is not known."""
-    room = config.peer_bytes
-    if room < LEAST_PRESENCE and any(op.domain == keys.WIRE_DOMAIN for op in graph.ops):
-        what = f"no peer ever finds a place: one takes {LEAST_PRESENCE} bytes at least, and peer_bytes is"
-        hint = f"raise limits.peer_bytes to {8 * LEAST_PRESENCE} for each peer, or leave it out"
-        yield Finding(Level.REFUSED, f"{what} {room}", where, hint)
+def _of_places(
+    program: Program, targets: Sequence[Target], asks: Mapping[str, Sequence[Request]], config: NodeConfig
+) -> Iterator[Finding]:
+    """Whoever finds no place is neither asked nor heard: its class is not known. `asks` are by target."""
+    where, room = ", ".join(target.name for target in targets), config.peer_bytes
+    if not any(op.domain == keys.WIRE_DOMAIN for t in targets for op in program.graphs[t.main].ops):
+        return
+    heard = {name for target in targets for name in target.asks or ("",)}
+    least = min(least_presence(program, name) for name in heard)
+    if room < least:
+        what = f"no peer ever finds a place: one takes {least} bytes at least, and peer_bytes is {room}"
+        hint = f"raise limits.peer_bytes to {usual_bytes(1, least)} for each peer, or leave it out"
+        yield Finding(Level.REFUSED, what, where, hint)
+        return
+    asked, alone = [], False
+    for target in targets:
+        for request in asks[target.name]:
+            one = Asked(target, target.peer_classes.get(request.slot, ""), request.least)
+            asked.append(one)
+            for finding in _of_peers(request, config, others(one, targets), program, one.peer_class):
+                alone = alone or finding.level is Level.REFUSED
+                yield finding
+    if not alone:  # else it is said of one request
+        for what, hint in lacking(needed(program, targets, asked), config, least):
+            yield Finding(Level.REFUSED, what, where, hint)
 
 
-def _of_peers(request: Request, config: NodeConfig) -> Iterator[Finding]:
+def _of_peers(
+    request: Request, config: NodeConfig, least: int, program: Program, peer_class: str
+) -> Iterator[Finding]:
+    """Of one request, which waits for `least` other nodes."""
     known, where = config.max_peers, request.where
-    most = config.peer_bytes // LEAST_PRESENCE
-    if request.asked > most > 0 and known > most:  # none at all is refused for the whole target
-        refused = request.least > most
-        what = f"it waits for {request.least} peers" if refused else f"it asks {request.asked} peers"
+    each = least_presence(program, peer_class)
+    most = config.peer_bytes // each
+    if request.asked > most and known > most:
+        refused = least > most
+        what = f"it waits for {least} peers" if refused else f"it asks {request.asked} peers"
         what += f", and peer_bytes, which is {config.peer_bytes}, has room for {most} at most"
-        wanted = 8 * LEAST_PRESENCE * request.asked
+        wanted = usual_bytes(request.asked, each)
         level = Level.REFUSED if refused else Level.WARNING
         yield Finding(level, what, where, f"raise limits.peer_bytes to {wanted}, or leave it out")
-    if request.least > known:
-        what = f"it waits for {request.least} peers, and max_peers is {known}: it never asks"
-        yield Finding(Level.REFUSED, what, where, f"raise limits.max_peers to {request.least}")
+    if least > known:
+        what = f"it waits for {least} peers, and max_peers is {known}: it never asks"
+        yield Finding(Level.REFUSED, what, where, f"raise limits.max_peers to {least}")
     elif request.asked > known:
         what = f"it asks {request.asked} peers, and max_peers is {known}: the others are not known"
         yield Finding(Level.WARNING, what, where, f"raise limits.max_peers to {request.asked}")

@@ -157,12 +157,12 @@ def test_bytes_in_which_no_peer_finds_a_place_are_refused(plan, arriving):
     for data in (plan(peers=1, answer=0), arriving(8)):
         told = only(data, Level.REFUSED, EDGE.with_(peer_bytes=10))
         assert told == (
-            "Server: no peer ever finds a place: one takes 128 bytes at least, and peer_bytes is 10"
+            "Server: no peer ever finds a place: one takes 164 bytes at least, and peer_bytes is 10"
             " (raise limits.peer_bytes to 1024 for each peer, or leave it out)"
         )
         with pytest.raises(InstallError, match="peer_bytes is 10"):
             installed(data, EDGE.with_(peer_bytes=10))
-        assert found(data, EDGE.with_(peer_bytes=128)) == []
+        assert found(data, EDGE.with_(peer_bytes=170)) == []
 
 
 @pytest.mark.parametrize(("cap", "least"), [("suffix_bytes", 10), ("address_bytes", 37)])
@@ -179,12 +179,12 @@ def test_an_envelope_without_room_for_where_it_goes_is_refused(plan, arriving, c
 
 
 def test_bytes_in_which_too_few_peers_find_a_place(plan):
-    config = EDGE.with_(peer_bytes=1300)
+    config = EDGE.with_(peer_bytes=1800)
     told = only(plan(peers=11, answer=0), Level.WARNING, config)
-    assert "it asks 11 peers, and peer_bytes, which is 1300, has room for 10 at most" in told
+    assert "it asks 11 peers, and peer_bytes, which is 1800, has room for 10 at most" in told
     assert "raise limits.peer_bytes to 11264" in told
     told = only(plan(peers=20, least=11, answer=0), Level.REFUSED, config)
-    assert "it waits for 11 peers, and peer_bytes, which is 1300, has room for 10 at most" in told
+    assert "it waits for 11 peers, and peer_bytes, which is 1800, has room for 10 at most" in told
     assert found(plan(peers=10, answer=0), config) == []
 
 
