@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from bb_edge.engine.config import NodeConfig
+from bb_edge.engine.net import verdicts
 from bb_edge.engine.net.durable import RECORD_BYTES
 from bb_edge.engine.program.program import GraphSlot, OpSpec, Program, Target
 from bb_edge.ir import keys
-from bb_edge.ir.address import PEER_ADDRESS_BYTES, SITE_SUFFIX_BYTES
+from bb_edge.ir.address import PEER_ADDRESS_BYTES
 from bb_edge.ir.opsets.wire import RECV_FLAVORED
 from bb_edge.peer_room import Asked, lacking, least_presence, needed, others, usual_bytes
 from bb_edge.wire.bodies import SHARED_FROM
@@ -251,7 +252,7 @@ def _of_heads(where: str, config: NodeConfig) -> Iterator[Finding]:
     """What stands around payloads: without it no envelope says where it goes, or how to answer it."""
     caps = config.caps
     needed = {
-        "suffix_bytes": (SITE_SUFFIX_BYTES, "every payload names its site"),
+        "suffix_bytes": (len(verdicts.SUFFIX), "payloads name their site, and notices of peers their op,"),
         "address_bytes": (PEER_ADDRESS_BYTES, "a peer's first envelope has its address"),
     }
     for key, (least, why) in needed.items():

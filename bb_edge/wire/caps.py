@@ -19,6 +19,10 @@ HEAD_BYTES = 4 * KIB
 """Of an envelope, beside its payloads: addresses, acknowledgements, and some 40 per fill."""
 
 
+CONTROL_FILL_BYTES = 256
+"""Of what nodes tell each other's component 0, whatever the cap of a fill: marks have 129 at most."""
+
+
 class CapsError(BBError):
     """A cap below 1; it names the field."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from bb_edge.ir.address import SITE_SUFFIX_BYTES, Route, route_of
-from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.wire.caps import CONTROL_FILL_BYTES, EnvelopeCaps
 from bb_edge.wire.envelope_fields import Strays, one_stray, recurring, skip, span, varint
 from bb_edge.wire.envelope_records import EnvelopeError, EnvelopeErrorKind
 
@@ -52,7 +52,8 @@ def parse_fill(
             pos, after = span(data, pos, end)
             if after - pos > caps.suffix_bytes:
                 raise EnvelopeError(
-                    EnvelopeErrorKind.SUFFIX_TOO_LARGE, f"{after - pos} bytes, {caps.suffix_bytes} at most"
+                    EnvelopeErrorKind.SUFFIX_TOO_LARGE,
+                    f"{after - pos} bytes, {caps.suffix_bytes} at most (limits.caps.suffix_bytes)",
                 )
             suffix = bytes(data[pos:after])
             pos = after
@@ -78,9 +79,15 @@ def parse_fill(
 
 
 def check_site_cap(route: Route, size: int, caps: EnvelopeCaps) -> None:
-    """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none."""
+    """Raises EnvelopeError for a payload above the cap of its site, or of a fill where the site has none.
+
+    What nodes tell each other without a program, such as marks, has a plan of its own.
+    """
     allowed = caps.fill_bytes
     if route.site >= 0:
         allowed = max(allowed, caps.site_fill_bytes.get(route.site, 0))
+    elif route.op and not route.component:
+        allowed = max(allowed, CONTROL_FILL_BYTES)
     if size > allowed:
-        raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most")
+        cap = " (limits.caps.fill_bytes)" if allowed == caps.fill_bytes else ""
+        raise EnvelopeError(EnvelopeErrorKind.FILL_TOO_LARGE, f"{size} bytes, {allowed} at most{cap}")

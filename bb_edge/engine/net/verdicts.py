@@ -21,7 +21,7 @@ from bb_edge.wire.envelope_records import Failure, FailureCode
 
 ANSWER_REFUSED_OP = "AnswerRefused"
 """The engine's own remote op, of component 0: its caller has refused an answer of this node."""
-_SUFFIX = Address.empty().with_component(0, ANSWER_REFUSED_OP).to_bytes()
+SUFFIX = Address.empty().with_component(0, ANSWER_REFUSED_OP).to_bytes()
 INTERVAL_NS = 1_000_000_000
 """A peer is told at most once in this time; the next notice has how many it stands for."""
 TEXT = 200
@@ -77,7 +77,7 @@ class Verdicts:
         self._told[peer] = now_ns, 0
         why = "" if fault is None else fault.detail
         notice = cbor.dumps({"port": port[:TEXT], "times": untold + 1, "why": why[:TEXT]})
-        self._outgoing.notify(peer, Fill(_SUFFIX, notice, False, BYTES_HASH))
+        self._outgoing.notify(peer, Fill(SUFFIX, notice, False, BYTES_HASH))
 
     def told(self, peer: PeerId, fill: Fill, _message: Envelope) -> None:
         """Serves `ANSWER_REFUSED_OP`: says so here. WireReceiveError for other bytes."""

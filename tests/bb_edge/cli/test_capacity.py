@@ -165,7 +165,7 @@ def test_bytes_in_which_no_peer_finds_a_place_are_refused(plan, arriving):
         assert found(data, EDGE.with_(peer_bytes=170)) == []
 
 
-@pytest.mark.parametrize(("cap", "least"), [("suffix_bytes", 10), ("address_bytes", 37)])
+@pytest.mark.parametrize(("cap", "least"), [("suffix_bytes", 22), ("address_bytes", 37)])
 def test_an_envelope_without_room_for_where_it_goes_is_refused(plan, arriving, cap, least):
     """The check passed, and the node took no envelope of anybody, or no peer's first."""
     for data in (plan(peers=1, answer=0), arriving(8)):

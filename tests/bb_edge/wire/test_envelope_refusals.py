@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from bb_edge.ir.address import site_suffix
-from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.ir.address import Address, site_suffix
+from bb_edge.wire import marks
+from bb_edge.wire.caps import CONTROL_FILL_BYTES, EnvelopeCaps
 from bb_edge.wire.envelope import (
     REQUEST,
     Ack,
@@ -93,33 +96,51 @@ def test_a_refusal_says_what_and_where(data: bytes, said: str | None) -> None:
 @pytest.mark.parametrize(
     ("envelope", "said"),
     [
-        (Envelope(fills=[Fill()] * 4), "has too many fills: 3 at most"),
-        (Envelope(fills=[Fill(b"", bytes(701))]), "has too large a fill: 701 bytes, 700 at most"),
+        (Envelope(fills=[Fill()] * 4), "has too many fills: 3 at most (limits.caps.fills)"),
+        (
+            Envelope(fills=[Fill(b"", bytes(701))]),
+            "has too large a fill: 701 bytes, 700 at most (limits.caps.fill_bytes)",
+        ),
         (Envelope(fills=[Fill(site_suffix(7), bytes(2000))]), None),
         (
             Envelope(fills=[Fill(site_suffix(7), bytes(2001))]),
             "has too large a fill: 2001 bytes, 2000 at most",
         ),
-        (Envelope(fills=[Fill(site_suffix(8), bytes(701))]), "has too large a fill: 701 bytes, 700 at most"),
+        (
+            Envelope(fills=[Fill(site_suffix(8), bytes(701))]),
+            "has too large a fill: 701 bytes, 700 at most (limits.caps.fill_bytes)",
+        ),
         # Suffixes that are not a site's, though their end, or their start, is that of the planned one.
         (
             Envelope(fills=[Fill(b"\xe2\x02" + site_suffix(7)[2:], bytes(701))]),
-            "has too large a fill: 701 bytes, 700 at most",
+            "has too large a fill: 701 bytes, 700 at most (limits.caps.fill_bytes)",
         ),
         (
             Envelope(fills=[Fill(site_suffix(7)[:2] + b"\x07", bytes(701))]),
-            "has too large a fill: 701 bytes, 700 at most",
+            "has too large a fill: 701 bytes, 700 at most (limits.caps.fill_bytes)",
         ),
         (
             Envelope(fills=[Fill(bytes(21))]),
-            "has too long a destination suffix: 21 bytes, 20 at most",
+            "has too long a destination suffix: 21 bytes, 20 at most (limits.caps.suffix_bytes)",
         ),
-        (Envelope(src_addresses=(b"a",) * 9), "has too many addresses: 8 at most"),
-        (Envelope(dest_addresses=(bytes(257),)), "has too long an address: 257 bytes, 256 at most"),
-        (Envelope(src_peer=bytes(85)), "has too long a source peer id: 85 bytes, 84 at most"),
-        (Envelope(acks=(Ack(1),) * 11), "has too many acks: 10 at most"),
-        (Envelope(acks=(Ack(1, 0, (5,) * 65),)), "has an ack with too many numbers: 64 at most"),
-        (Envelope(rtt_reports=(RttReport(),) * 3), "has too many round-trip reports: 2 at most"),
+        (Envelope(src_addresses=(b"a",) * 9), "has too many addresses: 8 at most (limits.caps.addresses)"),
+        (
+            Envelope(dest_addresses=(bytes(257),)),
+            "has too long an address: 257 bytes, 256 at most (limits.caps.address_bytes)",
+        ),
+        (
+            Envelope(src_peer=bytes(85)),
+            "has too long a source peer id: 85 bytes, 84 at most (limits.caps.src_peer_bytes)",
+        ),
+        (Envelope(acks=(Ack(1),) * 11), "has too many acks: 10 at most (limits.caps.acks)"),
+        (
+            Envelope(acks=(Ack(1, 0, (5,) * 65),)),
+            "has an ack with too many numbers: 64 at most (limits.caps.ack_numbers)",
+        ),
+        (
+            Envelope(rtt_reports=(RttReport(),) * 3),
+            "has too many round-trip reports: 2 at most (limits.caps.rtt_reports)",
+        ),
     ],
 )
 def test_a_refused_size_says_how_much_there_was_and_is_allowed(envelope: Envelope, said: str | None) -> None:
@@ -131,13 +152,19 @@ def test_a_planned_site_is_known_by_all_of_its_number() -> None:
     assert refusal(encode(Envelope(fills=[Fill(site_suffix(0x0102030405060708), bytes(2000))])), caps) is None
     for other in (0x0002030405060708, 0x0807060504030201):
         found = refusal(encode(Envelope(fills=[Fill(site_suffix(other), bytes(701))])), caps)
-        assert found == "envelope: has too large a fill: 701 bytes, 700 at most"
+        assert found == "envelope: has too large a fill: 701 bytes, 700 at most (limits.caps.fill_bytes)"
 
 
 def test_too_many_bytes_are_named() -> None:
-    assert refusal(bytes(10_001), SMALLER) == "envelope: is too large: 10001 bytes, 10000 at most"
+    assert (
+        refusal(bytes(10_001), SMALLER)
+        == "envelope: is too large: 10001 bytes, 10000 at most (limits.caps.total_bytes)"
+    )
     wide = memoryview(bytes(16_000)).cast("I")  # 4,000 items
-    assert refusal(wide, SMALLER) == "envelope: is too large: 16000 bytes, 10000 at most"  # type: ignore[arg-type]
+    assert (
+        refusal(wide, SMALLER)
+        == "envelope: is too large: 16000 bytes, 10000 at most (limits.caps.total_bytes)"
+    )  # type: ignore[arg-type]
 
 
 STRAYS = "envelope: has too many unknown or repeated fields"
@@ -184,7 +211,7 @@ def test_fields_inside_are_free_once_each_and_unknown_ones_are_strays(
 def test_numbers_of_an_ack_are_no_strays_packed_or_not() -> None:
     assert decode(b"\xba\x06\x80\x01" + b"\x18\x05" * 64, SMALL).acks == (Ack(0, 0, (5,) * 64),)
     assert refusal(b"\xba\x06\x82\x01" + b"\x18\x05" * 65) == (
-        "envelope: has an ack with too many numbers: 64 at most"
+        "envelope: has an ack with too many numbers: 64 at most (limits.caps.ack_numbers)"
     )
 
 
@@ -227,3 +254,24 @@ def test_an_error_tells_its_kind_and_its_detail() -> None:
     assert str(error) == "envelope: is too large: 5 bytes"
     bare = EnvelopeError(EnvelopeErrorKind.TOO_LARGE)
     assert (bare.detail, str(bare)) == ("", "envelope: is too large")
+
+
+U64 = (1 << 64) - 1
+LARGEST_MARKS = marks.encoded(marks.Took(U64, U64, (marks.Taken(U64, U64, U64),) * marks.MAX_WINDOWS))
+
+
+def test_marks_pass_whatever_the_cap_of_a_fill_is() -> None:
+    """A node with a small cap took the program's payloads, which are planned, and no marks: nobody ever sent
+    it anything durable, and the reason stood in another node's log."""
+    least = replace(SMALLER, fill_bytes=1, site_fill_bytes={}, suffix_bytes=40)
+    assert refusal(LARGEST_MARKS, least) is None
+    (fill,) = decode(LARGEST_MARKS, SMALLER).fills
+    for suffix, size, most in (
+        (fill.dest_suffix, CONTROL_FILL_BYTES, CONTROL_FILL_BYTES),
+        (fill.dest_suffix, CONTROL_FILL_BYTES + 1, CONTROL_FILL_BYTES),
+        (Address.empty().with_component(1, "Marks").to_bytes(), 2, 1),
+        (Address.empty().with_component(0).to_bytes(), 2, 1),
+    ):
+        said = refusal(encode(Envelope(fills=[Fill(suffix, bytes(size))])), least)
+        assert (said is None) is (size <= most)
+        assert said is None or f"{size} bytes, {most} at most" in said
