@@ -28,5 +28,6 @@ def main() -> int:
         tell_interrupted()
         code = INTERRUPTED
     if _RUNS:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends, and its code says how
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # it ends, and its code says how
     return code

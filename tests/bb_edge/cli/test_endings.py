@@ -98,8 +98,12 @@ from bb_edge.cli.start import main
 sys.exit(main())
 """
 AT_THE_END = """
-import atexit, os, signal, sys
-atexit.register(lambda: os.kill(os.getpid(), signal.SIGTERM))
+import os, signal, sys
+class Late:
+    def __del__(self, kill=os.kill, process=os.getpid(), number=signal.SIGTERM):
+        kill(process, number)  # when Python has given the handlers up that are functions
+
+late = Late()
 sys.argv = ["bb-edge", "run", "--config", CONFIG]
 from bb_edge.cli.start import main
 sys.exit(main())
@@ -168,8 +172,11 @@ def test_next_to_nothing_is_imported_before_a_stop_is_handled():
     assert set(done.stdout.split()) <= few
 
 
-def test_a_stop_when_the_node_has_ended_leaves_its_code(configured):
-    lines = f"CONFIG = {str(configured(artifact='gone.onnx'))!r}\n{AT_THE_END}"
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+def test_a_stop_when_the_node_has_ended_leaves_its_code(configured, signal_name):
+    """A second Ctrl-C was the end of the process, and its code that of a kill."""
+    ending = AT_THE_END.replace("SIGTERM", signal_name)
+    lines = f"CONFIG = {str(configured(artifact='gone.onnx'))!r}\n{ending}"
     done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, timeout=60)
     assert done.returncode == Exit.REFUSED, done.stderr
 
