@@ -1,19 +1,22 @@
 """Serves `--metrics [HOST:]PORT`: counters at /metrics (Prometheus text format 0.0.4), health at /healthz.
 
-The driver's thread takes a snapshot of the counters a few times a second; the server's thread writes the last
-one when it is asked, and touches nothing of the engine. One request is served at a time, and a client that
-sends nothing for five seconds is disconnected: that is enough for a scraper, and bounds what clients cost.
+The driver's thread takes a snapshot of the counters a few times a second; threads of the server's write the
+last one when they are asked, and touch nothing of the engine. Some clients are served at once, so that one
+that sends nothing keeps no probe waiting; where one more comes, the first of them is disconnected. So is one
+that sends nothing for five seconds: that is enough for a scraper, and bounds what clients cost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
+import socket
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from bb_edge.ir.errors import BBError
@@ -36,6 +39,8 @@ UNHEALTHY_AFTER_S = 10.0
 """Seconds without a turn of the driver's loop after which /healthz answers 503; a turn takes a second."""
 REQUEST_TIMEOUT_S = 5.0
 """Seconds that a client may send nothing; half of a scraper's usual timeout."""
+CLIENTS_AT_ONCE = 8
+"""Connections that are open at once, each with a thread: scrapers and probes of a node are two or three."""
 CYCLE_BUCKETS_NS = (
     10_000,
     100_000,
@@ -166,6 +171,41 @@ Taken = tuple[Mapping[str, float], Cycles, Mapping[str, int], int]
 """A snapshot: counters, polls, peers up by class and in all."""
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves each client on a thread of its own, and not more than `CLIENTS_AT_ONCE`."""
+
+    daemon_threads = True
+    request_queue_size = 4 * CLIENTS_AT_ONCE
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._served: dict[Any, None] = {}  # the sockets of clients, the first to come first
+        self._lock = threading.Lock()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begins to serve a client; disconnects the one that has been there for longest where there are many.
+
+        An answer takes milliseconds: who has been there for longest asks nothing.
+        """
+        with self._lock:
+            if len(self._served) >= CLIENTS_AT_ONCE:
+                oldest = next(iter(self._served))
+                del self._served[oldest]
+                with contextlib.suppress(OSError):  # it is gone already
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._served[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A client has been served, or refused."""
+        with self._lock:
+            self._served.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignores scrapers that hang up early."""
+
+
 class MetricsServer:
     """Serves the last snapshot of the counters, from a thread of its own."""
 
@@ -193,11 +233,8 @@ class MetricsServer:
             def log_message(self, format: str, *args: Any) -> None:
                 """Logs nothing: a scraper asks every few seconds."""
 
-        class Server(HTTPServer):
-            address_family = HTTPServer.address_family if ":" not in host else _inet6()
-
-            def handle_error(self, request: Any, client_address: Any) -> None:
-                """Ignores scrapers that hang up early."""
+        class Server(_Server):
+            address_family = socket.AF_INET if ":" not in host else socket.AF_INET6
 
         try:
             self._server = Server((host, port), Handler)
@@ -255,9 +292,3 @@ class MetricsServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(REQUEST_TIMEOUT_S + 1)
-
-
-def _inet6() -> Any:
-    import socket
-
-    return socket.AF_INET6

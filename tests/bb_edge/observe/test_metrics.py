@@ -143,6 +143,29 @@ def test_a_visitor_who_talks_nonsense_is_answered_or_hung_up_on(server):
     assert get(server, "/metrics")[0] == 200
 
 
+@pytest.mark.parametrize("silent", [1, 7, 8, 30])
+def test_visitors_who_say_nothing_keep_no_probe_waiting(monkeypatch, silent):
+    """Each held everybody up for five seconds: a supervisor took the node for dead."""
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT_S", 600.0)
+    server = MetricsServer("127.0.0.1", 0, {})
+    visitors = [socket.create_connection(("127.0.0.1", server.port), 10) for _ in range(silent)]
+    try:
+        for visitor in visitors:
+            visitor.sendall(b"GET /metr")
+        probe = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        for _ in range(3):
+            probe.request("GET", "/healthz")
+            assert probe.getresponse().read()
+        probe.close()
+        if silent > metrics.CLIENTS_AT_ONCE:
+            visitors[0].settimeout(60)
+            assert visitors[0].recv(1) == b"", "the first is disconnected"
+    finally:
+        for visitor in visitors:
+            visitor.close()
+        server.close()
+
+
 @pytest.mark.parametrize(
     "text, address",
     [
