@@ -33,7 +33,7 @@ from bb_edge.transport.connection_states import (
 )
 from bb_edge.transport.credentials import Refusals, alert_hint, dial_fault, dial_hint, hang_up_hint
 from bb_edge.transport.dialing import CONNECT_TIMEOUT_S, Dialing
-from bb_edge.transport.lost import lost_because
+from bb_edge.transport.lost import PROTOCOL_ERROR, lost_because
 from bb_edge.transport.outage import Outage
 from bb_edge.transport.packets import PacketError, subscribe_bytes
 from bb_edge.transport.renewal import TlsContext
@@ -45,6 +45,8 @@ CONNACK_S = 3.0
 INCOMING_ALIASES = 64
 """Topic aliases that the broker may use for us: one per peer of a common federation, some 6 KB in all."""
 
+MOST_SHOWN = 32
+"""Bytes that are shown of a packet that cannot be read."""
 TAKEN_OVER = 0x8E
 """Reason code of a DISCONNECT: another client connected with our client id."""
 
@@ -115,6 +117,7 @@ class Connection:
         self._refusals = Refusals(broker)
         self._outage = Outage()
         self._largest = MAX_PACKET_BYTES  # that the broker takes, as it says itself
+        self._fed = b""  # the packet that paho reads
         self._connack_by = 0.0
         self._connected_at = 0.0
         self._hangups = self._silences = 0
@@ -183,6 +186,7 @@ class Connection:
     def feed(self, shared: SharedSocket, packet: bytes) -> None:
         """Gives paho one packet, or the end of the stream (an empty packet)."""
         shared.grant(packet)
+        self._fed = packet
         try:
             self.client.loop_read()
         # In a broken packet, paho's parsers raise struct.error, IndexError and others.
@@ -429,6 +433,15 @@ class Connection:
                 return
             # Some brokers that know 3.1.1 only answer CONNECT that way.
             self._hangups += 1
-            if not (self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, "it hangs up")):
+            unread = not from_broker and reason.value == PROTOCOL_ERROR and bool(self._fed)
+            does = "its answer is not MQTT 5" if unread else "it hangs up"
+            if self._hangups >= HANGUPS and self._fall_back(Failure.HANGS_UP, does):
+                return
+            if unread:
+                version, packet = "5" if self.v5 else "3.1.1", self._fed[:MOST_SHOWN].hex()
+                self._later(
+                    f"broker {self._broker}: what it answers to CONNECT is not MQTT {version}: {packet}"
+                )
+            else:
                 hint = hang_up_hint(self._broker)
                 self._later(f"broker {self._broker} hung up before it let this node in: {why}{hint}")

@@ -13,6 +13,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 NOT_AUTHORIZED = 0x87
 TOO_LARGE = 0x95
+PROTOCOL_ERROR = 0x82
+"""Reason code that paho gives where it cannot read a packet, and ends the connection itself."""
 KEEP_ALIVE = 0x8D
 """Reason code: a keep-alive timeout; from paho itself where the broker no longer answers pings."""
 _LOOK = {
@@ -35,6 +37,8 @@ def lost_because(reason: Any, from_broker: bool, fault: str, keepalive_s: int) -
         return f"the broker ended it: {reason} (reason {reason.value})"
     if reason.value == KEEP_ALIVE:
         return f"the broker answered no ping, which is sent after {keepalive_s} s without a word: is it gone?"
+    if reason.value == PROTOCOL_ERROR:
+        return "the broker's bytes are not MQTT"
     if fault:
         return f"the broker, or the network, broke it off: {fault}"
     return (

@@ -442,6 +442,17 @@ def test_a_handshake_that_takes_long_is_given_longer_up_to_a_bound(monkeypatch, 
     assert given[:6] == [1, 2, 4, 8, 8, 8]
 
 
+@pytest.mark.parametrize(
+    "answer", [b"\x20\x06\0\0\x03\x21\0\0", b"\x20\x05\0\0\x02\xff\0"], ids=["maximum 0", "property 255"]
+)
+def test_an_answer_to_connect_that_cannot_be_read_is_no_broker_that_hangs_up(patience, answer):
+    """The node closes that connection itself, and said that the broker did, with remedies for that."""
+    with driven(patience, answer, version="5") as one:
+        one.comes_back_from(State.GREETING)
+        assert f"what it answers to CONNECT is not MQTT 5: {answer.hex()}" in one.logs[-1]
+        assert "hung up" not in one.logs[-1] and "max_packet_size" not in one.logs[-1]
+
+
 @pytest.mark.parametrize(("limit", "said"), [(64, False), (34, False), (24, True)])
 def test_a_subscription_that_no_packet_holds_is_named(patience, limit, said):
     connack = b"\x20\x08\x00\x00\x05\x27" + limit.to_bytes(4, "big")
