@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -84,6 +85,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Finding]:
         config = replace(config, load=tuple(arguments.load), **flags)
         for name in config.load:
             yield guarded("components", partial(_component, name))
+        yield from _certificates(config)
     else:
         try:
             config = load_config(arguments.config)
@@ -134,6 +136,21 @@ def _configuration(config: RunConfig, path: Path) -> Generator[Finding, None, in
     if not refusals and config.artifact is not None:
         yield Finding("configuration", OK, f"{path}: {config.artifact.name} would run")
     return launch.presence_packet_bytes
+
+
+def _certificates(config: RunConfig) -> Iterator[Finding]:
+    """What is to be said of the certificates that flags name; with --config the dry run says it."""
+    from bb_edge.transport.renewal import CertificateWatch
+
+    found: list[Finding] = []
+
+    def log(level: str, message: str, **more: object) -> None:
+        found.append(Finding("certificate", WARNING, message))
+
+    if config.broker is not None:
+        with suppress(BBError):  # a URL or file that cannot be used is the broker's finding
+            CertificateWatch(config.broker_record(), log)
+    yield from found
 
 
 def _component(name: str) -> Finding:

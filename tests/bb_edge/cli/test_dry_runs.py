@@ -260,6 +260,16 @@ def test_a_certificate_that_ends_soon_is_a_warning(config, tmp_path, capsys):
     assert any(f"{certificate} (broker.cert) ends on 20" in line for line in warned), warned
 
 
+@pytest.mark.skipif(OPENSSL is None, reason="no openssl on this machine")
+def test_the_doctor_looks_at_the_certificates_that_flags_name(tmp_path, capsys):
+    """It did so with a configuration alone; where the login is not tried, nothing else tells."""
+    certificate, key = map(str, Authority(tmp_path)("kitchen"))  # it ends in two days
+    main(["doctor", "--json", "--broker", S, "--cert", certificate, "--key", key])
+    checks = json.loads(capsys.readouterr().out)["checks"]
+    (found,) = [one for one in checks if one["check"] == "certificate"]
+    assert found["status"] == "warning" and f"{certificate} (broker.cert) ends on 20" in found["detail"]
+
+
 @pytest.mark.parametrize("flag", ["--ca", "--cert", "--key", "--state"])
 def test_each_flag_of_a_node_makes_a_dry_run(flag, config, tmp_path, capsys):
     config()
