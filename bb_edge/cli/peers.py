@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.usage_error("--forget: an empty text names no peer")
     config = _config_of(arguments)
     try:
-        require(config, "broker")
+        require(config, "broker", "peers")
     except MissingArgument as error:
         arguments.usage_error(str(error))
     broker = config.broker_record()

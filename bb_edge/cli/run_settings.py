@@ -197,13 +197,17 @@ def complete(config: RunConfig) -> None:
         require(config, name)
 
 
-def require(config: RunConfig, name: str) -> None:
-    """Raises MissingArgument where a setting of `NEEDED` is missing, ArgumentError for a strange name."""
+def require(config: RunConfig, name: str, verb: str = "run") -> None:
+    """Raises MissingArgument where a setting of `NEEDED` is missing, ArgumentError for a strange name.
+
+    `verb` is the one that lacks it.
+    """
     from bb_edge.run_config import misfit_of_peer
 
     if not getattr(config, name):
         raise MissingArgument(
-            f"{NEEDED[name]} is missing", hint=f'give it to bb-edge run, or "{name}" in the file of --config'
+            f"{NEEDED[name]} is missing",
+            hint=f'give it to bb-edge {verb}, or "{name}" in the file of --config',
         )
     misfit = misfit_of_peer(str(config.peer)) if name == "peer" else None
     if misfit is not None:

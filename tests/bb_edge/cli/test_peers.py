@@ -416,3 +416,10 @@ def test_a_broker_that_takes_small_packets_alone_is_no_broker_without_nodes(
     out, err = capsys.readouterr()
     assert "0 peers in federation home" in out
     assert (f"takes packets of {limit} bytes at most, and a node whose presence is larger" in err) is doubted
+
+
+def test_a_broker_that_is_missing_is_missed_by_this_command(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["peers"])
+    assert ended.value.code == 2
+    assert "--broker is missing (give it to bb-edge peers, or" in capsys.readouterr().err
