@@ -18,15 +18,19 @@ from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.literals import KINDS, SAYS_WHEN, as_attribute, check_names, lift, type_hint
 from bb_host.dsl.misuse import misused
 from bb_host.dsl.names import snake
+from bb_host.dsl.one_element import refuse_several
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.relations import TYPED_BY_NUMBERS
 from bb_host.dsl.remarks import on_call
 from bb_host.dsl.rows import Attrs, Formal, Given, Row
-from bb_host.dsl.shapes import CATALOG_SHAPES
+from bb_host.dsl.shapes import CATALOG_SHAPES, ONE_CONDITION
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, AttributeValueError, ValueTypeError
 from bb_host.ir.facts import NO_FACTS, OpFacts
+
+_CONDITIONAL = frozenset({"When", "StopRounds"})
+"""Ops of one input, which is one BOOL."""
 
 _SINGLE_PORTS = frozenset({"DeadlineMatch"})
 """Ops whose any-ready ports take one value each."""
@@ -73,6 +77,9 @@ class CatalogRow(Row):
                     self._refuse(graph, formal, value, own)
                 formal.fits.add(own.id)
             found.append(value)
+        if self.name in _CONDITIONAL and (condition := found[0]) is not None:
+            what, known = f"{self.name}: the condition", condition.shape
+            refuse_several(graph, what, known, repr(condition), ONE_CONDITION)
         return found
 
     def _refuse(self, graph: Recorder, formal: Formal, value: object, own: TypeNode | None) -> None:

@@ -14,10 +14,12 @@ from bb_host.dsl.calls import Done
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.literals import as_array, lift, no_bundle
 from bb_host.dsl.misuse import fails_to_start, typed_calls
+from bb_host.dsl.one_element import refuse_several
 from bb_host.dsl.onnx_ops import call_onnx, refuse_constant_condition
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.session import is_engine_op
+from bb_host.dsl.shapes import ONE_CONDITION, ONE_NUMBER, Shape
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import ArityError, OpInSubgraph, ValueTypeError
 from bb_host.ir.facts import OpFacts
@@ -215,17 +217,13 @@ class ControlFlow:
 
     def _one_element(self, call: str, what: str, value: object) -> None:
         """ValueTypeError where something has, as far as is known, more elements than one, or none."""
-        shape: Sequence[int | str | None] | None = None
+        shape: Shape = None
         if isinstance(value, Output):
             shape = value.shape
         elif value is not None:
             shape = as_array(self._graph, value, None).shape
-        if shape is not None and any(isinstance(size, int) and size != 1 for size in shape):
-            raise self._graph.error(
-                ValueTypeError,
-                f"{call}: {what} is one number, not {value!r}",
-                "pick or reduce: x[0], g.onnx.reduce_max(g.onnx.cast(x, to='I32'), keepdims=False)",
-            )
+        hint = ONE_NUMBER if what == "max_trip" else ONE_CONDITION
+        refuse_several(self._graph, f"{call}: {what}", shape, repr(value), hint)
 
     def _branch(
         self, name: str, fn: Callable[..., Any], formals: Sequence[tuple[str, ValueType]]

@@ -19,9 +19,11 @@ from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.literals import lift, no_bundle
 from bb_host.dsl.misuse import Suggests, typed_calls
 from bb_host.dsl.names import snake
+from bb_host.dsl.one_element import in_first_iteration, refuse_several
 from bb_host.dsl.output import Output, Value
 from bb_host.dsl.received import counted
 from bb_host.dsl.recorder import OpenLoop, Recorder
+from bb_host.dsl.shapes import ONE_CONDITION, ONE_NUMBER
 from bb_host.dsl.tape import After
 from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, LoopError, ValueTypeError
 
@@ -82,6 +84,7 @@ class Loop(Suggests):
         self._formals: list[Output] = []
         self._next: list[Output] | None = None
         self._stop: Output | None = None
+        self._stops: list[tuple[Output, tuple[str, int]]] = []
         self._rows: list[tuple[Output, Output]] = []
         self._done: Output | None = None
         self._results: list[Output] = []
@@ -120,15 +123,7 @@ class Loop(Suggests):
                 f"loop: the number of iterations is a {types.TENSOR_I64}, got {value!r}",
                 "cast it: g.onnx.cast(n, to='I64')",
             )
-        return self._one_element(value, "the number of iterations")
-
-    def _one_element(self, value: Output, what: str) -> Output:
-        if value.shape is not None and any(isinstance(size, int) and size != 1 for size in value.shape):
-            raise self._graph.error(
-                ValueTypeError,
-                f"loop: {what} is one number, not {value!r}",
-                "pick or reduce: x[0], g.onnx.reduce_max(x, keepdims=False)",
-            )
+        refuse_several(g, "loop: the number of iterations", value.shape, repr(value), ONE_NUMBER)
         return value
 
     # --- the block
@@ -163,6 +158,7 @@ class Loop(Suggests):
         condition: list[Output] = []
         if kind is None:
             self._check()
+            self._check_stops()
             if self._stop is not None:
                 condition.append(g.onnx_op("Not", (self._stop,)))
             elif scope.times // max(self._times, 1) <= MANY_ITERATIONS < scope.times:
@@ -210,6 +206,19 @@ class Loop(Suggests):
                 "say it at the end of the block: step.next(…)",
                 self._line,
             )
+
+    def _check_stops(self) -> None:
+        """ValueTypeError where a condition has several elements in the first iteration."""
+        g = self._graph
+        pairs = zip(self._formals, self._first, strict=True)
+        begins = {id(formal): first.type for formal, first in pairs if first.shape is not None}
+        if not begins or all(value.shape is not None for value, _ in self._stops):
+            return
+        found = in_first_iteration(g.drafts, begins)
+        for value, line in self._stops:
+            known = found.get(id(value))
+            if known is not None:
+                refuse_several(g, "step.stop: the condition", known.shape, str(known), ONE_CONDITION, line)
 
     def _close(self, drafts: Sequence[Draft]) -> None:
         """Has nothing read the body's values any more."""
@@ -276,16 +285,17 @@ class Loop(Suggests):
         self._next = found
 
     def stop(self, when: Value) -> None:
-        """Ends the loop behind this iteration where `when`, BOOL, holds; of several any."""
+        """Ends the loop behind this iteration where `when`, one BOOL, holds; of several calls, where one
+        of their conditions does.
+        """
         g = self._inside("step.stop")
         if not isinstance(when, Output) or not types.compatible(g.own(when).node, types.TENSOR_BOOL):
             raise g.error(
                 ValueTypeError, f"step.stop takes a BOOL value, not {when!r}", "compare values: loss < 0.1"
             )
-        value = self._one_element(when, "when to stop")
-        if value.shape != ():
-            value = g.onnx_op("Reshape", (value, g.tensor_constant(np.array([], np.int64))))
-        self._stop = value if self._stop is None else g.onnx_op("Or", (self._stop, value))
+        refuse_several(g, "step.stop: the condition", when.shape, repr(when), ONE_CONDITION)
+        self._stops.append((when, author_line()))
+        self._stop = when if self._stop is None else g.onnx_op("Or", (self._stop, when))
 
     def collect(self, value: Value) -> Output:
         """A tensor of each iteration, stacked: [iterations, …], to be read behind the block. All have one

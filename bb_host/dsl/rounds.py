@@ -77,7 +77,7 @@ class Rounds(Suggests):
         return self._attempt
 
     def stop(self, when: Value, *, after: After = UNORDERED) -> None:
-        """Ends the rounds behind this one where `when`, 0-D BOOL, holds: early stopping.
+        """Ends the rounds behind this one where `when`, one BOOL, holds: early stopping.
 
         It is asked on the device that has the rounds. A round that does not count, since nobody was reached,
         ends nothing. Whoever runs until the rounds are done (`--until-done`) ends then, too.

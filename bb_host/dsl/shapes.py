@@ -27,6 +27,18 @@ SAME_AS_FIRST = UNARY | {
 }
 _BROADCAST = BROADCAST | {"Xor", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor"}
 
+ONE_NUMBER = "pick or reduce: x[0], g.onnx.reduce_max(x, keepdims=False)"
+ONE_CONDITION = (
+    "pick one, x[0], or say whether any of them holds: g.onnx.reduce_max(g.onnx.cast(x, to='I32'),"
+    " keepdims=False) > 0 (reduce_min: whether all do)"
+)
+"""The ways out where something of one element has several."""
+
+
+def has_several(shape: Shape) -> bool:
+    """Whether a shape has, as far as it is known, another number of elements than one."""
+    return shape is not None and any(isinstance(size, int) and size != 1 for size in shape)
+
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:
     if a == b or b == 1:

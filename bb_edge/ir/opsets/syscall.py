@@ -59,6 +59,7 @@ _t.op(
     "done:Trigger?",
     "",
     "Ends the rounds of the `Repeat` that started the execution, behind this one, where the condition holds.",
+    relation="when",
     since=3,
 )
 
@@ -79,6 +80,7 @@ _t.op(
     "trigger:Trigger",
     "",
     "Fires where the condition holds, else not: ops that depend on it do not run in that execution then.",
+    relation="when",
     since=3,
 )
 _t.op(

@@ -8,6 +8,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.bodies import BODY_ATTRS, FIXED_INPUTS
 from bb_edge.ir.opsets import OpDef
 from bb_edge.ir.types import ValueType
+from bb_host.dsl.shapes import ONE_CONDITION, Shape, has_several
 from bb_host.ir.program import Function, Op
 from bb_host.passes.analysis.type_terms import Terms, conflict
 
@@ -45,7 +46,10 @@ def loop(op: Op, row: OpDef, terms: Terms) -> None:
         if name:
             terms.element(name, node, op)
     _needed(op, "body", terms)
-    yielded = _yielded(op, "body", terms)[1 if op.attrs.get("condition") else 0 :]
+    yielded = _yielded(op, "body", terms)
+    if op.attrs.get("condition"):
+        found, inner = yielded.pop(0)
+        one_condition(_decides(_body(op, "body", terms), inner) or op, found)
     carried = op.attrs.get("carried", 0)
     _trigger(op, terms)
     for place, ((found, inner), name) in enumerate(zip(yielded, op.outputs[1:], strict=True)):
@@ -83,12 +87,43 @@ def carry(op: Op, place: int, begins: str, found: ValueType | None, inner: str, 
 def branch(op: Op, row: OpDef, terms: Terms) -> None:
     """What both branches yield, as far as they agree on its shape."""
     terms.element(op.inputs[0], types.TENSOR_BOOL, op)
+    one_condition(op, terms.get(op.inputs[0]))
     _trigger(op, terms)
     for attr in BODY_ATTRS["If"]:
         _needed(op, attr, terms)
     pairs = zip(_yielded(op, "then_branch", terms), _yielded(op, "else_branch", terms), strict=True)
     for ((a, _), (b, _)), name in zip(pairs, op.outputs[1:], strict=True):
         choose(op, name, (a, b), terms)
+
+
+def one_condition(op: Op, known: ValueType | None) -> None:
+    """TypeConstraintFailed, at `op`, where what decides has several elements."""
+    if known is not None and has_several(known.shape):
+        raise conflict(op, f"a condition is one number, not {known}", ONE_CONDITION)
+
+
+def when(op: Op, row: OpDef, terms: Terms) -> None:
+    """What waits for a condition, or ends the rounds by one."""
+    terms.element(op.inputs[0], types.TENSOR_BOOL, op)
+    one_condition(op, terms.get(op.inputs[0]))
+    _trigger(op, terms)
+
+
+def _decides(body: Function, name: str) -> Op | None:
+    """The op that gives a loop's condition: behind the Not and Or that `step.stop` records."""
+    yielder = {value: op for op in body.ops for value in op.outputs if value}
+    op = yielder.get(name)
+    while op is not None and op.op_type in ("Not", "Or"):
+        several = (v for v in op.inputs if v in yielder and has_several(_shape(body.types.get(v))))
+        before = next(several, None)
+        if before is None:
+            break
+        op = yielder[before]
+    return op
+
+
+def _shape(known: ValueType | None) -> Shape:
+    return None if known is None else known.shape
 
 
 def choose(op: Op, name: str, kinds: Sequence[ValueType | None], terms: Terms) -> None:

@@ -9,7 +9,7 @@
 | SameType | ports of one type variable have one type (`solve_ports`) |
 | AsTensor, AsScalar | a number that is not a tensor has the element type of its tensor, and back |
 | Send, Recv, SameEach, Bundle, Unbundle, Subgraph, Constant, Linked | what their ops say (below) |
-| Loop, If | what their bodies yield (`bb_host.passes.analysis.body_relations`) |
+| Loop, If, When | what their bodies yield, one condition (`bb_host.passes.analysis.body_relations`) |
 
 A relation gets the op and the terms, and puts what it knows. It never guesses: an element type that nothing
 says stays `Tensor`, a size that nothing says stays open.
@@ -30,7 +30,7 @@ from bb_host.dsl.kernel_fit import Misfit, fit
 from bb_host.dsl.shapes import check_axes, onnx_shape
 from bb_host.errors import MalformedOp
 from bb_host.ir.program import Op, RawTensor, Subgraph
-from bb_host.passes.analysis.body_relations import branch, carry, choose, loop
+from bb_host.passes.analysis.body_relations import branch, carry, choose, loop, when
 from bb_host.passes.analysis.port_relations import check_ports, fixed_ports, solve_ports
 from bb_host.passes.analysis.slices import check_slice
 from bb_host.passes.analysis.type_terms import ANY, TENSOR, Shape, Terms, conflict, described
@@ -338,6 +338,7 @@ RELATIONS: Mapping[str, Relation] = {
     "unbundle": unbundle,
     "loop": loop,
     "if": branch,
+    "when": when,
     "": solve_ports,
 }
 """By the name that the catalog uses."""
