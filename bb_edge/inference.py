@@ -4,8 +4,8 @@
 >>> model = bb_edge.open_model("build/classify.edge.onnx")     # doctest: +SKIP
 >>> y = model(x)                                               # doctest: +SKIP
 
-Inputs are NumPy arrays of the shapes and dtypes in `model.inputs`; anything else that NumPy accepts (numbers,
-lists) is converted to the declared dtype.
+Inputs are NumPy arrays of the shapes and dtypes in `model.inputs`; numbers and lists of them become arrays of
+the declared dtype. What that dtype does not hold is refused; a float type rounds.
 
 A target with tensor ops only is given to its backend directly, and no engine is imported. Any other target
 runs on a node of its own without peers, so it behaves as in a federation.
@@ -128,7 +128,7 @@ class Model:
         arrays = []
         for name, dtype, shape in self._declared:
             try:
-                arrays.append(host_array(inputs[name], dtype, shape, of_lists=dtype))
+                arrays.append(host_array(inputs[name], dtype, shape))
             except ArrayMisfitError as error:
                 raise InferenceError(error.what, f"input {name!r}", error.hint) from error
         if self._shared:

@@ -32,6 +32,8 @@ class InvokeError(BBError):
 def decode_input(graph: BoundGraph, name: str, value: object) -> object:
     """Converts a host's value for an input: an array stays as it is, bytes for a tensor are decoded.
 
+    Numbers and lists become arrays of the declared dtype where it holds them (`bb_edge.ir.host_arrays`).
+
     Raises InvokeError where there is no such input, or the value is not of its type, dtype or shape.
     """
     if name not in graph.slot.inputs:

@@ -260,7 +260,8 @@ class Node:
     def invoke(self, target: str, inputs: Mapping[str, object] | None = None) -> int:
         """Starts an execution at the target's inputs; returns its ExecId, which `ExecutionEnded` closes.
 
-        Values are arrays, or encoded bytes for tensor inputs. InvokeError and IngressFull keep nothing.
+        Values are arrays, numbers or lists of them, or encoded bytes for tensor inputs. InvokeError and
+        IngressFull keep nothing.
         """
         graph = self._mains.get(target)
         if graph is None:

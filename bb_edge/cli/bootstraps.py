@@ -18,6 +18,7 @@ from bb_edge.engine.entries.bootstrap import BootstrapState, BootstrapStatus, se
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.ir import types
 from bb_edge.ir.errors import BBError
+from bb_edge.ir.host_arrays import ArrayMisfitError, numbers_as
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.ir.types import ValueType
 from bb_edge.ir.values import TRIGGER
@@ -252,38 +253,16 @@ def _array_of(path: Path, port: str, where: str) -> Array:
 
 
 def _numbers(value: object, dtype: np.dtype[Any] | None, where: str) -> Array:
-    """A number or a list of numbers as an array of the declared dtype; whole numbers must fit exactly."""
+    """A number or a list of numbers as an array of the declared dtype, F32 for floats where none is."""
     try:
-        array = np.asarray(value)
-        if array.dtype == object and dtype is not None and dtype.kind == "f":
-            array = np.asarray(value, np.float64)  # whole numbers beyond 64 bits
-    except ValueError as error:
-        raise BootstrapInputError(
-            f"{_shown(value)} has rows of different lengths", where, "make all rows of a list equally long"
-        ) from error
-    except (TypeError, OverflowError):
-        pass
-    if array.dtype == object and all(isinstance(number, int) for number in array.flat):
-        raise BootstrapInputError(
-            f"{_shown(value)} does not fit {dtype or 'int64'}", where, "write smaller numbers"
-        )
-    if array.dtype.kind not in "biuf":
-        raise BootstrapInputError(
-            f"{_shown(value)} is not a number or a list of numbers", where, "or give the path of a .npy file"
-        )
+        array = numbers_as(value, dtype)
+    except ArrayMisfitError as error:
+        raise BootstrapInputError(error.what, where, f"{error.hint}, or the path of a .npy file") from error
     if dtype is None:
         return array.astype(np.float32) if array.dtype.kind == "f" else array
-    with np.errstate(all="ignore"):
-        cast = array.astype(dtype)
-    # Decimal fractions are rounded to the nearest float; everything else must keep its value.
-    same = _holds_bools(value) == (dtype.kind == "b")  # true is not a number, and 1 is not true
-    if dtype.kind == "f":
-        exact = same and np.array_equal(np.isfinite(array), np.isfinite(cast))
-    else:
-        exact = same and array.dtype.kind in "biu" and np.array_equal(cast, array)
-    if array.size and not exact:
+    if array.size and _holds_bools(value) != (dtype.kind == "b"):  # true is not a number, and 1 is not true
         raise BootstrapInputError(f"{_shown(value)} does not fit {dtype}", where, f"write values of {dtype}")
-    return cast
+    return array
 
 
 def _holds_bools(value: object) -> bool:

@@ -102,7 +102,7 @@ def test_results_are_the_callers(opened: Any) -> None:
         ((X.astype(np.float64), S), {}, "expected dtype float32, got float64"),
         ((np.ones((2, 3), np.float32), S), {}, r"expected shape \['N', 2\], got \[2, 3\]"),
         ((np.ones(2, np.float32), S), {}, "expected shape"),
-        (("text", S), {}, "not an array of numbers"),
+        (("text", S), {}, "'text' is not a number or a list of numbers"),
     ],
 )
 def test_inputs_that_do_not_fit(opened: Any, arrays: Any, named: Any, says: str) -> None:
@@ -213,9 +213,12 @@ def test_tensor_work_loads_no_engine_no_protobuf_and_no_broker_client(tmp_path: 
         (np.ones(2), "expected dtype float32, got float64"),
         (np.array([None, None]), "expected dtype float32, got object"),
         (np.ma.masked_array(np.ones(2, np.float32), [True, False]), "masked array"),
-        ([[1.0], [1.0, 2.0]], "not an array of numbers"),
+        ([[1.0], [1.0, 2.0]], "[[1.0], [1.0, 2.0]] has rows of different lengths"),
+        ([1.0, 1e300], "1e+300 does not fit float32"),
+        ("[1, 2]", "'[1, 2]' is not a number or a list of numbers"),
+        ([1.0, None], "[1.0, None] is not a number or a list of numbers"),
     ],
-    ids=["shape", "dtype", "objects", "mask", "ragged"],
+    ids=["shape", "dtype", "objects", "mask", "ragged", "range", "text", "none"],
 )
 def test_models_and_nodes_refuse_the_same_arrays_with_the_same_words(value, says):
     with pytest.raises(ArrayMisfitError) as misfit:

@@ -35,6 +35,15 @@ def test_an_output_surfaces_as_an_event(bench):
     assert b.node.poll(10) == []
 
 
+def test_numbers_of_a_host_become_the_declared_type(bench):
+    b = bench(ADD)
+    b.node.invoke("Main", {"a": [1, 2.5], "b": (3, True)})
+    b.settle()
+    (event,) = b.of(steps.AppEvent)
+    np.testing.assert_array_equal(event.value, f32(4, 3.5))
+    assert event.value.dtype == np.float32
+
+
 def test_a_half_fed_op_is_reported_as_starved(bench):
     b = bench(ADD)
     number = b.node.invoke("Main", {"a": f32(1, 2)})
@@ -52,6 +61,9 @@ def test_a_half_fed_op_is_reported_as_starved(bench):
         ({"a": np.zeros(2, np.float64)}, "expected dtype float32, got float64"),
         ({"a": f32(1, 2, 3)}, "expected shape [2], got [3]"),
         ({"a": b"\xff\xff"}, "Main, input 'a'"),
+        ({"a": [1, 1e300]}, "1e+300 does not fit float32"),
+        ({"a": [1, None]}, "[1, None] is not a number or a list of numbers"),
+        ({"a": "text"}, "'text' is not a number or a list of numbers"),
     ],
 )
 def test_wrong_inputs_are_refused_at_the_door(bench, inputs, says):
