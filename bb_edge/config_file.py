@@ -27,6 +27,7 @@ from bb_edge.run_config import (
     MAX_LOGIN,
     ConfigFileError,
     RunConfig,
+    checked_deliver_within,
     checked_every,
     checked_give_up,
     checked_interval,
@@ -236,6 +237,7 @@ class _Reader:
             "metrics": self._address(top, "metrics"),
             "until_done": self._flag(top, "", "until_done"),
             "give_up_after": self._value(top, "", "give_up_after", int, "a number of rounds, 0: never"),
+            "deliver_within_s": self._value(top, "", "deliver_within_s", int, "a whole number of seconds"),
             "summary": self._flag(top, "", "summary"),
             "federation": self._text(top, "", "federation"),
             "budget": self._text(top, "", "budget", BUDGETS),
@@ -265,6 +267,7 @@ class _Reader:
             checked_snapshot_rounds(config.snapshot_rounds)
             checked_every(config.save_every)
             checked_give_up(config.give_up_after)
+            checked_deliver_within(config.deliver_within_s)
             checked_seed(config.seed)
         except StateError as error:
             raise self._fail("disk", error.what, error.hint) from error
@@ -353,6 +356,7 @@ _TOP = dict.fromkeys(
         "idle_load",
         "until_done",
         "give_up_after",
+        "deliver_within_s",
         "summary",
         "log",
         "metrics",

@@ -50,7 +50,7 @@ class Node:
     def __post_init__(self) -> None:
         parts, mains = self._parts, self._mains
         self._runtime, self._scheduler, self._peers = parts.runtime, parts.scheduler, parts.peers
-        self.ingress = parts.ingress
+        self.ingress, self.outbox = parts.ingress, parts.outgoing.durable
         self.crowd = Crowd(parts.runtime, parts.links, parts.peers, parts.ingress)
         self._identity = snapshot.Identity.of(parts.runtime.own_peer, self.program, mains)
         self._schedules = schedules_of(mains, parts.scheduler)

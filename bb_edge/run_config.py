@@ -14,6 +14,10 @@ from bb_edge.transport.broker import Broker, MqttOptions
 OUTBOX_RECORD_BYTES = 256
 """Most bytes that a record of the outbox takes on disk beside its envelope."""
 
+DELIVER_WITHIN_S = 30
+"""Seconds without an acknowledgement after which a node whose rounds are over waits no longer for one: a
+connection is tried again within 30 s, where it was away for long."""
+
 MAX_PEER_NAME = 256
 """Characters of a node's name, which its presence carries: others read presences of 4,096 bytes."""
 MAX_LOGIN = 65_535
@@ -66,6 +70,7 @@ class RunConfig:
     idle_load: float | None = None
     until_done: bool = False
     give_up_after: int = 10
+    deliver_within_s: int = DELIVER_WITHIN_S
     summary: bool = False
     log_level: str = "info"
     log_json: bool = False
@@ -141,6 +146,7 @@ class RunConfig:
             "disk": bool(self.disk),
             "snapshot_interval_s": self.snapshot_interval_s != 300,
             "snapshot_rounds": self.snapshot_rounds != 1,
+            "deliver_within_s": self.deliver_within_s != DELIVER_WITHIN_S and self.until_done,
         }
         called = self.called
         if self.state is None:
@@ -159,6 +165,11 @@ class RunConfig:
             warnings.append(
                 f"{called('give_up_after')} has no effect: rounds are tried again for ever"
                 f" ({called('until_done')} ends them)"
+            )
+        if self.deliver_within_s != DELIVER_WITHIN_S and not self.until_done:
+            warnings.append(
+                f"{called('deliver_within_s')} has no effect: the node does not end by itself"
+                f" ({called('until_done')} ends it)"
             )
         if self.bootstrap and not self.run_bootstraps:
             warnings.append(f"the inputs of bootstraps have no effect: {called('run_bootstraps')}")
@@ -203,6 +214,7 @@ _FLAGS = {
     "targets": "--target",
     "snapshot_interval_s": "--snapshot-interval",
     "save_every": "--every",
+    "deliver_within_s": "--deliver-within",
     "run_bootstraps": "--no-bootstrap",
     "log_json": "--json",
 }
@@ -267,6 +279,16 @@ def checked_give_up(rounds: int) -> None:
     """Checks after how many rounds a run gives up. Raises ConfigFileError below 0."""
     if rounds < 0:
         raise ConfigFileError(f"giving up after {rounds} rounds", "run", "give 1 or more, or 0 for never")
+
+
+def checked_deliver_within(seconds: int) -> None:
+    """Checks how long a node waits for its last acknowledgements. Raises ConfigFileError below 0."""
+    if seconds < 0:
+        raise ConfigFileError(
+            f"waiting {seconds} seconds for acknowledgements",
+            "run",
+            f"give 1 or more, or 0 to end at once; the default is {DELIVER_WITHIN_S}",
+        )
 
 
 def checked_seed(seed: int | None) -> None:

@@ -21,6 +21,7 @@ class Exit(IntEnum):
     USAGE = 2  # the command line is wrong
     REFUSED = 3  # artifact, configuration or state: a restart ends in the same way
     NO_RESULT = 4  # with --until-done, where too many rounds in a row have reached nobody, or each has failed
+    UNDELIVERED = 5  # with --until-done: rounds are over, and nobody acknowledges what waits durably
 
 
 class MayPass(BBError):

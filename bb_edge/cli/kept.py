@@ -245,8 +245,11 @@ MOST_NAMED = 3
 """Peers that the last line names, those with the most records first."""
 
 
-def still_waiting(node: Node, names: PeerNames) -> str:
-    """What of its outbox a node that stops leaves behind, as the end of a sentence; empty for nothing."""
+def still_waiting(node: Node, names: PeerNames, how: str = "") -> str:
+    """What of its outbox a node that stops leaves behind, as the end of a sentence; empty for nothing.
+
+    `how` is how it has to run for that to leave, ` without --until-done`; empty where it does so anyway.
+    """
     waiting = Counter(node.unkept(lambda _: True))
     if not waiting:
         return ""
@@ -260,7 +263,8 @@ def still_waiting(node: Node, names: PeerNames) -> str:
     envelopes, they = (
         ("durable envelope waits", "it leaves") if count == 1 else ("durable envelopes wait", "they leave")
     )
-    return f"; {count:,} {envelopes} on disk for {', '.join(named + more)}: {they} when this node runs again"
+    whom = ", ".join(named + more)
+    return f"; {count:,} {envelopes} on disk for {whom}: {they} when this node runs again{how}"
 
 
 def _discarded(rows: tuple[bytes, ...]) -> dict[PeerId, list[str]]:

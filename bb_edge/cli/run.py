@@ -19,6 +19,7 @@ from bb_edge.user_modules import add_load
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bb_edge.cli.last_delivery import LastDelivery
     from bb_edge.cli.launch import Launch
     from bb_edge.cli.render import Log, Output
     from bb_edge.cli.step_log import StepLog
@@ -91,13 +92,24 @@ def add_parser(verbs: Any) -> None:
         metavar="N",
         help="with --save-model: after each N rounds that changed them (default: 1)",
     )
-    p.add_argument("--until-done", action="store_true", help="end once every Repeat has counted its rounds")
+    p.add_argument(
+        "--until-done",
+        action="store_true",
+        help="end once every Repeat has counted its rounds, and what was sent durably is acknowledged",
+    )
     p.add_argument(
         "--give-up-after",
         type=int,
         metavar="N",
         help="with --until-done: end with exit code 4 after N rounds in a row that reached nobody"
         " (default: 10; 0: never)",
+    )
+    p.add_argument(
+        "--deliver-within",
+        type=int,
+        metavar="SECONDS",
+        help="with --until-done and --state: wait until what was sent durably is acknowledged, that long for"
+        " each further acknowledgement, then end with exit code 5 (default: 30; 0: end at once)",
     )
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
     p.add_argument("--trace", type=file_name, metavar="FILE", help="write polls and ops for Perfetto")
@@ -224,15 +236,17 @@ def _run(launch: Launch, output: Output, hangups: Hangups, stack: ExitStack, sto
             "info", f"{name} runs {', '.join(node.targets)} as {launch.peer}", module=launch.program.module
         )
 
+        delivery = _last_delivery(launch, output)
+
         def over() -> bool:
-            return report.unfinished <= 0 or _gives_up(launch, report)
+            return delivery.over() if report.unfinished <= 0 else _gives_up(launch, report)
 
         driver.run(over if launch.ends else None)
         if saved is not None:
             unsaved = saved.finish()
     if config.summary:
         _summarize(launch, output, driver.polls, keeper)
-    return _outcome(launch, output, report, keeper, unsaved)
+    return _outcome(launch, output, report, keeper, unsaved, delivery.gave_up)
 
 
 def _summarize(launch: Launch, output: Output, polls: int, keeper: Keeper | None) -> None:
@@ -254,9 +268,17 @@ def _summarize(launch: Launch, output: Output, polls: int, keeper: Keeper | None
 
 
 def _outcome(
-    launch: Launch, output: Output, report: StepLog, keeper: Keeper | None, unsaved: Sequence[str]
+    launch: Launch,
+    output: Output,
+    report: StepLog,
+    keeper: Keeper | None,
+    unsaved: Sequence[str],
+    undelivered: bool,
 ) -> int:
-    """Logs what a run that is over leaves undone; returns the exit code. `unsaved` are slots of models."""
+    """Logs what a run that is over leaves undone; returns the exit code. `unsaved` are slots of models.
+
+    `undelivered` says that it has waited in vain for the acknowledgements of what it sent durably.
+    """
     config, node = launch.config, launch.node
     failed, waiting = False, ""
     if keeper is not None:
@@ -264,7 +286,9 @@ def _outcome(
 
         assert launch.store is not None and config.state is not None
         failed = tell_lost(output.log, config.state, node, launch.store, keeper, launch.names)
-        waiting = "" if failed else still_waiting(node, launch.names)
+        at_once = launch.ends and report.unfinished <= 0 and not config.deliver_within_s
+        how = f" without {config.called('until_done')}" if at_once else ""
+        waiting = "" if failed else still_waiting(node, launch.names, how)
     if unsaved:
         output.log(
             "error",
@@ -283,10 +307,38 @@ def _outcome(
         output.log(
             "error", f"an op has failed in each of {rounds} rounds: OpFailed above says which, and why"
         )
+    if undelivered:
+        output.log(
+            "warning",
+            f"nobody has acknowledged what waits within {config.deliver_within_s} s"
+            f" ({config.called('deliver_within_s')}): start this node again once they are there, or without"
+            f" {config.called('until_done')} to have it wait for them",
+        )
     output.log("info", f"{config.peer or ''} has stopped{waiting}")
     if failed or unsaved or output.lost:
         return Exit.FAILED
-    return Exit.NO_RESULT if gave_up or in_vain else Exit.DONE
+    if gave_up or in_vain:
+        return Exit.NO_RESULT
+    return Exit.UNDELIVERED if undelivered else Exit.DONE
+
+
+def _last_delivery(launch: Launch, output: Output) -> LastDelivery:
+    """What the node waits for once its rounds are over; without a state folder nothing durable is kept."""
+    from bb_edge.cli.last_delivery import LastDelivery
+
+    config = launch.config
+    patience_s = 0 if config.state is None else config.deliver_within_s
+    called = config.called("deliver_within_s")
+
+    def tell(waiting: int) -> None:
+        output.log(
+            "info",
+            f"the rounds are over: waits until what was sent durably is acknowledged, {patience_s} s at most"
+            f" for each ({called})",
+            envelopes=waiting,
+        )
+
+    return LastDelivery(launch.node.outbox, launch.board.clock.monotonic_ns, patience_s * 1_000_000_000, tell)
 
 
 def _gives_up(launch: Launch, report: StepLog) -> bool:

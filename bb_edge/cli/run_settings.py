@@ -111,6 +111,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
         **{name: getattr(arguments, name) for name in _SAME_NAME},
         "until_done": arguments.until_done or None,
         "give_up_after": arguments.give_up_after,
+        "deliver_within_s": arguments.deliver_within,
         "summary": arguments.summary or None,
         "log_json": arguments.json or None,
         "adopt_without_outbox": arguments.adopt_without_outbox or None,
@@ -137,6 +138,7 @@ def settings(arguments: argparse.Namespace, environ: Mapping[str, str] | None = 
 def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises ArgumentError for the flags of `run` that are wrong whatever the file says."""
     from bb_edge.run_config import (
+        checked_deliver_within,
         checked_every,
         checked_give_up,
         checked_interval,
@@ -147,6 +149,7 @@ def _check_flags(arguments: argparse.Namespace) -> None:
     for flag, check in (
         ("--every", checked_every),
         ("--give-up-after", checked_give_up),
+        ("--deliver-within", checked_deliver_within),
         ("--snapshot-interval", checked_interval),
         ("--snapshot-rounds", checked_snapshot_rounds),
         ("--seed", checked_seed),

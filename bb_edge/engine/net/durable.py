@@ -84,6 +84,16 @@ class Durable:
         """The bytes of the envelopes in the outbox that nobody has acknowledged."""
         return self.records.sender.room.open_bytes
 
+    @property
+    def open(self) -> frozenset[int]:
+        """The numbers of the records that nobody has acknowledged."""
+        return frozenset(pending.key.seq for pending in self.records.pending)
+
+    @property
+    def unplaced(self) -> int:
+        """How many envelopes wait for room in the outbox."""
+        return sum(1 if unit.to is None else len(unit.to) for unit in self.waiting)
+
     def unkept(self, gone: Callable[[int | BodyName], bool] | None = None) -> Counter[PeerId]:
         """How many durable envelopes are not on disk, by their peers: they wait for a place there, or for the
         disk. Or how many were there, and nobody has acknowledged them: the row of that name, a record's or

@@ -59,9 +59,8 @@ class Outgoing:
     @property
     def waiting(self) -> int:
         """Envelopes that wait for room, or in the outbox."""
-        return len(self.durable.records.pending) + sum(
-            1 if unit.to is None else len(unit.to) for unit in (*self.held, *self.durable.waiting)
-        )
+        held = sum(1 if unit.to is None else len(unit.to) for unit in self.held)
+        return len(self.durable.records.pending) + held + self.durable.unplaced
 
     @property
     def queued(self) -> Iterable[Unit]:

@@ -49,6 +49,7 @@ FULL = {
     "seed": 7,
     "load": ["mine.components"],
     "until_done": True,
+    "deliver_within_s": 5,
     "summary": True,
     "log": {"level": "warning", "json": True},
     "metrics": "127.0.0.1:9100",
@@ -76,6 +77,7 @@ def test_every_key_arrives(write, tmp_path):
     assert (config.peer, config.federation, config.seed) == ("kitchen", "home", 7)
     assert config.components == {"shard": {"path": "data.npz", "batch_size": 32}}
     assert (config.state, config.trace) == (tmp_path / "state", tmp_path / "trace.json")
+    assert config.deliver_within_s == 5
     assert (config.until_done, config.summary, config.log_json, config.log_level) == (
         True,
         True,

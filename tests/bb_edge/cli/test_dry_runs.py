@@ -101,6 +101,7 @@ BROKEN: dict[str, tuple[dict[str, object], str]] = {
     "disk": ({"disk": {"journal_bytes": -1}, "state": "s"}, "below 1 byte"),
     "interval": ({"snapshot_interval_s": -1}, "-1 seconds"),
     "give-up": ({"give_up_after": -1}, "-1 rounds"),
+    "deliver": ({"deliver_within_s": -1}, "-1 seconds for acknowledgements"),
     "seed": ({"seed": -1}, "the seed -1"),
     "log": ({"log": {"level": "loud"}}, "loud"),
     "load": ({"load": ["nowhere"]}, "no module 'nowhere'"),
@@ -122,6 +123,7 @@ WRONG_FLAGS = [
 ]
 OF_RUN = [
     ("--give-up-after", "-1"),
+    ("--deliver-within", "-1"),
     ("--snapshot-interval", "-1"),
     ("--every", "0"),
     ("--every", "3"),

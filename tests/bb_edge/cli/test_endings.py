@@ -337,3 +337,20 @@ def test_a_number_of_rounds_that_nothing_waits_for_is_told_to_be_none(configured
         said = capsys.readouterr().err
         assert ("has no effect: rounds are tried again for ever" in said) is told
         assert (f"until_done in {path} has no effect: no rounds of this node have an end" in said) is not told
+
+
+@pytest.mark.broker
+def test_a_patience_for_acknowledgements_that_nothing_waits_for_is_told_to_be_none(configured, capsys):
+    for settings, told in (
+        ({"deliver_within_s": 3}, "the node does not end by itself"),
+        ({"deliver_within_s": 3, "until_done": True}, "without a state folder"),
+        ({"deliver_within_s": 3, "until_done": True, "state": "state"}, None),
+        ({"deliver_within_s": 30}, None),
+    ):
+        path = str(configured(**settings))
+        assert main(["check", "--config", path]) == 0
+        said = [line for line in capsys.readouterr().err.splitlines() if "deliver_within_s" in line]
+        assert [f"deliver_within_s in {path} has no effect" in line for line in said] == (
+            [True] if told else []
+        )
+        assert told is None or told in said[0]
