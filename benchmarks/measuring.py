@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-WHEEL_GOAL, UNPACKED_GOAL = 2050.0, 5700.0
+WHEEL_GOAL, UNPACKED_GOAL = 2080.0, 5800.0
 """Kilobytes of the wheel and of what it unpacks to, 130 and 200 of them the examples.
 
 tests/house/test_wheel.py holds the wheel that pip makes to them."""

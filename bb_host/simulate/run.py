@@ -16,6 +16,7 @@ from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Accounts, Event, Progress, Trouble
 from bb_host.simulate.busy import nobody
 from bb_host.simulate.checks import check_scenario
+from bb_host.simulate.conditions import NS
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
 
@@ -60,6 +61,8 @@ class Outcome:
     models: dict[tuple[str, str], Mapping[str, Array]] = field(default_factory=dict)
     """By class and slot the parameters, by name, of the models that the scenario names."""
 
+
+DAY_NS = 86_400 * NS
 
 _MORE = "more clients, or for longer, or a smaller min; --for SECONDS runs it all the same"
 
@@ -139,10 +142,10 @@ def simulate(
             stuck = next((progress.stuck for progress in told if progress.stuck), "")
             if stuck and for_ns is None:
                 raise RoundsInVain(stuck, "simulate", _why(crew.accounts()))
-            if for_ns is None and now_ns - moved_ns > _patience_ns(scenario):
+            if for_ns is None and now_ns - moved_ns > _patience_ns(scenario, moved == moved_then):
                 last = f"{(now_ns - moved_ns) / 1e9:,.0f} s"
                 what = f"nothing has come of the last {last}: {waits or 'no round has ended'}"
-                raise ScenarioError(what, "simulate", _MORE)
+                raise ScenarioError(what, "simulate", _why(crew.accounts()))
             start_ns = _least(told, underway)
             done = had_rounds and not any(progress.open_rounds for progress in told)
             if start_ns is None or done or (for_ns is not None and start_ns > for_ns):
@@ -187,10 +190,17 @@ def _why(accounts: Sequence[Accounts]) -> str:
     return "; ".join(found) or _MORE
 
 
-def _patience_ns(scenario: Scenario) -> float:
-    """How long nothing may come of a run whose clients come and go: a hundred times that they do so."""
+def _patience_ns(scenario: Scenario, waiting: bool) -> float:
+    """How long nothing may come: of clients that come and go, a hundred times that they do so.
+
+    Of others only where a round has been `waiting` for peers all that time: a day behind the last that comes,
+    goes or is late. Whoever is not there by then never is, as where it does not fit a node's limits.
+    """
     conditions = scenario.conditions
-    return 100 * conditions.up_period_ns if conditions.up_share < 1 else math.inf
+    if conditions.up_share < 1:
+        return 100 * conditions.up_period_ns
+    last = max((end for spans in conditions.trace.values() for _, end in spans), default=0)
+    return last + conditions.dropout_ns + conditions.slow_by_ns + DAY_NS if waiting else math.inf
 
 
 def _least(told: Sequence[Progress], underway: Sequence[Sequence[Arrival]]) -> int | None:

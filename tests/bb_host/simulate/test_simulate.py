@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import multiprocessing
 import os
 import signal
@@ -14,6 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bb_edge import NodeConfig
+from bb_edge.install_plan import InstallPlan
+from bb_edge.loading import load
+from bb_edge.targets import InstallError
 from bb_host.errors import ScenarioError, WorkerError
 from bb_host.simulate import Conditions, Dealt, Outcome, Rule, Scenario, on_ray, simulate
 from bb_host.simulate import run as run_module
@@ -173,6 +179,24 @@ def test_where_nothing_comes_of_clients_that_come_and_go_it_ends(scenario):
     conditions = Conditions(up_share=0.01, up_period_ns=NS)
     with pytest.raises(ScenarioError, match=r"nothing has come of the last 10\d s: .*the class 'Client'"):
         simulate(scenario(5, least=5, conditions=conditions), on="here")
+
+
+def test_where_a_round_waits_for_peers_that_find_no_place_it_ends(scenario):
+    """Their presences are larger than the least that a check reckons with, and are told in vain."""
+    told = scenario(2, least=2)
+    server, clients = told.groups
+    program, config = load(server.data), NodeConfig.host()
+    for room in range(200, 1000):  # until two of the smallest fit
+        config = NodeConfig.host().with_(peer_bytes=room)
+        with contextlib.suppress(InstallError):
+            InstallPlan(program, [server.target], config)
+            break
+    told = dataclasses.replace(told, groups=(dataclasses.replace(server, config=config), clients))
+    with pytest.raises(
+        ScenarioError, match=r"nothing has come of the last 8.*: round 1 waits for 2"
+    ) as caught:
+        simulate(told, on="here")
+    assert "PeerRefused" in caught.value.hint
 
 
 @pytest.mark.parametrize("for_ns", [7 * NS])
