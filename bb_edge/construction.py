@@ -5,13 +5,17 @@ docs/design/artifact.md, "Construction state", describes its forms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from bb_edge.engine.errors import LoadError
+from bb_edge.ir import types
 from bb_edge.ir.onnx_pb2 import AttributeProto
 from bb_edge.ir.plain_values import from_cbor, from_json
 from bb_edge.ir.tensors import from_tensor_proto
 from bb_edge.ir.type_protos import from_type_proto
+from bb_edge.ir.types import ValueType
 from bb_edge.roles.component import Component, ComponentEnv
 from bb_edge.roles.containment import contained
 from bb_edge.roles.errors import ConstructionFailed, RoleError
@@ -43,7 +47,23 @@ def build(kind: type[Component], env: ComponentEnv) -> Component:
             f"{kind.TYPE_NAME} has {notes!r:.60} as its notes, and sentences for the log are expected",
             hint="give an attribute of another meaning another name",
         )
+    if not getattr(kind.port_types, "__module__", "").startswith("bb_edge."):
+        component.promised_types = env.once(("promised", kind), lambda: _promised(kind, env))
     return component
+
+
+def _promised(kind: type[Component], env: ComponentEnv) -> Mapping[str, ValueType]:
+    """What an author's class says in `port_types` that its ports have, without their shapes.
+
+    A class that fails to answer promises nothing here: the compiler refuses it.
+    """
+    try:
+        declared = kind.port_types(deepcopy(dict(env.compiled)), dict(env.tensors))
+        said = {str(port): str(text).partition("[")[0].strip() for port, text in declared.items()}
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):
+        return {}
+    nodes = {port: types.by_id(f"Tensor<{text}>") or types.by_id(text) for port, text in said.items()}
+    return {port: ValueType(node) for port, node in nodes.items() if node is not None}
 
 
 def _not_built(kind: type[Component], env: ComponentEnv, error: Exception) -> ConstructionFailed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bb_edge.ir.once import each_time
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from bb_edge.ir.once import Once
     from bb_edge.ir.onnx_pb2 import FunctionProto
     from bb_edge.ir.tensors import Array
+    from bb_edge.ir.types import ValueType
     from bb_edge.roles.completion import Later
     from bb_edge.roles.context import Ctx
     from bb_edge.roles.programs import Preparer
@@ -215,6 +217,9 @@ class Component:
     `notes` are what its construction found odd and went on with, one sentence each: `bb-edge run` and
     `bb-edge check` tell them. `untold` is the list, the same one for good, in which a data source or a model
     keeps what its `take_notes` would give: it is asked when there is something. None: behind each call.
+
+    `promised_types` are the types of ports, without shapes, that a class of an author's says in `port_types`:
+    the runtime sets them when it builds the component, and holds results to them.
     """
 
     TYPE_NAME: ClassVar[str] = ""
@@ -229,6 +234,7 @@ class Component:
     GRAPH_OPS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     notes: Sequence[str] = ()
     untold: Sequence[str] | None = None
+    promised_types: Mapping[str, ValueType] = MappingProxyType({})
 
     @classmethod
     def construct(cls, env: ComponentEnv) -> Component:

@@ -163,11 +163,15 @@ def _noting(component: Model, slot: str, method: Callable[..., object]) -> Calla
 
 
 def _promised(component: Component, definition: OpDef) -> list[ValueType | None]:
-    """Returns the types that the class declares in `STORAGE_TYPES`, for artifacts that do not repeat them."""
-    declared = getattr(component, "STORAGE_TYPES", {})
-    names = [declared.get(f"{definition.name}.{port.name}") for port in definition.outputs]
-    nodes = [None if name is None else types.by_id(name) for name in names]
-    return [None if node is None else ValueType(node) for node in nodes]
+    """Returns the types that the class declares, for artifacts that do not repeat them.
+
+    What `STORAGE_TYPES` says, and else an author's own `port_types`.
+    """
+    declared, said = getattr(component, "STORAGE_TYPES", {}), component.promised_types
+    ports = [f"{definition.name}.{port.name}" for port in definition.outputs]
+    nodes = {port: types.by_id(declared[port]) for port in ports if port in declared}
+    stored = {port: ValueType(node) for port, node in nodes.items() if node is not None}
+    return [stored.get(port) or said.get(port) for port in ports]
 
 
 def _own_op(op: BoundOp, component: Component) -> OpDef:

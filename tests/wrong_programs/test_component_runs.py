@@ -83,6 +83,30 @@ def test_what_others_read_too_cannot_be_written_to():
     assert marked(text), text
 
 
+class Promises(Fails):
+    """Says what its codes are, and gives others: who reads them, or sends them, was told instead."""
+
+    TYPE_NAME = "acme.Promises"
+
+    @classmethod
+    def port_types(cls, config, tensors):
+        return {"Compress.code": "F32[n,3]", "Decompress.t": "F32[n,3]"}
+
+    def compress(self, ctx, t):
+        return t.astype(np.float64)
+
+
+def test_what_port_types_promises_of_an_output_is_checked_where_it_is_given():
+    compiler = Compiler().bind_codec("codec", Promises)
+    (artifact,) = compile_edge(Coded(), compiler).artifacts
+    for data in (to_bytes(compiler.compile_program(Coded())), artifact.data):
+        text = failure(data, "Coded", Promises)
+        assert text.startswith("slot 'codec' (acme.Promises.compress): gave Tensor<F64>[2, 3], expected"), (
+            text
+        )
+        assert "astype('float32')" in text
+
+
 def backend_of(give, method="execute"):
     def execute(self, graph, inputs, attrs=None):
         return {name: give(X + 1) for name in graph.output}  # <-
