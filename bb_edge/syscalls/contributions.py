@@ -31,6 +31,12 @@ REMEDY = (
     "give sent=, what the peer was asked with, to contribute; or declare the shape of what is contributed"
 )
 
+_OWN = "does a model, codec or aggregator of your own give another shape?"
+OF_WHAT_CAME = f"see what made the contribution: {_OWN}"
+OF_EITHER = (
+    f"see which of the two is wrong, the contribution or what was sent for it, and what made it: {_OWN}"
+)
+
 
 def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
     """Returns the call of a `contribute` or `aggregate` method, and notes which sum the op is about.
@@ -88,9 +94,9 @@ def _refusing(
                 raise ComponentError("it is empty", hint="had the peer nothing to contribute?")
             if sent is not None:
                 if contribution.shape != sent.shape:
-                    raise _misfit(contribution, shape_text(sent.shape), "what was sent")
+                    raise _misfit(contribution, shape_text(sent.shape), "what was sent", OF_EITHER)
             elif stamped is not None and not fits(contribution.shape, stamped):
-                raise _misfit(contribution, shape_text(stamped), "what is asked for")
+                raise _misfit(contribution, shape_text(stamped), "what is asked for", OF_WHAT_CAME)
             result = method(ctx, contribution, weight, peer, round, sent)
             if sent is None and not decided:
                 decided = True
@@ -144,11 +150,9 @@ def _telling(component: Aggregator, method: Callable[..., object]) -> Callable[.
     return aggregate
 
 
-def _misfit(contribution: np.ndarray[Any, Any], wanted: str, whose: str) -> ComponentError:
+def _misfit(contribution: np.ndarray[Any, Any], wanted: str, whose: str, hint: str) -> ComponentError:
     came = shape_text(contribution.shape)
-    return ComponentError(
-        f"it has shape {came}, {whose} has {wanted}", hint="does the peer run this program?"
-    )
+    return ComponentError(f"it has shape {came}, {whose} has {wanted}", hint=hint)
 
 
 def _one_peer(peer: Any) -> PeerId | None:
