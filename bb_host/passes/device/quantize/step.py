@@ -66,7 +66,8 @@ def quantize_program(program: Program, target: str, asked: Quantization) -> tupl
     found = observe(program, main, target, asked.data)
     for function in chosen:
         if function.key in found.missing:
-            _refuse_missing(main, function, found.missing[function.key], asked.data, target)
+            several = sum(f.facts.entry for f in program.functions) > 1
+            _refuse_missing(main, found.missing[function.key], asked.data, target, several)
     refuse_unknown(program, asked.data, where)
     done: dict[tuple[str, str], Quantized] = {}
     for f in chosen:
@@ -91,16 +92,20 @@ def _refuse_unknown(
 
 
 def _refuse_missing(
-    main: Function, function: Function, missing: Sequence[str], data: Mapping[str, Array], target: str
+    main: Function, missing: Sequence[str], data: Mapping[str, Array], target: str, several: bool
 ) -> None:
     told = []
     for name in missing:
         known = main.types.get(name)
-        dims = "" if known is None or known.shape is None else f" {list(known.shape)}"
-        told.append(f"{target}.{name}{dims}")
+        dims = (
+            ""
+            if known is None or known.shape is None
+            else f" [{','.join(str(d or '?') for d in known.shape)}]"
+        )
+        told.append(f"{target}.{name}{dims}" if several else f"{name}{dims}")
     given = ", ".join(sorted(data)) or "nothing"
     raise CalibrationError(
-        f"function {function.name} reads {', '.join(told)}",
+        f"no calibration data for {', '.join(told)}, and {given} is given",
         f"target {target}",
-        f"calibration data hold {given}; give arrays by these names",
+        "save an array of samples by each of these names: numpy.savez(…)",
     )

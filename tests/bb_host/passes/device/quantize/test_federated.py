@@ -70,7 +70,7 @@ def test_a_program_without_weights_is_refused() -> None:
 
 def test_what_is_missing_is_named_as_the_data_must_name_it() -> None:
     name = _missing()
-    with pytest.raises(CalibrationError, match=r"calibration data hold other; give arrays by these names"):
+    with pytest.raises(CalibrationError, match=r"no calibration data for Client\.\S+, and other is given"):
         _build({"other": SAMPLES})
     with pytest.raises(CalibrationError, match="float64"):
         _build({name: SAMPLES.astype(np.float64)})

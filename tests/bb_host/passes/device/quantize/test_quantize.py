@@ -269,8 +269,11 @@ def test_fp16_leaves_what_it_cannot_hold(mlp: Model) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        ({}, r"reads mlp\.x \['N', 16\].*calibration data hold nothing"),
-        ({"z": np.zeros((4, 16), np.float32)}, "calibration data hold z"),
+        ({}, r"target mlp: no calibration data for x \[N,16\], and nothing is given"),
+        (
+            {"z": np.zeros((4, 16), np.float32)},
+            r"target mlp: no calibration data for x \[N,16\], and z is given",
+        ),
         ({"x": np.zeros((4, 15), np.float32)}, r"shape \[4, 15\], the input is \[\?, 16\]"),
         ({"x": np.zeros((4, 16), np.float64)}, "float64, the input is float32"),
         ({"x": np.zeros((0, 16), np.float32)}, "no samples"),
