@@ -73,7 +73,7 @@ def describe(program: Program, size: int = 0) -> dict[str, Any]:
         "functions": len(program.functions),
         "opsets": dict(sorted(program.opsets.items())),
         "partitions": [_partition(program, f) for f in tops],
-        "wire": _wire(tops),
+        "wire": _wire(tops, form != "recorded"),
         "memory": [entry for f in program.functions for entry in _memory(f)],
         "tflite": [entry for f in program.functions for entry in _models(f)],
     }
@@ -245,8 +245,11 @@ def _models(function: Function) -> Iterable[dict[str, Any]]:
 # --- wire edges -----------------------------------------------------------------------------------
 
 
-def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
-    """One entry per wire id: who sends, who receives, what. A half that is not in the file is None."""
+def _wire(functions: Iterable[Function], placed: bool) -> list[dict[str, Any]]:
+    """One entry per wire id: who sends, who receives, what.
+
+    A half that is not in the file is None; so are both before the compiler has placed what is recorded.
+    """
     found: dict[str, dict[str, Any]] = {}
     for function in functions:
         for op in walk_ops(function.ops):
@@ -257,7 +260,8 @@ def _wire(functions: Iterable[Function]) -> list[dict[str, Any]]:
                 f"{wire_id or op.outputs}",
                 {"wire_id": int(wire_id) if wire_id.isdigit() else None, "from": None, "to": None},
             )
-            edge["from" if op.op_type in SEND_FLAVORED else "to"] = function.name
+            if placed:
+                edge["from" if op.op_type in SEND_FLAVORED else "to"] = function.name
             _wire_facts(op, edge)
     return sorted(found.values(), key=lambda e: (e["wire_id"] is None, e["wire_id"]))
 

@@ -31,6 +31,8 @@ def test_recorded(tiny):
         "peer_class": "Client",
     }
     assert [e["kind"] for e in found["wire"]] == ["request", "reply"]
+    assert {(e["from"], e["to"]) for e in found["wire"]} == {(None, None)}  # the compiler says where it runs
+    assert "… → …" in render(found, "tiny.py") and "Tiny → " not in render(found, "tiny.py")
 
 
 def test_compiled(build):
