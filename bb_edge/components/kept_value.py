@@ -118,7 +118,9 @@ class KeptValue(WithoutSettings):
         raise KeptValueError(
             f"the slot keeps tensors and bundles of tensors, and was given a {type(value).__name__}",
             self._where,
-            "make a number of it: g.as_tensor(value)",
+            "make a number of it: g.as_tensor(value)"
+            if isinstance(value, int | float)
+            else "it is not a number; a component of your own can keep it",
         )
 
     # --- state ----------------------------------------------------------------------------------------

@@ -60,6 +60,14 @@ def a_trigger(m: Any, g: Graph, start: Any) -> None:
     m.kept.add(g, g.threshold(1, start.round))  # <-
 
 
+def a_peer(m: Any, g: Graph, start: Any) -> None:
+    m.kept.write(g, g.own_peer(after=start))  # <-
+
+
+def a_time(m: Any, g: Graph, start: Any) -> None:
+    m.kept.write(g, g.clock(g.threshold(1, start.round)))  # <-
+
+
 def reads_only(m: Any, g: Graph, start: Any) -> None:
     g.app_emit("it", m.kept.read(g, m.model.params(g, after=start)))  # <-
 
@@ -85,7 +93,9 @@ def test_what_is_right(use: Callable[..., Any]) -> None:
         (other_size, ("slot 'kept' keeps one kind of value", "F32[3]", "F32[42]")),
         (other_element, ("slot 'kept' keeps one kind of value", "F64[42]", "F32[42]")),
         (a_bundle, ("slot 'kept' keeps one kind of value", "Composite", "F32[42]")),
-        (a_trigger, ("slot 'kept' keeps tensors and bundles of tensors", "Trigger")),
+        (a_trigger, ("slot 'kept' keeps tensors and bundles of tensors", "Trigger", "it is not a number")),
+        (a_peer, ("slot 'kept' keeps tensors", "PeerId", "it is not a number", "a component of your own")),
+        (a_time, ("slot 'kept' keeps tensors", "Timestamp", "make a number of it: g.as_tensor(value)")),
     ],
 )
 def test_other_kinds_of_values(use: Callable[..., Any], words: tuple[str, ...]) -> None:

@@ -64,7 +64,11 @@ def _agree(slot: str, found: Sequence[tuple[Function, Op]]) -> None:
         if not (types.compatible(kind.node, types.TENSOR) or kind.node is types.COMPOSITE):
             raise TypeConstraintFailed(
                 f"slot {slot!r} keeps tensors and bundles of tensors, and is given a {print_type(kind)}",
-                hint="make a number of it: g.as_tensor(value)",
+                hint=(
+                    "make a number of it: g.as_tensor(value)"
+                    if kind.node in types.NUMBERS
+                    else "it is not a number; a component of your own can keep it (docs/how-to/components.md)"
+                ),
                 op=op,
             )
         if first is None:
