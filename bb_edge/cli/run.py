@@ -297,10 +297,10 @@ def _outcome(
         )
     gave_up = launch.ends and report.unfinished > 0 and _gives_up(launch, report)
     if gave_up:
-        output.log(
-            "error",
-            f"given up ({config.called('give_up_after')}): {report.in_vain_text(config.give_up_after)}",
-        )
+        from bb_edge.capacity import short_deadlines
+
+        why = "; ".join((report.in_vain_text(config.give_up_after), *short_deadlines(launch.program)))
+        output.log("error", f"given up ({config.called('give_up_after')}): {why}")
     rounds = node.counters.get("rounds.ended", 0)
     in_vain = launch.ends and report.unfinished <= 0 and 0 < rounds == node.counters.get("rounds.failed", 0)
     if in_vain:

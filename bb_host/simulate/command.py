@@ -13,10 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from bb_edge.capacity import short_deadlines
 from bb_edge.cli.endings import Exit
 from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
-from bb_edge.ir import keys
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, forgotten_register, load_all
@@ -30,7 +30,7 @@ from bb_host.simulate.results import Results
 from bb_host.simulate.room import check_room, open_sizes
 from bb_host.simulate.run import Outcome, simulate
 from bb_host.simulate.saved import FLAG, SavedModel, saved_model
-from bb_host.simulate.scenario import MS, Scenario
+from bb_host.simulate.scenario import Scenario
 
 MOST_SHOWN = 8
 """Numbers in the last line of a run: it stays a line; `summary.json` has all of them."""
@@ -150,7 +150,8 @@ def _run(
         except RoundsInVain as error:
             asked = _lines_of_requests(artifacts)
             error.what += f"; {' and '.join(asked)} say whom they ask" if asked else ""
-            error.what += "".join(f"; {short}" for short in _short_deadlines(artifacts))
+            short = dict.fromkeys(s for each in artifacts for s in short_deadlines(load(each.data)))
+            error.what += "".join(f"; {deadline}" for deadline in short)
             raise
         except ScenarioError as error:
             error.what += "".join(f"; {found.strip()}" for found in _lines_in(error.what, artifacts))
@@ -251,18 +252,6 @@ def _lines_of_requests(artifacts: Sequence[CompiledTarget]) -> list[str]:
     return sorted(
         dict.fromkeys(found), key=lambda line: (*line.rpartition(":")[:1], int(line.rpartition(":")[2]))
     )
-
-
-def _short_deadlines(artifacts: Sequence[CompiledTarget]) -> list[str]:
-    """The deadlines that no network meets: seconds were meant."""
-    graphs = [graph for artifact in artifacts for graph in load(artifact.data).graphs.values()]
-    sends = [op for graph in graphs for op in graph.ops if op.domain == keys.WIRE_DOMAIN]
-    given = sorted({ns for op in sends if isinstance(ns := op.attrs.get(keys.ATTR_DEADLINE_NS), int)})
-    return [
-        f"deadline_ns={ns} is less than a millisecond: deadlines are nanoseconds, deadline_ns=30 * S"
-        for ns in given
-        if 0 < ns < MS
-    ]
 
 
 def _lines_of(kind: str, trouble: Trouble, artifacts: Sequence[CompiledTarget]) -> list[str]:

@@ -530,6 +530,10 @@ def test_a_run_gives_up_after_rounds_that_reach_nobody(configured, start, tmp_pa
     node = start("run", "--config", str(path), "--give-up-after", "2")
     node.says("2 rounds in a row")
     assert node.process.wait(PATIENCE_S) == 4
+    (tmp_path / "program.onnx").write_bytes(compile_text(ROUNDS.replace("1000000000", "30")))
+    node = start("run", "--config", str(path))
+    node.says("4 rounds in a row have reached nobody; deadline_ns=30 is less than a millisecond")
+    assert node.process.wait(PATIENCE_S) == 4
     node = start("run", "--config", str(path), "--give-up-after", "-1")
     node.says("giving up after -1 rounds")
     assert node.process.wait(PATIENCE_S) == 2
