@@ -69,6 +69,18 @@ def test_three_lines(opened: Any) -> None:
     np.testing.assert_array_equal(model(x=[[1, 1]], s=[5, 6]), [[5, 6]])
 
 
+def test_a_loaded_program_is_called_in_the_same_way() -> None:
+    program = bb_edge.load(artifact(SCALE))
+    np.testing.assert_array_equal(program(X, s=S), X * S)
+    (outputs,) = program.run({"x": X, "s": [2, 3]}).items()
+    assert outputs[0] == program.outputs[0]
+    np.testing.assert_array_equal(outputs[1], X * S)
+    with pytest.raises(InferenceError, match="'s' is missing"):
+        program.run({"x": X})
+    with pytest.raises(InferenceError, match="expected a dict of inputs by name"):
+        program.run([X, S])  # type: ignore[arg-type]
+
+
 def test_what_it_says_of_itself(opened: Any) -> None:
     model = opened(SCALE)
     assert model.target == "Main"
