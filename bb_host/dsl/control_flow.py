@@ -11,6 +11,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.bodies import BODY_ATTRS
 from bb_edge.ir.types import ValueType
 from bb_host.dsl.calls import Done
+from bb_host.dsl.closed import Closed
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.literals import as_array, lift, no_bundle
 from bb_host.dsl.misuse import fails_to_start, typed_calls
@@ -252,4 +253,9 @@ class ControlFlow:
             if lifted.graph is not inner or any(lifted is o for o in (*inputs, *outputs)):
                 lifted = inner.copy(lifted)
             outputs.append(lifted)
+        Closed(inner.describe(), _OUT_OF.get(name, _OUT_OF_BRANCH)).close(inputs, inner.drafts)
         return SubgraphDraft(name, inputs, outputs, inner.drafts)
+
+
+_OUT_OF_BRANCH = "return it from both branches: y = g.onnx.if_(condition, lambda b: x, lambda b: other)"
+_OUT_OF = {"body": "return it from the body: behind the condition what is carried, then what is stacked"}

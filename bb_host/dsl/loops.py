@@ -14,7 +14,8 @@ import numpy as np
 from bb_edge.ir import keys, opsets, types
 from bb_edge.ir.opsets import Ready
 from bb_edge.ir.types import ValueType
-from bb_host.author_lines import author_line, authoring_error, short_line
+from bb_host.author_lines import author_line, short_line
+from bb_host.dsl.closed import Closed
 from bb_host.dsl.drafts import Draft, SubgraphDraft
 from bb_host.dsl.literals import lift, no_bundle
 from bb_host.dsl.misuse import Suggests, typed_calls
@@ -25,36 +26,10 @@ from bb_host.dsl.received import counted
 from bb_host.dsl.recorder import OpenLoop, Recorder
 from bb_host.dsl.shapes import ONE_CONDITION, ONE_NUMBER
 from bb_host.dsl.tape import After
-from bb_host.errors import ArityError, AttributeValueError, ForeignValueError, LoopError, ValueTypeError
+from bb_host.errors import ArityError, AttributeValueError, LoopError, ValueTypeError
 
 MANY_ITERATIONS = 100_000_000
 """An iteration takes 10 µs at the least: so many are a quarter of an hour."""
-
-
-class _Closed:
-    """The body of a loop that has been recorded: nothing is recorded with its values any more."""
-
-    parent = None
-
-    def __init__(self, line: tuple[str, int]) -> None:
-        self._line = line
-        self.may_go_unread: list[Output] = []
-
-    def describe(self) -> str:
-        return f"an iteration of the loop at {short_line(self._line)}"
-
-    def onnx_op(self, op_type: str, args: Sequence[Any], **attrs: object) -> NoReturn:
-        raise authoring_error(
-            ForeignValueError,
-            f"{op_type} reads a value of {self.describe()}, which is over",
-            "carry it, g.loop(n, carry=…) and step.next(…), or collect it: rows = step.collect(x)",
-        )
-
-    def by_element(self, symbol: str, left: Any, right: Any) -> NoReturn:
-        self.onnx_op(symbol, (left, right))
-
-    def unpacking(self, about: str) -> None:
-        """Nothing is taken apart here."""
 
 
 @typed_calls
@@ -222,9 +197,6 @@ class Loop(Suggests):
 
     def _close(self, drafts: Sequence[Draft]) -> None:
         """Has nothing read the body's values any more."""
-        closed = _Closed(self._line)
-        for value in (self._index, self._going, *self._formals):
-            value.graph = closed
         for draft in drafts:
             row = opsets.lookup(draft.domain, draft.op_type)
             if (
@@ -235,8 +207,11 @@ class Loop(Suggests):
             ):
                 done = self._graph.fresh(f"{snake(draft.op_type)}_done", ValueType(types.TRIGGER))
                 draft.outputs.append(done)
-            for value in draft.outputs:
-                value.graph = closed
+        self._closed().close((self._index, self._going, *self._formals), drafts)
+
+    def _closed(self) -> Closed:
+        remedy = "carry it, g.loop(n, carry=…) and step.next(…), or collect it: rows = step.collect(x)"
+        return Closed(f"an iteration of the loop at {short_line(self._line)}", remedy)
 
     def _inside(self, what: str) -> Recorder:
         if self._scope is None or self._scope not in self._graph.open_loops:
@@ -309,7 +284,7 @@ class Loop(Suggests):
             )
         type_ = ValueType(row.node, None if row.shape is None else (None, *row.shape))
         rows = g.fresh(f"{row.hint}_rows", type_)
-        rows.graph = _Closed(self._line)
+        rows.graph = self._closed()
         self._rows.append((row, rows))
         return rows
 

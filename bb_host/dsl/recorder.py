@@ -14,6 +14,7 @@ from bb_edge.ir.errors import AuthoringError
 from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, short_line
 from bb_host.diagnostics import ProgramWarning
+from bb_host.dsl.closed import Closed
 from bb_host.dsl.drafts import Draft, Names, finish
 from bb_host.dsl.misuse import Suggests
 from bb_host.dsl.names import PORT_NAME, VALUE_IN_NAME, holds_value
@@ -144,9 +145,9 @@ class Recorder(Suggests, ABC):
         raise self.error(
             ForeignValueError,
             f"{value!r} of {value.graph.describe()}, {short_line(value.line)}, is unknown here",
-            "hand values in with .input(…) and out with .output(…)"
-            if isinstance(value.graph, Recorder)
-            else "carry it, step.next(…), or collect it: rows = step.collect(x)",
+            value.graph.remedy
+            if isinstance(value.graph, Closed)
+            else "hand values in with .input(…) and out with .output(…)",
         )
 
     def describe(self) -> str:

@@ -101,6 +101,35 @@ def test_refusals(module: Callable[..., Any]) -> None:
         g.onnx.if_(g.input("c", "BOOL"), lambda h: kept.append(h.onnx.constant(1.0)) or 1.0, lambda h: 1.0)
         g.onnx.relu(kept[0])
 
+    def leak(g: Graph, read_in_the_other: bool = False) -> tuple[Any, Any]:
+        x, kept = g.input("x", "F32", ()), []
+
+        def then(h: Graph) -> Any:
+            kept.append(h.onnx.neg(x))
+            return kept[0]
+
+        g.onnx.if_(g.input("c", "BOOL"), then, lambda h: h.onnx.abs(kept[0] if read_in_the_other else x))
+        return x, kept[0]
+
+    def read_beside(g: Graph) -> None:
+        x, inner = leak(g)
+        g.output("y", x + inner)
+
+    def read_first(g: Graph) -> None:
+        _, inner = leak(g)
+        g.output("y", inner * 2.0)
+
+    def emitted(g: Graph) -> None:
+        g.app_emit("y", leak(g)[1])
+
+    def read_in_the_other(g: Graph) -> None:
+        leak(g, True)
+
+    def read_behind_a_loop(g: Graph) -> None:
+        kept: list[Any] = []
+        g.onnx.loop(3, None, 1.0, body=lambda h, i, go, x: (go, kept.append(h.onnx.neg(x)) or x))
+        g.output("y", kept[0] + 1.0)
+
     def loop_without_values(g: Graph) -> None:
         g.onnx.loop(3, None, body=lambda h, i, go: go)
 
@@ -115,7 +144,13 @@ def test_refusals(module: Callable[..., Any]) -> None:
 
     for kind, body, what in (
         (ArityError, uneven, "then yields 2 values, else 1"),
-        (ForeignValueError, escapes, "of a branch of Main"),
+        (ForeignValueError, escapes, "<const: Tensor<F32>[]> of a branch of Main"),
+        (ForeignValueError, read_beside, "<neg: Tensor<F32>[]> of a branch of Main"),
+        (ForeignValueError, read_beside, "return it from both branches: y = g.onnx.if_("),
+        (ForeignValueError, read_first, "Mul reads <neg: Tensor<F32>[]> of a branch of Main"),
+        (ForeignValueError, emitted, "return it from both branches: y = g.onnx.if_("),
+        (ForeignValueError, read_in_the_other, "return it from both branches: y = g.onnx.if_("),
+        (ForeignValueError, read_behind_a_loop, "return it from the body: behind the condition"),
         (ArityError, loop_without_values, "nothing but its condition"),
         (ArityError, loop_drops_a_value, "yields 1 values, not 2"),
         (PortNameError, port_in_a_branch, "input 'x' stands in a branch"),
