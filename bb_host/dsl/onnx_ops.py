@@ -328,11 +328,24 @@ _OTHER_SPELLINGS = ("dot", "if_", "matmul", "ones", "op", "scatter", "zeros")
 """Methods of `g.onnx` that are spelled unlike the operators that they record."""
 
 
+_INSTEAD = {
+    "RMSNormalization": "write x / g.onnx.sqrt(g.onnx.reduce_mean(x * x, [-1]) + 1e-5) * scale",
+    "Swish": "write x * g.onnx.sigmoid(x)",
+}
+"""What to write for operators of later opsets."""
+
+
 def unknown_operator(graph: Recorder, name: str) -> UnknownOp:
     """The error for a name that is not an operator of the recorded opset."""
+    what = f"ONNX {onnx_catalog.VERSION} has no operator {name!r}"
+    known = onnx_name(name)
+    if known is not None:
+        since = min(s.since_version for s in onnx.defs.get_all_schemas_with_history() if s.name == known)
+        instead = _INSTEAD.get(known, "write it with the operators that there are")
+        return graph.error(UnknownOp, what, f"it came with ONNX {since}; {instead}")
     near = suggestion(name, [*_OTHER_SPELLINGS, *map(snake, operator_names().values())], "")
     hint = near if near.startswith("did") else "see onnx.ai/onnx/operators"
-    return graph.error(UnknownOp, f"ONNX {onnx_catalog.VERSION} has no operator {name!r}", hint)
+    return graph.error(UnknownOp, what, hint)
 
 
 def call_onnx(

@@ -208,6 +208,8 @@ CASES: list[tuple[type[Exception], str, Callable[[Graph, Output], Any]]] = [
     (AttributeValueError, "Concat wants an attribute axis", lambda g, x: g.onnx.op("Concat", x, x)),
     (AttributeValueError, "perm is ints", lambda g, x: g.onnx.transpose(x, "ab")),
     (UnknownOp, "no operator 'frobnicate'", lambda g, x: g.onnx.frobnicate(x)),
+    (UnknownOp, "it came with ONNX 24; write x * g.onnx.sigmoid(x)", lambda g, x: g.onnx.swish(x)),
+    (UnknownOp, "it came with ONNX 26; write it with the operators", lambda g, x: g.onnx.cum_prod(x)),
     (UnknownOp, "syscall has no op 'frobnicate'", lambda g, x: g.syscall.frobnicate()),
 ]
 
