@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import linecache
 import os
+import re
 import reprlib
 import sys
 import traceback
@@ -165,7 +166,8 @@ def _call(function: Any, path: Path) -> Any:
     except Exception as error:
         file, line = _author_line(error, path)
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise SourceFileError(what, hint=_of_a_shape(error, file, line), file=file, line=line) from error
+        hint = _of_a_shape(error, file, line) or _of_a_relative_import(error, file, line)
+        raise SourceFileError(what, hint=hint, file=file, line=line) from error
 
 
 def _of_a_shape(error: Exception, file: str, line: int) -> str:
@@ -178,6 +180,19 @@ def _of_a_shape(error: Exception, file: str, line: int) -> str:
         "the .shape of a value is None where nothing says it while the program is recorded: take it on the"
         " device with g.onnx.shape(x), or declare it where the value comes from"
     )
+
+
+def _of_a_relative_import(error: Exception, file: str, line: int) -> str:
+    """The remedy for `from .conf import RATE`: a program's file is imported by itself, in no package."""
+    if not isinstance(error, ImportError) or "no known parent package" not in str(error):
+        return ""
+    code = linecache.getline(file, line).strip()
+    neighbour = re.match(r"from \.(\w[\w.]*) import ([^#]*)|from \. import ([^#]*)", code)
+    if neighbour is None:
+        return "a program's file is in no package, and its folder is importable: name modules from there"
+    module, names, modules = neighbour.groups()
+    own = (f"from {module} import {names}" if module else f"import {modules}").strip()
+    return f"the folder of the program's file is importable: write `{own}`, without the dot"
 
 
 def _made(entry: Any, path: Path) -> Any:

@@ -77,6 +77,22 @@ def test_what_an_exit_says_is_said(write: Write) -> None:
         read_source(path)
 
 
+@pytest.mark.parametrize(
+    ("written", "remedy"),
+    [
+        ("from .conf import RATE", "write `from conf import RATE`, without the dot"),
+        ("from .sub.conf import RATE  # ours", "write `from sub.conf import RATE`, without the dot"),
+        ("from . import conf", "write `import conf`, without the dot"),
+        ("from ..conf import RATE", "name modules from there"),
+    ],
+)
+def test_a_relative_import_is_told_how_to_name_a_neighbour(written: str, remedy: str, write: Write) -> None:
+    path = write(f"{written}\n{PROGRAM}{GOOD}")
+    (path.parent / "__init__.py").touch()
+    with refused(SourceFileError, "no known parent package", remedy, marked=False):
+        read_source(path)
+
+
 def test_an_exit_while_compiling_is_no_success(
     write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
