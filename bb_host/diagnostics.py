@@ -37,6 +37,7 @@ CODES: Final[Mapping[str, str]] = {
     "nested-limit": "a limit is acquired by an execution that holds permits of it",
     "never-started": "a flow that no entry, port or input of its partition starts",
     "no-order": "two calls of a model or a kept value without an order, on which the result depends",
+    "one-operand": "`g.onnx.mean`, `max`, `min` or `sum` of one value, which is that value",
     "other-codec-accepted": "a codec with other settings than in a program that --accepts names",
     "outer-deadline-first": "a request whose deadline ends after that of the request it serves",
     "parameter-without-gradient": "a parameter that training does not change",

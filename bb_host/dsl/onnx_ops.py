@@ -60,6 +60,9 @@ _FLOATING = frozenset(
 
 CONDITIONAL = frozenset({"Where", "If"})
 
+_REDUCING = {"Max": "reduce_max", "Mean": "reduce_mean", "Min": "reduce_min", "Sum": "reduce_sum"}
+"""Operators that combine several values element by element, with those that go over the elements of one."""
+
 _TYPED_BY_ATTRIBUTE = frozenset({"Cast", "RandomNormal", "RandomUniform", "EyeLike", "Multinomial"})
 
 
@@ -367,8 +370,22 @@ def call_onnx(
     row = onnx_row(name)
     if row is None:
         raise unknown_operator(graph, name)
+    if row.name in _REDUCING and len(args) == 1 and not kwargs:
+        _warn_of_one_operand(graph, row.name, args[0])
     found = record_call(graph, row, args, kwargs, after=after, facts=facts, count=outputs)
     return found[0] if len(found) == 1 else tuple(found)
+
+
+def _warn_of_one_operand(graph: Recorder, name: str, given: object) -> None:
+    """Warns of one value where several are combined. One of a list may be what the list happens to hold."""
+    if isinstance(given, Output) and given.shape != ():
+        call = snake(name)
+        graph.warn(
+            "one-operand",
+            f"g.onnx.{call} of one value is that value: it combines several of them, element by element",
+            f"over the elements of one: g.onnx.{_REDUCING[name]}(x), with axes as in"
+            f" g.onnx.{_REDUCING[name]}(x, [0])",
+        )
 
 
 def record_one(graph: Recorder, op_type: str, args: Sequence[object], **attrs: object) -> Output:

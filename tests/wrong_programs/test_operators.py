@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bb_host import Graph, Output
+from bb_host import Graph, Module, Output
 from bb_host.errors import AttributeValueError, PortNameError, UnknownAttributeError, ValueTypeError
-from tests.aids.refusals import refused
+from tests.aids.refusals import quiet, refused, warned
 
 X = np.array([0, 1, 2.5, -3], np.float32)
 Y = np.array([2, -2, 2, 2], np.float32)
@@ -251,3 +251,39 @@ def test_hasattr_and_getattr_work_on_values(record: Callable[..., Any]) -> None:
         assert not hasattr(g, "onput")
 
     record(body)
+
+
+# --- operators that combine several values, given one
+
+
+class Combines(Module):
+    """One output of what `combine` gives of a vector and a number."""
+
+    def __init__(self, combine: Callable[[Graph, Output, Output], Output]) -> None:
+        super().__init__()
+        self._combine = combine
+
+    def body(self, g: Graph) -> None:
+        g.output("y", self._combine(g, g.input("x", "F32", (4,)), g.input("n", "F32", ())) * 2.0)
+
+
+@pytest.mark.parametrize("name", ["mean", "max", "min", "sum"])
+def test_one_value_is_not_combined(name: str) -> None:
+    def one(g: Graph, x: Output, n: Output) -> Output:
+        return getattr(g.onnx, name)(x)  # <-
+
+    def by_name(g: Graph, x: Output, n: Output) -> Output:
+        return g.onnx.op(name.title(), x)  # <-
+
+    for combine in one, by_name:
+        words = f"g.onnx.{name} of one value is that value", f"g.onnx.reduce_{name}(x)"
+        found = warned("one-operand", *words, program=Combines(lambda g, x, n: combine(g, x, n) + n))  # noqa: B023
+        assert found.hint.startswith("over the elements of one")
+
+    for several in (
+        lambda g, x, n: getattr(g.onnx, name)(x, n),
+        lambda g, x, n: getattr(g.onnx, name)([x + n]),
+        lambda g, x, n: getattr(g.onnx, name)(n) * x,
+        lambda g, x, n: getattr(g.onnx, f"reduce_{name}")(x) * n,
+    ):
+        quiet(Combines(several))
