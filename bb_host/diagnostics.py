@@ -62,6 +62,7 @@ CODES: Final[Mapping[str, str]] = {
     "unread-request": "what a request sends and the asked peer does not use, or waits for and no more",
     "unread-result": "a result that has no effect and that nothing reads",
     "unused-binding": "a binding that no op of the program uses",
+    "unused-compiler": "what a method of a compiler returns, which nothing is compiled with",
     "unused-slot": "a slot that no op uses",
     "weights-in-loop": "weights that only a branch or a loop of a model reads: they are not learned",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +15,10 @@ from bb_edge.ir.errors import BBError
 from bb_edge.ir.suggestions import suggestion
 from bb_host.author_lines import author_line, short_line
 from bb_host.compiler.bindings import check_against, check_single, make_binding
-from bb_host.diagnostics import ProgramWarning, issue
+from bb_host.compiler.derived import Derivation, History
+from bb_host.diagnostics import ProgramWarning, in_order, issue
 from bb_host.dsl.misuse import Suggests, typed_calls
-from bb_host.errors import BindingError, InfeasibleDeadline, UnknownStage, UnsupportedModule
+from bb_host.errors import BindingError, InfeasibleDeadline, UnboundSlot, UnknownStage, UnsupportedModule
 from bb_host.ir.program import Program
 from bb_host.ir.proto import from_proto, to_proto
 from bb_host.passes.analysis.identity import identified
@@ -109,6 +111,7 @@ class Compiler(Suggests):
     per_hop_budget_ns: int = 0
     disabled: frozenset[str] = frozenset()
     extra: tuple[tuple[str, Stage], ...] = field(default=())
+    _history: History = field(default_factory=History, compare=False, repr=False)
 
     # --- bindings
 
@@ -127,7 +130,8 @@ class Compiler(Suggests):
         """
         new = make_binding(role, slot, component, config, target)
         check_single(self.bindings, new)
-        return replace(self, bindings=(*self.bindings, new))
+        history = self._history.derive(f"bind_{role}({slot!r}, …)", slot)
+        return replace(self, bindings=(*self.bindings, new), _history=history)
 
     bind_backend = _binds(
         keys.ROLE_BACKEND, "Binds a backend; the slot `backend` is every partition's default one."
@@ -151,7 +155,7 @@ class Compiler(Suggests):
 
     def with_strict_types(self, strict: bool) -> Compiler:
         """Whether a value without a type is refused (`UnresolvedType`); it is, unless this says otherwise."""
-        return replace(self, strict_types=strict)
+        return replace(self, strict_types=strict, _history=self._history.derive("with_strict_types(…)"))
 
     def with_per_hop_budget_ns(self, budget_ns: int) -> Compiler:
         """Declares how long one hop may take: the deadline of sends without one, and the least of the others.
@@ -164,7 +168,8 @@ class Compiler(Suggests):
                 f"{short_line(author_line())}, with_per_hop_budget_ns",
                 "give whole nanoseconds, 0 or more: 500 * MS, from bb_host import MS",
             )
-        return replace(self, per_hop_budget_ns=budget_ns)
+        history = self._history.derive("with_per_hop_budget_ns(…)")
+        return replace(self, per_hop_budget_ns=budget_ns, _history=history)
 
     def without_binding(self, slot: str, target: str | None = None) -> Compiler:
         """Takes back what a slot is bound to for `target`, or for all: it can be bound to something else.
@@ -178,7 +183,8 @@ class Compiler(Suggests):
             raise BindingError(
                 what, f"{short_line(author_line())}, without_binding", suggestion(slot, bound, "bound are: ")
             )
-        return replace(self, bindings=kept)
+        history = self._history.derive(f"without_binding({slot!r})")
+        return replace(self, bindings=kept, _history=history)
 
     def without_stage(self, name: str) -> Compiler:
         """Leaves a canonical pass out, for tests. UnknownStage where there is none of that name."""
@@ -188,7 +194,8 @@ class Compiler(Suggests):
                 "without_stage",
                 suggestion(name, LEAVABLE_PASS_NAMES, "stages: "),
             )
-        return replace(self, disabled=self.disabled | {name})
+        history = self._history.derive(f"without_stage({name!r})")
+        return replace(self, disabled=self.disabled | {name}, _history=history)
 
     def with_stage(self, stage: Stage, after: str) -> Compiler:
         """Adds a stage behind another one: anything with `NAME` and `run(program, options, stats)`.
@@ -207,7 +214,8 @@ class Compiler(Suggests):
             raise UnknownStage(f"no stage {after!r}", where, suggestion(after, known, "stages: "))
         if name in known:
             raise UnknownStage(f"stage {name!r} is there already", where, "give it another NAME")
-        return replace(self, extra=(*self.extra, (after, stage)))
+        history = self._history.derive("with_stage(…)")
+        return replace(self, extra=(*self.extra, (after, stage)), _history=history)
 
     # --- compiling
 
@@ -229,6 +237,7 @@ class Compiler(Suggests):
 
         Issues no Python warnings: they are in the result.
         """
+        dropped = self._history.compiled()
         program = as_program(module)
         if program.facts.compiled:
             if self.bindings:
@@ -247,8 +256,24 @@ class Compiler(Suggests):
             self.per_hop_budget_ns,
         )
         check_against(program, options)
-        compiled, reports = run_pipeline(program, options, self.disabled, self.extra, observe)
+        try:
+            compiled, reports = run_pipeline(program, options, self.disabled, self.extra, observe)
+        except UnboundSlot as error:
+            raise _with_dropped(error, dropped) from None
+        if dropped:
+            warnings = in_order((*compiled.warnings, *(each.warning() for each in dropped)))
+            compiled = replace(compiled, warnings=warnings)
         return Compilation(compiled, reports, (program, options))
+
+
+def _with_dropped(error: UnboundSlot, dropped: Sequence[Derivation]) -> UnboundSlot:
+    """The error about a slot, which names the binding of it that was dropped."""
+    for each in dropped:
+        if each.slot and f"slot {each.slot!r} of" in error.what:
+            error.what += f"; nothing uses what {each.call} returns at {each.where}"
+            error.hint = each.remedy
+            break
+    return error
 
 
 def as_program(module: Source) -> Program:
