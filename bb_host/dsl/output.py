@@ -115,8 +115,8 @@ class Output:
     - `& | ^ ~` are logical on BOOL and bitwise on integers.
 
     A number beside a value becomes a constant of the same element type (F32 where that is not known). Two
-    handles are the same value where `a is b`; as keys of dicts and sets they are told apart in the same way.
-    What cannot be recorded (`bool(x)`, `float(x)`, `len(x)`, iteration, NumPy's methods and functions) raises
+    handles are the same value where `a is b`, and `id(a)` is a key of a dict or set. What cannot be recorded
+    (`bool(x)`, `float(x)`, `len(x)`, `hash(x)`, iteration, NumPy's methods and functions) raises
     ValueTypeError or UnknownAttributeError at the author's line, which names what to use instead.
     """
 
@@ -235,7 +235,12 @@ class Output:
         return self._graph_with("Equal", other).onnx_op("Equal", (self, other))
 
     __eq__ = equal  # type: ignore[assignment]
-    __hash__ = object.__hash__
+
+    def __hash__(self) -> int:
+        raise self._refusal(
+            "a look-up in a set or dict",
+            "record a choice: x == item, g.onnx.where(…), g.onnx.gather(table, x); id(x) tells handles apart",
+        )
 
     # --- parts
 

@@ -178,7 +178,7 @@ class Recorder(Suggests, ABC):
             raise self.error(
                 ValueTypeError, f"after= takes values, not {after!r}", "pass what a DSL call returned"
             )
-        return list(dict.fromkeys(found))
+        return list({id(value): value for value in found}.values())
 
     # --- ops
 
