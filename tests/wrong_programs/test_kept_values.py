@@ -93,14 +93,39 @@ def test_what_is_right(use: Callable[..., Any]) -> None:
         (other_size, ("slot 'kept' keeps one kind of value", "F32[3]", "F32[42]")),
         (other_element, ("slot 'kept' keeps one kind of value", "F64[42]", "F32[42]")),
         (a_bundle, ("slot 'kept' keeps one kind of value", "Composite", "F32[42]")),
-        (a_trigger, ("slot 'kept' keeps tensors and bundles of tensors", "Trigger", "it is not a number")),
-        (a_peer, ("slot 'kept' keeps tensors", "PeerId", "it is not a number", "a component of your own")),
+        (a_trigger, ("slot 'kept' keeps tensors and bundles of tensors", "Trigger", "pass it as after=")),
+        (a_peer, ("slot 'kept' keeps tensors", "PeerId", "it is not a number", "g.hold_stash(")),
         (a_time, ("slot 'kept' keeps tensors", "Timestamp", "make a number of it: g.as_tensor(value)")),
     ],
 )
 def test_other_kinds_of_values(use: Callable[..., Any], words: tuple[str, ...]) -> None:
     with refused(TypeConstraintFailed, *words):
         Compiler().compile(Rounds(use))
+
+
+def a_number_when(m: Any, g: Graph, start: Any) -> None:
+    m.kept.add(g, g.constant(1.0), after=g.threshold(1, start.round))
+    g.app_emit("it", m.kept.read(g, 0.0, after=start))
+
+
+def a_held_peer(m: Any, g: Graph, start: Any) -> None:
+    peers = g.peer_list(g.hold_flush("who", g.when(start.round >= 1)))
+    g.app_emit("peers", g.peer_count(peers))
+    g.hold_stash("who", g.own_peer(after=start))
+    m.kept.add(g, start.round)
+
+
+def a_number_of_a_time(m: Any, g: Graph, start: Any) -> None:
+    g.app_emit("sum", m.kept.add(g, g.as_tensor(g.clock(g.threshold(1, start.round)))))
+
+
+@pytest.mark.parametrize("use", [a_number_when, a_held_peer, a_number_of_a_time])
+def test_what_the_refusals_advise_compiles(use: Callable[..., Any]) -> None:
+    def with_model(m: Any, g: Graph, start: Any) -> None:
+        g.app_emit("params", m.model.params(g, after=start))
+        use(m, g, start)
+
+    Compiler().compile(Rounds(with_model))
 
 
 @pytest.mark.parametrize(

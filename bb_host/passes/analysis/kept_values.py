@@ -64,11 +64,7 @@ def _agree(slot: str, found: Sequence[tuple[Function, Op]]) -> None:
         if not (types.compatible(kind.node, types.TENSOR) or kind.node is types.COMPOSITE):
             raise TypeConstraintFailed(
                 f"slot {slot!r} keeps tensors and bundles of tensors, and is given a {print_type(kind)}",
-                hint=(
-                    "make a number of it: g.as_tensor(value)"
-                    if kind.node in types.NUMBERS
-                    else "it is not a number; a component of your own can keep it (docs/how-to/components.md)"
-                ),
+                hint=_instead(kind.node),
                 op=op,
             )
         if first is None:
@@ -80,6 +76,18 @@ def _agree(slot: str, found: Sequence[tuple[Function, Op]]) -> None:
                 hint="give it values of one shape and element type, or keep the other in a slot of its own",
                 op=op,
             )
+
+
+def _instead(node: types.TypeNode) -> str:
+    """What to do with a value that is not a tensor."""
+    if node in types.NUMBERS:
+        return "make a number of it: g.as_tensor(value)"
+    if node in (types.TRIGGER, types.COMMAND_ID):
+        return "it says when, and holds no value: write a number, and pass it as after="
+    return (
+        'it is not a number; g.hold_stash("name", value) keeps it until a later execution takes it:'
+        ' g.hold_flush("name", trigger)'
+    )
 
 
 def _fit(one: ValueType, other: ValueType) -> bool:
