@@ -363,34 +363,34 @@ def test_the_compiler_shows_what_a_model_warns_about():
 def test_all_operators_without_a_rule_are_named_at_once():
     nodes = [
         ("Conv", "x c1", "a", {"pads": [1, 1, 1, 1]}),
-        ("Mod", "a a", "b", {"fmod": 1}),
+        ("CenterCropPad", "a size", "b", {"axes": [3]}),
         ("Conv", "b c2", "c", {"pads": [1, 1, 1, 1]}),
         ("MaxUnpool", "c c", "d", {"kernel_shape": [1, 1]}),
         ("Conv", "d c3", "y", {"pads": [1, 1, 1, 1]}),
     ]
     model = net(
         nodes,
-        {"c1": (2, 1, 3, 3), "c2": (2, 2, 3, 3), "c3": (1, 2, 3, 3)},
+        {"c1": (2, 1, 3, 3), "c2": (2, 2, 3, 3), "c3": (1, 2, 3, 3), "size": np.array([8])},
         ("N", 1, 8, 8),
         ("N", 1, 8, 8),
     )
     with pytest.raises(NotDifferentiableError) as caught:
         trainable(model)
-    assert caught.value.operators == ("Mod", "MaxUnpool")
-    assert "Mod 'n1'; MaxUnpool 'n3'" in str(caught.value)
+    assert caught.value.operators == ("CenterCropPad", "MaxUnpool")
+    assert "CenterCropPad 'n1'; MaxUnpool 'n3'" in str(caught.value)
     assert "Conv" not in str(caught.value)  # the cause is not the Conv behind them
     assert caught.value.hint
 
 
 def test_one_operator_without_a_rule_is_named_with_its_place():
-    nodes = [("MatMul", "x w", "h"), ("Mod", "h h", "y", {"fmod": 1})]
-    with refused(NotDifferentiableError, "Mod 'n1'", "no gradient rule", marked=False):
-        trainable(net(nodes, {"w": (4, 3)}))
+    nodes = [("MatMul", "x w", "h"), ("CenterCropPad", "h size", "y", {"axes": [1]})]
+    with refused(NotDifferentiableError, "CenterCropPad 'n1'", "no gradient rule", marked=False):
+        trainable(net(nodes, {"w": (4, 3), "size": np.array([3])}))
 
 
 def test_operators_before_what_is_trained_need_no_rule():
-    nodes = [("Mod", "x x", "h", {"fmod": 1}), ("MatMul", "h w", "y")]
-    assert learned(net(nodes, {"w": (4, 3)})) == ["w"]
+    nodes = [("CenterCropPad", "x size", "h", {"axes": [1]}), ("MatMul", "h w", "y")]
+    assert learned(net(nodes, {"w": (4, 3), "size": np.array([4])})) == ["w"]
 
 
 # --- other models ---------------------------------------------------------------------------------
@@ -483,12 +483,12 @@ def test_the_command_line_lists_what_is_learned_and_writes_nothing(tmp_path, cap
 
 
 def test_the_command_line_lists_before_it_refuses(tmp_path, capsys):
-    nodes = [("MatMul", "x w", "h"), ("Mod", "h h", "y", {"fmod": 1})]
-    onnx.save(net(nodes, {"w": (4, 3)}), tmp_path / "net.onnx")
+    nodes = [("MatMul", "x w", "h"), ("CenterCropPad", "h size", "y", {"axes": [1]})]
+    onnx.save(net(nodes, {"w": (4, 3), "size": np.array([3])}), tmp_path / "net.onnx")
     code, out, err = compile_(capsys, tmp_path / "net.onnx", "--trainable")
     assert code == 1
     assert "weight of MatMul 'n0'" in out
-    assert "Mod 'n1': there is no gradient rule" in err
+    assert "CenterCropPad 'n1': there is no gradient rule" in err
 
 
 def test_the_command_line_shows_warnings_and_makes_them_errors(tmp_path, capsys):

@@ -148,7 +148,7 @@ def test_the_list_takes_what_it_uses(here, bb_host):
 
 # --- trainable() in a program ---------------------------------------------------------------------
 
-REMAINDER = model("h=MatMul(x,w) m=Mod<fmod=1>(h,h) y=Identity(m)", w=(4, 3))
+CROPPED = model("h=MatMul(x,w) m=CenterCropPad<axes=[1]>(h,size) y=Identity(m)", w=(4, 3), size=np.array([3]))
 TWO_INPUTS = model("s=Add(x,z) y=MatMul(s,w)", of="float[N,4] x, float[N,4] z", w=(4, 3))
 FLOAT8 = model("c=Cast<to=1>(w) y=MatMul(x,c)", opset=19)
 FLOAT8.graph.initializer.append(
@@ -161,7 +161,7 @@ SHORT.graph.initializer.append(
 OLD = model("y=MatMul(x,w)", w=(4, 3), of="float[2,4] x", to="float[2,3] y")
 OLD.opset_import[0].version = 99
 BAD_MODELS = {
-    "remainder": (REMAINDER, "there is no gradient rule"),
+    "cropped": (CROPPED, "there is no gradient rule"),
     "two": (TWO_INPUTS, "2 inputs"),
     "float8": (FLOAT8, "float8e4m3fn"),
     "short": (SHORT, "name: w) raw_data size"),
@@ -207,14 +207,14 @@ def test_a_wrong_call_of_trainable_names_the_line(here, bb_host, program, call, 
 
 
 def test_at_the_command_line_there_is_only_the_file(here, bb_host):
-    onnx.save(REMAINDER, "bad.onnx")
+    onnx.save(CROPPED, "bad.onnx")
     code, _, err = bb_host("compile", "bad.onnx", "--trainable")
-    assert code == 1 and err.startswith("bb-host: error: bad.onnx, Mod")
+    assert code == 1 and err.startswith("bb-host: error: bad.onnx, CenterCropPad")
 
 
 def test_errors_keep_their_kind():
-    with refused(NotDifferentiableError, "Mod", "there is no gradient rule"):
-        trainable(REMAINDER)  # <-
+    with refused(NotDifferentiableError, "CenterCropPad", "there is no gradient rule"):
+        trainable(CROPPED)  # <-
 
 
 @pytest.mark.parametrize(("key", "value"), [("learning_rate", -1), ("learning_rate", "nan"), ("momentum", 2)])
