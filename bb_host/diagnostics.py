@@ -28,6 +28,7 @@ CODES: Final[Mapping[str, str]] = {
     "empty-name": "an event, a metric or a record without a name",
     "enough-above-n": "a request waits for more answers than it asks peers",
     "event-like-output": "an event has the name of a declared output",
+    "frozen-random": "random numbers that are drawn while a program is recorded: they are constants",
     "frozen-statistics": "a layer's running statistics are not updated by training",
     "late-minimum": "a sample whose `min` no round waits for, because other ops come before it",
     "layout-unknown": "peers' answers that are averaged or stacked, and whose shape nothing tells",

@@ -37,6 +37,12 @@ What a module's `body(self, g)` and `bootstrap(self, g)` call: `g` is the graph 
   self.model.load_parameters(g, r.value)`, then a batch `after=loaded`, `self.model.step(g,
   after=self.model.train(g, x, y))`, and `self.model.params(g, after=stepped)`. Where nothing gives it, the
   compiler warns ([`no-order`](warnings.md#no-order)).
+- **Random numbers.** A body runs once, when the program is recorded: what NumPy's or Python's generators
+  give there becomes a constant, the same on all devices and in all rounds, and other numbers each time you
+  compile. The compiler warns where it sees it ([`frozen-random`](warnings.md#frozen-random)). On the device,
+  `g.rng_u64(trigger)` gives 64 bits of the node's seeded generator, and a component draws tensors from
+  `ctx.rng`, such as [noise on what an aggregator gives](../how-to/components.md#aggregator). The shipped
+  backends have no `RandomNormal` and its like. Constants are drawn with `np.random.default_rng(seed)`.
 - Times are in nanoseconds: `from bb_host import S, MS, US`, then `5 * S`.
 - In front of `→` are an op's inputs, behind it its outputs, with their types.
 """

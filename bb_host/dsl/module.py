@@ -12,6 +12,7 @@ from bb_edge.ir.types import ValueType
 from bb_host.author_lines import author_line, authoring_error, is_ours
 from bb_host.dsl.calls import Done
 from bb_host.dsl.composition import add_call
+from bb_host.dsl.drawn import drawn_since, generators
 from bb_host.dsl.graph import Graph
 from bb_host.dsl.misuse import fails_to_start, last_line
 from bb_host.dsl.names import PORT_NAME
@@ -116,6 +117,7 @@ class Module(Part):
             session.slot(declared)
         body.caller = session.open_graphs[-1] if session.open_graphs else None
         session.open_graphs.append(body)
+        before = generators() if is_root else None
         self._record_into(body, self.body)
         session.open_graphs.pop()
         body.finish()
@@ -134,6 +136,16 @@ class Module(Part):
                 _first_line(self.body),
             )
         bootstrap = self._record_bootstrap(session, body)
+        drawn = drawn_since(before) if before is not None else ""
+        if drawn:
+            body.warn(
+                "frozen-random",
+                f"numbers of `{drawn}` are drawn while {name!r} is recorded: they are constants, the same on"
+                " all devices and in all rounds, and other ones when it is compiled again",
+                "on the device, g.rng_u64(trigger) or a component's ctx.rng; for constants,"
+                " np.random.default_rng(seed)",
+                _first_line(self.body),
+            )
         session.leave()
         slots = self._slots(session, body, self.declared_slots())
         said = is_root or self.home != Module.home

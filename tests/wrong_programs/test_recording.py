@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from bb_host.errors import (
     UnknownPortError,
     ValueTypeError,
 )
-from tests.aids.refusals import refused
+from tests.aids.refusals import quiet, refused, warned
 
 MODEL, AGGREGATOR, PEERS = ModelSlot("model"), AggregatorSlot("aggregator"), PeerSelectorSlot("peers")
 BACKEND = BackendSlot("fast")
@@ -560,3 +561,59 @@ def test_a_python_loop_without_end_is_told_at_its_line(monkeypatch: pytest.Monke
 
     with refused(TooManyOps, "more than 500 ops"):
         Inner().record()
+
+
+# --- random numbers of the machine that records
+
+
+class Noisy(Module):
+    """A constant that `draw` gives, added to an input, in the body of a module that is called as well."""
+
+    def __init__(self, draw: Callable[[], float], inner: Module | None = None) -> None:
+        super().__init__()
+        self._draw, self._inner = draw, inner
+
+    def body(self, g: Graph) -> None:  # <-
+        x = g.input("x", "F32", (2,))
+        if self._inner is not None:
+            x = g.call(self._inner, x=x)["y"]
+        g.output("y", x + float(self._draw()))
+
+
+@pytest.mark.parametrize(
+    ("draw", "generator"),
+    [
+        (np.random.normal, "numpy.random"),
+        (lambda: np.random.uniform(size=700).sum(), "numpy.random"),
+        (random.random, "random"),
+    ],
+)
+def test_random_numbers_of_a_body_are_constants(draw: Callable[[], float], generator: str) -> None:
+    words = (
+        f"numbers of `{generator}` are drawn",
+        "the same on all",
+        "g.rng_u64(trigger)",
+        "default_rng(seed)",
+    )
+    warned("frozen-random", *words, program=Noisy(draw))
+    warned("frozen-random", *words, program=Noisy(lambda: 1.0, Noisy(draw)))
+
+
+def test_constants_of_a_seeded_generator_are_quiet() -> None:
+    random.random()
+    quiet(Noisy(lambda: np.random.default_rng(0).normal() + random.Random(0).random()))
+
+
+def test_numpys_generator_is_loaded_by_the_first_draw_alone() -> None:
+    text = """
+import sys
+from bb_host.dsl.drawn import drawn_since, generators
+before = generators()
+assert "numpy.random" not in sys.modules
+import numpy as np
+np.random.default_rng(0).normal()
+assert drawn_since(before) == ""
+np.random.normal()
+assert drawn_since(before) == "numpy.random"
+"""
+    subprocess.run([sys.executable, "-c", text], check=True)

@@ -19,7 +19,7 @@ from bb_edge.ir import keys, types
 from bb_edge.ir.opsets.wire import ONNX_OPS_OVER_PEERS, OP_RECV_RESP, OP_RECV_RESP_BATCHED, OP_SEND_REQ
 from bb_host.errors import BackendLacksOps, RuntimeIncomplete, UnboundSlot, label, source
 from bb_host.ir.program import Function, Op, Program, walk_ops
-from bb_host.ir.queries import ONNX_DOMAINS, component_graph, onnx_opset
+from bb_host.ir.queries import DRAWS, ONNX_DOMAINS, component_graph, onnx_opset
 from bb_host.passes.analysis import flow
 from bb_host.passes.analysis.backends import Supports, supports_of
 from bb_host.passes.analysis.component_graphs import is_read
@@ -95,7 +95,9 @@ def _operators(target: TargetSlots, program: Program, options: Options) -> None:
         raise BackendLacksOps(
             f"{target.main.name} cannot run it: {'; '.join(names)}",
             source(first) or f"target {target.main.name}",
-            "use other operators, or bind a backend that has them: bind_backend('backend', …)",
+            "random numbers of the device are g.rng_u64(trigger), 64 bits, or a component's: ctx.rng"
+            if all(op_type in DRAWS for op_type, _ in lacking)
+            else "use other operators, or bind a backend that has them: bind_backend('backend', …)",
         )
 
 
