@@ -25,6 +25,7 @@ from bb_host.passes.analysis.identity import identified
 from bb_host.passes.one_pass import Observer, PassReport
 from bb_host.passes.options import Binding, Options
 from bb_host.passes.pipeline import LEAVABLE_PASS_NAMES, Stage, run_pipeline
+from bb_host.whole_numbers import whole
 
 
 @runtime_checkable
@@ -162,14 +163,15 @@ class Compiler(Suggests):
 
         Nanoseconds; 0 declares none.
         """
-        if not isinstance(budget_ns, int) or isinstance(budget_ns, bool) or not 0 <= budget_ns < 2**63:
+        number = whole(budget_ns)
+        if number is None or not 0 <= number < 2**63:
             raise InfeasibleDeadline(
                 f"a budget of {budget_ns!r} ns",
                 f"{short_line(author_line())}, with_per_hop_budget_ns",
                 "give whole nanoseconds, 0 or more: 500 * MS, from bb_host import MS",
             )
         history = self._history.derive("with_per_hop_budget_ns(…)")
-        return replace(self, per_hop_budget_ns=budget_ns, _history=history)
+        return replace(self, per_hop_budget_ns=number, _history=history)
 
     def without_binding(self, slot: str, target: str | None = None) -> Compiler:
         """Takes back what a slot is bound to for `target`, or for all: it can be bound to something else.

@@ -15,6 +15,7 @@ from bb_host.dsl.names import snake
 from bb_host.dsl.recorder import Recorder
 from bb_host.dsl.rows import Row
 from bb_host.errors import AttributeValueError
+from bb_host.whole_numbers import whole
 
 # --- syscalls
 
@@ -99,11 +100,12 @@ DOCS = {
 
 def above_zero(graph: Recorder, what: str, value: object) -> int:
     """A count or a time. AttributeValueError for anything but a whole number above 0."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63:
-        return value
+    number = whole(value)
+    if number is not None and 0 < number < 2**63:
+        return number
     hint = "write 30 * S or 5 * MS: from bb_host import MS, S" if what.endswith("_ns") else "1 or more"
     takes = "a whole number above 0"
-    if isinstance(value, int) and value >= 2**63:
+    if number is not None and number >= 2**63:
         takes += ", at most 2**63 - 1"
     raise graph.error(AttributeValueError, f"{what} is {takes}, not {value!r}", hint)
 
@@ -111,7 +113,7 @@ def above_zero(graph: Recorder, what: str, value: object) -> int:
 def check_counts(graph: Recorder, row: Row, attrs: dict[str, object]) -> None:
     for name, value in attrs.items():
         if name == "n" or name.endswith("_ns"):
-            above_zero(graph, name, value)
+            attrs[name] = above_zero(graph, name, value)
 
 
 def natural_row(op_type: str) -> Row:

@@ -43,6 +43,7 @@ from bb_host.errors import (
 )
 from bb_host.ir.facts import NO_FACTS, OpFacts
 from bb_host.ir.program import AttrValue
+from bb_host.whole_numbers import whole
 
 if TYPE_CHECKING:
     import onnx
@@ -173,7 +174,8 @@ class Graph(PortGraph, _Named):
         """
         given: tuple[tuple[str, object], ...] = (("times", times), ("pause_ns", pause_ns))
         for what, number in given:
-            if number is not None and (not isinstance(number, int) or isinstance(number, bool) or number < 0):
+            count = whole(number)
+            if number is not None and (count is None or count < 0):
                 hint = "1 or more, or None for ever" if what == "times" else "0 or more: 5 * MS"
                 if what == "times" and isinstance(number, Output):
                     hint += "; what is known when it runs may end them: start.stop(condition)"
@@ -184,7 +186,7 @@ class Graph(PortGraph, _Named):
             raise self.error(
                 AttributeValueError, "rounds: 0 times would run nothing", "say 1 or more, or None for ever"
             )
-        return Rounds(self, times or 0, pause_ns)
+        return Rounds(self, whole(times) or 0, whole(pause_ns) or 0)
 
     def loop(self, times: Value | None = None, *, carry: object = None, after: After = UNORDERED) -> Loop:
         """`with g.loop(n) as step:` does what is recorded in the block `n` times, in one execution of one

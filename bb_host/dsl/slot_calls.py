@@ -13,6 +13,7 @@ from bb_host.dsl.calls import CatalogRow, Choice, row_of
 from bb_host.dsl.output import Output
 from bb_host.dsl.recorder import Recorder
 from bb_host.errors import AttributeValueError, ValueTypeError
+from bb_host.whole_numbers import whole
 
 
 class SlotCall(NamedTuple):
@@ -79,11 +80,11 @@ def _check_weight(graph: Recorder, weight: object) -> None:
 
 
 def _sample(graph: Recorder, inputs: tuple[Any, ...], attrs: dict[str, object]) -> _Chosen:
-    least = attrs["min"]
-    if not isinstance(least, int) or isinstance(least, bool) or least < 0:
+    least = whole(attrs["min"])
+    if least is None or least < 0:
         raise graph.error(
             AttributeValueError,
-            f"sample: min={least!r} is not a number of peers",
+            f"sample: min={attrs['min']!r} is not a number of peers",
             "a whole number from 0: fewer peers than that are not taken at all",
         )
     attrs["min"] = least or None

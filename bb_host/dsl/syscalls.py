@@ -14,6 +14,7 @@ from bb_host.dsl.output import Output, Value
 from bb_host.dsl.relations import number_type
 from bb_host.dsl.tape import UNORDERED, After
 from bb_host.errors import AttributeValueError
+from bb_host.whole_numbers import whole
 
 SHUTDOWN = 1
 SNAPSHOT = 2
@@ -48,15 +49,16 @@ class SyscallOps(Syscalls):
                     AttributeValueError, f"no event is called {kind!r}", suggestion(kind, KINDS)
                 )
             return KINDS[kind]
-        if not isinstance(kind, int) or isinstance(kind, bool):
+        number = whole(kind)
+        if number is None:
             raise self._graph.error(AttributeValueError, f"an event kind is a name, not {kind!r}", names)
-        if kind not in KINDS.values() and not Bus.USER <= kind < 2**31:
+        if number not in KINDS.values() and not Bus.USER <= number < 2**31:
             raise self._graph.error(
                 AttributeValueError,
                 f"no event has the number {kind}",
                 f"use a name ({names}), or a component's own number from {Bus.USER} on",
             )
-        return kind
+        return number
 
     def lifecycle_phase(self, phase: int) -> Output:
         """A trigger when the host fires that phase: Shutdown = 1, Snapshot = 2.

@@ -40,6 +40,7 @@ from bb_host.errors import (
     WireInSubgraph,
 )
 from bb_host.ir.facts import OpFacts
+from bb_host.whole_numbers import whole
 
 Payload: TypeAlias = "Value | Sequence[Value]"
 """What travels: one value, or a list that travels in one envelope."""
@@ -302,7 +303,8 @@ class WireOps:
                 f"request {name!r} has no deadline",
                 "say deadline_ns=30 * S: a peer may never answer",
             )
-        if enough is not None and (not isinstance(enough, int) or isinstance(enough, bool) or enough < 1):
+        fewest = whole(enough)
+        if enough is not None and (fewest is None or fewest < 1):
             raise g.error(
                 AttributeValueError,
                 f"request {name!r}: enough is a number of peers above 0, not {enough!r}",
@@ -315,9 +317,9 @@ class WireOps:
         sender = g.fresh(f"{name}_sender", _PEERS)
         facts = self.wire_facts(name, keys.CORRELATION_REQUEST, durable)
         facts |= OpFacts(answer_mode=keys.ANSWER_NONE)
-        if enough is not None:
-            facts |= OpFacts(enough=enough)
-            on_enough(g, name, targets, enough)
+        if fewest is not None:
+            facts |= OpFacts(enough=fewest)
+            on_enough(g, name, targets, fewest)
         draft = Draft(
             OP_SEND_REQ,
             keys.WIRE_DOMAIN,
@@ -367,17 +369,18 @@ class WireOps:
         return found
 
     def duration(self, value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**63:
+        number = whole(value)
+        if number is None or not 0 < number < 2**63:
             takes = "a number of nanoseconds above 0"
-            if isinstance(value, int) and value >= 2**63:
+            if number is not None and number >= 2**63:
                 takes += ", at most 2**63 - 1"
             raise self.graph.error(
                 AttributeValueError,
                 f"deadline_ns is {takes}, not {value!r}",
                 "write 30 * S: from bb_host import S",
             )
-        on_deadline(self.graph, value)
-        return value
+        on_deadline(self.graph, number)
+        return number
 
     def may_send(self, what: str) -> None:
         graph: Recorder = self.graph

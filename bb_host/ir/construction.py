@@ -20,6 +20,7 @@ from bb_edge.roles.settings import misfit
 from bb_host.diagnostics import ProgramWarning
 from bb_host.errors import ConstructionError
 from bb_host.ir.program import AttrValue, Function, Subgraph
+from bb_host.whole_numbers import plain
 
 
 class ConstructionLike(Protocol):
@@ -92,8 +93,8 @@ def construction_state(slot: str, config: object) -> tuple[AttrValue, tuple[Func
         if not isinstance(key, str):
             raise ConstructionError(f"key {key!r} is not text", f"slot {slot!r}", f"write it as '{key}'")
     try:
-        return cbor2.dumps(dict(config), canonical=True), ()
-    except (cbor2.CBOREncodeError, TypeError, ValueError) as error:
+        return cbor2.dumps(plain(config), canonical=True), ()
+    except (cbor2.CBOREncodeError, TypeError, ValueError, RecursionError) as error:
         raise ConstructionError(
             f"config has no CBOR form: {error}",
             f"slot {slot!r}",

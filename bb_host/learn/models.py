@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from bb_edge.ir.opsets import onnx as onnx_opset
 from bb_host.author_lines import author_line, short_line
 from bb_host.errors import LearnError
+from bb_host.whole_numbers import whole
 
 
 def mlp(sizes: Sequence[int], seed: int = 0) -> onnx.ModelProto:
@@ -22,9 +23,10 @@ def mlp(sizes: Sequence[int], seed: int = 0) -> onnx.ModelProto:
     1/in), zero biases. Same sizes and seed, same bytes.
     """
     for index, size in enumerate(sizes):
-        if not isinstance(size, (int, np.integer)) or isinstance(size, bool):
+        if whole(size) is None:
             what = f"sizes[{index}] is {size!r}: the width of a layer is a whole number"
             raise LearnError(f"mlp: {what}", short_line(author_line()), "write mlp([64, 32, 10])")
+    sizes = [int(size) for size in sizes]
     if len(sizes) < 2 or min(sizes) < 1:
         what = f"mlp: sizes {list(sizes)} make no layers"
         hint = "give at least input and output size: mlp([64, 10])"

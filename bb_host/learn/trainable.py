@@ -34,6 +34,7 @@ from bb_host.learn.model_warnings import warnings_of
 from bb_host.learn.onnx_import import ImportedModel, import_onnx
 from bb_host.learn.parameters import Initializer, refuse_quantized, render
 from bb_host.learn.shapes import infer_types, with_types
+from bb_host.whole_numbers import whole
 
 OPTIMIZERS = OPTIMIZER_CONFIG["optimizer"].choices
 """The names of the optimizers."""
@@ -166,13 +167,14 @@ def _ignored(given: object, loss: str) -> int:
     """The class of what has none. LearnError for no whole number, and for a loss that has no such class."""
     if given is None:
         return IGNORE_INDEX
-    if not isinstance(given, int) or isinstance(given, bool) or not -(2**63) < given < 2**63:
+    number = whole(given)
+    if number is None or not -(2**63) < number < 2**63:
         what = f"ignore_index is the number of a class, not {given!r}"
         raise LearnError(what, "trainable", "write ignore_index=-100")
     if loss != "sparse_softmax_cross_entropy":
         what = f"ignore_index is for numbers of classes, and the loss {loss!r} takes others"
         raise LearnError(what, "trainable", 'leave it out, or write loss="sparse_softmax_cross_entropy"')
-    return given
+    return number
 
 
 _OWN_KEYS = {
@@ -341,9 +343,9 @@ def make_trainable(model: onnx.ModelProto | str | Path | bytes, given: Trainable
     _refuse_own_keys(dict(given.config or {}))
     frozen, train = _patterns("frozen", given.frozen), _patterns("train", given.train)
     personal, sent = _patterns("personal", given.personal), _patterns("sent", given.sent)
-    last = given.train_last
-    if last is not None and (not isinstance(last, int) or isinstance(last, bool) or last < 1):
-        what = f"train_last is a number of layers, not {last!r}"
+    last = whole(given.train_last)
+    if given.train_last is not None and (last is None or last < 1):
+        what = f"train_last is a number of layers, not {given.train_last!r}"
         raise LearnError(what, "trainable", "write train_last=1, or leave it out")
     if given.output is not None and not isinstance(given.output, str):
         what = f"output is the name of a value, not {given.output!r}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import count
 from pathlib import Path
 
 from bb_edge.input_files import FileRefused, read_regular
 from bb_edge.transport.in_process import keyed_number
 from bb_host.errors import ScenarioError
+from bb_host.whole_numbers import with_plain_fields
 
 NS = 1_000_000_000
 MOST_TRACE_BYTES = 256 << 20
@@ -35,6 +36,9 @@ class Conditions:
     slow_by_ns: int = 0
     dropout_chance: float = 0.0
     dropout_ns: int = 30 * NS
+
+    def __post_init__(self) -> None:
+        with_plain_fields(self, *(each.name for each in fields(self)))
 
     @property
     def alike(self) -> bool:

@@ -19,6 +19,7 @@ from bb_host.simulate.checks import check_scenario
 from bb_host.simulate.conditions import NS
 from bb_host.simulate.scenario import Scenario, placed
 from bb_host.simulate.workers import Here, Processes, Workers
+from bb_host.whole_numbers import whole
 
 if TYPE_CHECKING:
     from bb_edge.ir.tensors import Array
@@ -99,12 +100,15 @@ def simulate(
     cannot run, WorkerError where a worker is lost, and what `install` raises.
     """
     check_scenario(scenario)
-    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+    count = whole(workers)
+    if count is None or count < 1:
         raise ScenarioError(f"{workers!r} workers", "workers", "give a whole number, 1 or more")
-    if for_ns is not None and (not isinstance(for_ns, int) or isinstance(for_ns, bool) or for_ns < 1):
-        raise ScenarioError(f"{for_ns!r} nanoseconds", "for_ns", "give a whole number, 1 or more")
+    if for_ns is not None:
+        given, for_ns = for_ns, whole(for_ns)
+        if for_ns is None or for_ns < 1:
+            raise ScenarioError(f"{given!r} nanoseconds", "for_ns", "give a whole number, 1 or more")
     members = scenario.members()
-    lists = placed(members, min(workers, len(members)))
+    lists = placed(members, min(count, len(members)))
     where: dict[PeerId, int] = {}  # found out where the first envelope goes from one worker to another
     with _closing(make_workers(on)) as crew:
         crew.busy = busy or nobody

@@ -12,6 +12,7 @@ from bb_edge.transport.in_process import keyed_number
 from bb_edge.wire.delivery import EPOCH_BITS
 from bb_host.simulate.conditions import Conditions
 from bb_host.simulate.rules import Rule
+from bb_host.whole_numbers import with_plain_fields
 
 if TYPE_CHECKING:  # a script that starts workers has no need of the engine
     from bb_edge.engine.config import NodeConfig
@@ -35,6 +36,9 @@ class Group:
     large: bool | None = None
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     config: NodeConfig | None = None
+
+    def __post_init__(self) -> None:
+        with_plain_fields(self, "count", "settings")
 
     def name(self, number: int) -> str:
         """The name of one of them: `server`, or `client-17` where there are several."""
@@ -73,6 +77,10 @@ class Scenario:
     conditions: Conditions = field(default_factory=Conditions)
     load: tuple[str, ...] = ()
     """Files or modules with components of the user's own."""
+
+    def __post_init__(self) -> None:
+        with_plain_fields(self, "seed", "latency_ns", "jitter_ns", "settings")
+
     models: tuple[tuple[str, str], ...] = ()
     """Class of one node, and slot, of each model whose parameters the outcome has."""
 
