@@ -143,18 +143,6 @@ def of_unknown_size(program: Program, targets: Sequence[Target], config: NodeCon
     ]
 
 
-def short_deadlines(program: Program) -> list[str]:
-    """The deadlines that no network meets: seconds were meant."""
-    sends = (op for graph in program.graphs.values() for op in graph.ops if op.domain == keys.WIRE_DOMAIN)
-    texts = {op.meta.get(keys.DEADLINE_NS_KEY, "") for op in sends}
-    given = sorted(int(text) for text in texts if text.isdecimal() and len(text) < 7)
-    return [
-        f"deadline_ns={ns} is less than a millisecond: deadlines are nanoseconds, deadline_ns=30 * S"
-        for ns in given
-        if ns
-    ]
-
-
 def planned_journal(program: Program, targets: Sequence[Target]) -> int:
     """How many bytes of journal the targets' durable answers should have before a snapshot; 0 without any.
 

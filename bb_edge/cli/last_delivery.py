@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class LastDelivery:
-    """Decides when a node may end whose rounds are over: once what it has sent durably is acknowledged.
+    """Decides when a node may end whose rounds are over: once its durable sends are acknowledged.
 
     It waits for what is in the outbox when it is asked first, and for what had no room there: other entries
     of the program may go on sending. Each acknowledgement gives it its patience anew, in nanoseconds; with 0

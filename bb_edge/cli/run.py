@@ -95,7 +95,7 @@ def add_parser(verbs: Any) -> None:
     p.add_argument(
         "--until-done",
         action="store_true",
-        help="end once every Repeat has counted its rounds, and what was sent durably is acknowledged",
+        help="end once every Repeat has counted its rounds and all durable sends are acknowledged",
     )
     p.add_argument(
         "--give-up-after",
@@ -108,8 +108,8 @@ def add_parser(verbs: Any) -> None:
         "--deliver-within",
         type=int,
         metavar="SECONDS",
-        help="with --until-done and --state: wait until what was sent durably is acknowledged, that long for"
-        " each further acknowledgement, then end with exit code 5 (default: 30; 0: end at once)",
+        help="with --until-done and --state: wait so long for each acknowledgement of a durable send, then"
+        " end with exit code 5 (default: 30; 0: end at once)",
     )
     p.add_argument("--summary", action="store_true", help="print counters, bytes and memory at the end")
     p.add_argument("--trace", type=file_name, metavar="FILE", help="write polls and ops for Perfetto")
@@ -277,7 +277,7 @@ def _outcome(
 ) -> int:
     """Logs what a run that is over leaves undone; returns the exit code. `unsaved` are slots of models.
 
-    `undelivered` says that it has waited in vain for the acknowledgements of what it sent durably.
+    `undelivered` says that durable sends were not acknowledged in time.
     """
     config, node = launch.config, launch.node
     failed, waiting = False, ""
@@ -297,7 +297,7 @@ def _outcome(
         )
     gave_up = launch.ends and report.unfinished > 0 and _gives_up(launch, report)
     if gave_up:
-        from bb_edge.capacity import short_deadlines
+        from bb_edge.short_deadlines import short_deadlines
 
         why = "; ".join((report.in_vain_text(config.give_up_after), *short_deadlines(launch.program)))
         output.log("error", f"given up ({config.called('give_up_after')}): {why}")
@@ -333,7 +333,7 @@ def _last_delivery(launch: Launch, output: Output) -> LastDelivery:
     def tell(waiting: int) -> None:
         output.log(
             "info",
-            f"the rounds are over: waits until what was sent durably is acknowledged, {patience_s} s at most"
+            f"the rounds are over: waits for the acknowledgements of durable sends, {patience_s} s at most"
             f" for each ({called})",
             envelopes=waiting,
         )

@@ -32,10 +32,8 @@ REMEDY = (
 )
 
 _OWN = "does a model, codec or aggregator of your own give another shape?"
-OF_WHAT_CAME = f"see what made the contribution: {_OWN}"
-OF_EITHER = (
-    f"see which of the two is wrong, the contribution or what was sent for it, and what made it: {_OWN}"
-)
+OF_WHAT_CAME = f"check what made the contribution: {_OWN}"
+OF_EITHER = f"check the contribution, and the value that was sent for it: {_OWN}"
 
 
 def bind(op: BoundOp, component: Aggregator, method: Callable[..., object]) -> Callable[..., object]:
@@ -94,7 +92,7 @@ def _refusing(
                 raise ComponentError("it is empty", hint="had the peer nothing to contribute?")
             if sent is not None:
                 if contribution.shape != sent.shape:
-                    raise _misfit(contribution, shape_text(sent.shape), "what was sent", OF_EITHER)
+                    raise _misfit(contribution, shape_text(sent.shape), "the value that was sent", OF_EITHER)
             elif stamped is not None and not fits(contribution.shape, stamped):
                 raise _misfit(contribution, shape_text(stamped), "what is asked for", OF_WHAT_CAME)
             result = method(ctx, contribution, weight, peer, round, sent)

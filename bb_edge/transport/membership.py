@@ -171,9 +171,8 @@ class Membership:
             self._redial_at = None
             self.link.redial("somebody else spoke in the node's name")
         elif not self._echoed and now >= self._echo_at:
-            if (
-                self._echo_wait_s == 2 * ECHO_S[0] and not self._unsaid
-            ):  # once per connection: it was said again, in vain
+            again = self._echo_wait_s == 2 * ECHO_S[0]  # once per connection: it was said again, in vain
+            if again and not self._unsaid:
                 self._unheard()
             self._echo_wait_s = min(2 * self._echo_wait_s, ECHO_S[1])
             self._echo_at = now + self._echo_wait_s

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from bb_edge.ir.errors import BBError
-from bb_edge.wire.envelope_records import Fill
+from bb_edge.wire.envelope_records import EnvelopeError, EnvelopeErrorKind, Fill
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -100,6 +100,15 @@ class EnvelopeCaps:
             return self, ()
         total = max(self.total_bytes, min(grown, self.ceiling_bytes))
         return replace(self, total_bytes=total, site_fill_bytes=sites), tuple(raised)
+
+
+def beyond(caps: EnvelopeCaps, cap: str, kind: EnvelopeErrorKind, size: int | None = None) -> EnvelopeError:
+    """Returns the refusal of an envelope that is beyond a cap, which it names as a configuration does.
+
+    `size` is in bytes; None where the cap bounds a count.
+    """
+    came = "" if size is None else f"{size} bytes, "
+    return EnvelopeError(kind, f"{came}{getattr(caps, cap)} at most (limits.caps.{cap})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from bb_edge.ir.varint import encoded as _v
-from bb_edge.wire.caps import EnvelopeCaps
+from bb_edge.wire.caps import EnvelopeCaps, beyond
 from bb_edge.wire.envelope_fields import (
     Strays,
     ack_epoch,
@@ -174,9 +174,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     """
     end = len(data) if not isinstance(data, memoryview) else data.nbytes
     if end > caps.total_bytes:
-        raise EnvelopeError(
-            EnvelopeErrorKind.TOO_LARGE, f"{end} bytes, {caps.total_bytes} at most (limits.caps.total_bytes)"
-        )
+        raise beyond(caps, "total_bytes", EnvelopeErrorKind.TOO_LARGE, end)
     if not isinstance(data, bytes) and (isinstance(data, bytearray) or not _is_fixed(data)):
         data = bytes(data)
     fills: list[Fill] = []
@@ -194,7 +192,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
     while pos < end and data[pos] == 0x12:  # fills, which come first as a rule
         pos, stop = _span(data, pos + 1, end)
         if len(fills) >= caps.fills:
-            raise EnvelopeError(EnvelopeErrorKind.TOO_MANY_FILLS, f"{caps.fills} at most (limits.caps.fills)")
+            raise beyond(caps, "fills", EnvelopeErrorKind.TOO_MANY_FILLS)
         fills.append(_fill(data, pos, stop, caps, strays))
         pos = stop
     usual = _usual_rest(data, pos)
@@ -214,9 +212,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
         if tag == 0x12:
             pos, stop = _span(data, pos, end)
             if len(fills) >= caps.fills:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.TOO_MANY_FILLS, f"{caps.fills} at most (limits.caps.fills)"
-                )
+                raise beyond(caps, "fills", EnvelopeErrorKind.TOO_MANY_FILLS)
             fills.append(_fill(data, pos, stop, caps, strays))
             pos = stop
         elif tag in _SCALARS:
@@ -241,9 +237,7 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
         elif tag == 826:
             pos, stop = _span(data, pos, end)
             if len(acks) >= caps.acks:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.TOO_MANY_ACKS, f"{caps.acks} at most (limits.caps.acks)"
-                )
+                raise beyond(caps, "acks", EnvelopeErrorKind.TOO_MANY_ACKS)
             acks.append(_decode_ack(data, pos, stop, caps, strays))
             pos = stop
         elif tag == 0x1A:
@@ -255,33 +249,22 @@ def decode(data: bytes | bytearray | memoryview, caps: EnvelopeCaps) -> Envelope
             pos, stop = _span(data, pos, end)
             addresses = sources if tag == 0x42 else destinations
             if len(addresses) >= caps.addresses:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.TOO_MANY_ADDRESSES, f"{caps.addresses} at most (limits.caps.addresses)"
-                )
+                raise beyond(caps, "addresses", EnvelopeErrorKind.TOO_MANY_ADDRESSES)
             if stop - pos > caps.address_bytes:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.ADDRESS_TOO_LARGE,
-                    f"{stop - pos} bytes, {caps.address_bytes} at most (limits.caps.address_bytes)",
-                )
+                raise beyond(caps, "address_bytes", EnvelopeErrorKind.ADDRESS_TOO_LARGE, stop - pos)
             addresses.append(bytes(data[pos:stop]))
             pos = stop
         elif tag == 0x32:
             pos, stop = _span(data, pos, end)
             single -= 1
             if stop - pos > caps.src_peer_bytes:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.SRC_PEER_TOO_LARGE,
-                    f"{stop - pos} bytes, {caps.src_peer_bytes} at most (limits.caps.src_peer_bytes)",
-                )
+                raise beyond(caps, "src_peer_bytes", EnvelopeErrorKind.SRC_PEER_TOO_LARGE, stop - pos)
             src_peer = bytes(data[pos:stop])
             pos = stop
         elif tag == 0x2A:
             pos, stop = _span(data, pos, end)
             if len(reports) >= caps.rtt_reports:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.TOO_MANY_RTT_REPORTS,
-                    f"{caps.rtt_reports} at most (limits.caps.rtt_reports)",
-                )
+                raise beyond(caps, "rtt_reports", EnvelopeErrorKind.TOO_MANY_RTT_REPORTS)
             reports.append(read_report(data, pos, stop, strays))
             pos = stop
         elif tag == 842:
@@ -446,10 +429,7 @@ def _decode_ack(data: bytes | memoryview, pos: int, end: int, caps: EnvelopeCaps
             while pos < stop:
                 number, pos = varint(data, pos, stop if tag == 0x1A else end)
                 if len(also) >= caps.ack_numbers:
-                    raise EnvelopeError(
-                        EnvelopeErrorKind.TOO_MANY_ACK_NUMBERS,
-                        f"{caps.ack_numbers} at most (limits.caps.ack_numbers)",
-                    )
+                    raise beyond(caps, "ack_numbers", EnvelopeErrorKind.TOO_MANY_ACK_NUMBERS)
                 also.append(number)
         else:
             one_stray(strays)

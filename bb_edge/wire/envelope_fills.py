@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from bb_edge.ir.address import SITE_SUFFIX_BYTES, Route, route_of
-from bb_edge.wire.caps import CONTROL_FILL_BYTES, EnvelopeCaps
+from bb_edge.wire.caps import CONTROL_FILL_BYTES, EnvelopeCaps, beyond
 from bb_edge.wire.envelope_fields import Strays, one_stray, recurring, skip, span, varint
 from bb_edge.wire.envelope_records import EnvelopeError, EnvelopeErrorKind
 
@@ -51,10 +51,7 @@ def parse_fill(
         elif tag == 0x0A:
             pos, after = span(data, pos, end)
             if after - pos > caps.suffix_bytes:
-                raise EnvelopeError(
-                    EnvelopeErrorKind.SUFFIX_TOO_LARGE,
-                    f"{after - pos} bytes, {caps.suffix_bytes} at most (limits.caps.suffix_bytes)",
-                )
+                raise beyond(caps, "suffix_bytes", EnvelopeErrorKind.SUFFIX_TOO_LARGE, after - pos)
             suffix = bytes(data[pos:after])
             pos = after
         elif tag == 0x20:

@@ -18,7 +18,7 @@ _SMALL = 1024
 
 
 class OutputFault(NamedTuple):
-    """What is wrong with a model's outputs: `where` names the one, and is empty where there is none."""
+    """A fault of a model's outputs. `where` names the output; it is empty if the model has no output."""
 
     where: str
     what: str

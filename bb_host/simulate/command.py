@@ -13,13 +13,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from bb_edge.capacity import short_deadlines
 from bb_edge.cli.endings import Exit
 from bb_edge.components.stored_samples import NOT_FINITE
 from bb_edge.engine.program.program import OUTPUT_OP, Program
 from bb_edge.ir.suggestions import suggestion
 from bb_edge.loading import load
 from bb_edge.registry import UnregisteredConcreteError, default_registry, forgotten_register, load_all
+from bb_edge.short_deadlines import short_deadlines
 from bb_host.apart import apart
 from bb_host.errors import RoundsInVain, ScenarioError
 from bb_host.simulate.accounts import Event, Trouble

@@ -206,8 +206,8 @@ def test_another_layout_is_refused_alone_though_it_comes_first(known: bool, sent
     else:
         ((whose, text),) = server.refused
         assert whose == EVIL and str(EVIL) in text and "slot 'agg'" in text
-        assert ("is empty" if shape == "empty" else "what was sent has [4]") in text
-        assert shape == "empty" or "the contribution or what was sent for it, and what made it" in text
+        assert ("is empty" if shape == "empty" else "the value that was sent has [4]") in text
+        assert shape == "empty" or "check the contribution, and the value that was sent for it" in text
 
 
 ONE = np.ones((), np.float32)

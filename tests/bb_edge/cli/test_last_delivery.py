@@ -1,4 +1,4 @@
-"""A node with --until-done whose rounds are over: what it sent durably leaves before it ends, or is told."""
+"""A node with --until-done whose rounds are over delivers its durable sends before it ends, or names them."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_device_whose_rounds_are_over_delivers_when_it_is_started_again(farm) 
     assert heard(hub, 3) == [1.0, 2.0, 3.0]
     hub.process.send_signal(signal.SIGSTOP)  # its presence stays
     device = farm("Device", "shed", "--until-done", "--deliver-within", "1")
-    device.says("the rounds are over: waits until .* envelopes=3")
+    device.says("the rounds are over: waits for the acknowledgements of durable sends, .* envelopes=3")
     said = device.says("nobody has acknowledged what waits within 1 s .--deliver-within.")
     assert "or without --until-done" in said
     device.says(r"3 durable envelopes wait on disk for .*: they leave when this node runs again$")

@@ -54,7 +54,7 @@ def test_another_shape_is_told_with_what_may_have_made_it(compile_text: Callable
     """Peers that run another program do not come so far: a component gave it, of theirs or of this node."""
     node = install(PeerId.from_name("server"), (), compile_text(stamped("[3]")), ["Server"], seed=1)
     (failed,) = contribute(node, (A,), 1, 2)
-    assert "it has shape [2], what is asked for has [3] (see what made the contribution: " in failed.text
+    assert "it has shape [2], what is asked for has [3] (check what made the contribution: " in failed.text
     assert "model, codec or aggregator of your own" in failed.text
 
 
